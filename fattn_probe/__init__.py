@@ -1,0 +1,1 @@
+"""The microscope and the tripwire for llama.cpp's CUDA flash-attention kernels."""

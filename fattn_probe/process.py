@@ -1,0 +1,101 @@
+"""The one way fattn-probe runs a one-shot program."""
+
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.errors import BuildError, FattnProbeError, LostError
+
+log = logging.getLogger(__name__)
+TAIL_LINES = 30
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What one program left; `code` is negative for a signal, as in `subprocess`."""
+
+    argv: tuple[str, ...]
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    @property
+    def command(self) -> str:
+        """The command line, quoted for a shell."""
+        return shlex.join(self.argv)
+
+    def describe(self) -> str:
+        """How it ended, in words, with the tail of what it said."""
+        said = "\n".join((self.stdout + self.stderr).strip().splitlines()[-TAIL_LINES:])
+        return f"{self.command}\n{describe_code(self.code)} after {self.seconds:.1f} s" + (f":\n{said}" if said else "")
+
+
+def describe_code(code: int) -> str:
+    """`exit status 2`, or `killed by SIGSEGV` for -11."""
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    failure: type[FattnProbeError] | None = BuildError,
+) -> Completed:
+    """Run a program to its end and return what it printed.
+
+    `env` is added to this process's environment. A non-zero exit raises `failure` (pass None to look at the code
+    yourself); a missing program raises BuildError; `timeout` seconds without an end raise LostError, and the whole
+    process group is killed.
+    """
+    words = tuple(str(word) for word in argv)
+    log.info("$ %s", shlex.join(words))
+    start = time.monotonic()
+    try:
+        child = subprocess.Popen(
+            words,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise BuildError(f"{words[0]} is not on this machine (`fattn-probe doctor` names what to install)") from error
+    try:
+        stdout, stderr = child.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        kill_group(child)
+        raise LostError(f"no end after {timeout:.0f} s: {shlex.join(words)}") from error
+    except BaseException:
+        kill_group(child)
+        raise
+    completed = Completed(words, child.returncode, stdout, stderr, time.monotonic() - start)
+    if failure is not None and completed.code != 0:
+        raise failure(completed.describe())
+    return completed
+
+
+def kill_group(child: subprocess.Popen[str]) -> None:
+    """Kill a child with everything it started, and reap it."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    child.communicate()
