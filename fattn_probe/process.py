@@ -1,5 +1,6 @@
 """The one way fattn-probe runs a one-shot program."""
 
+import contextlib
 import logging
 import os
 import shlex
@@ -94,8 +95,6 @@ def run(
 
 def kill_group(child: subprocess.Popen[str]) -> None:
     """Kill a child with everything it started, and reap it."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     child.communicate()
