@@ -1,0 +1,66 @@
+"""A file from the network, verified while it streams."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fattn_probe.errors import InputError, LostError
+from fattn_probe.source.index import IndexFile, open_url
+
+log = logging.getLogger(__name__)
+CHUNK = 1 << 18
+ATTEMPTS = 3
+
+Progress = Callable[[str, int, int | None], None]
+"""Told (what is being fetched, bytes so far, bytes in all or None) as a download goes on."""
+
+
+def silent(what: str, done: int, total: int | None) -> None:
+    """A progress callback for callers without a terminal."""
+
+
+def download(file: IndexFile, sha256: str | None, target: Path, progress: Progress = silent) -> None:
+    """Fetch `file` to `target`; the name appears only once every byte has the digest `sha256`.
+
+    A broken connection is tried again; LostError when it stays broken, InputError when the digest is another one.
+    """
+    part = target.with_name(target.name + ".part")
+    try:
+        digest = stream_again(file, part, progress)
+        if sha256 is not None and digest != sha256:
+            raise InputError(f"{file.url} has the sha256 {digest}, and {sha256} is expected: it is not used")
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def stream_again(file: IndexFile, part: Path, progress: Progress) -> str:
+    """`stream`, up to ATTEMPTS times."""
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return stream(file, part, progress)
+        except OSError as error:
+            log.warning("%s: %s; trying again (%d of %d)", file.filename, error, attempt + 1, ATTEMPTS)
+            time.sleep(0.2 * attempt)
+    try:
+        return stream(file, part, progress)
+    except OSError as error:
+        raise LostError(f"the download of {file.url} broke off {ATTEMPTS} times: {error}") from error
+
+
+def stream(file: IndexFile, part: Path, progress: Progress) -> str:
+    """Copy the whole body to `part` and return its sha256; a short body is a ConnectionError."""
+    digest, done = hashlib.sha256(), 0
+    with open_url(file.url) as answer, part.open("wb") as output:
+        length = answer.headers.get("Content-Length")
+        total = int(length) if length else None
+        while chunk := answer.read(CHUNK):
+            output.write(chunk)
+            digest.update(chunk)
+            done += len(chunk)
+            progress(file.filename, done, total)
+    if total is not None and done != total:
+        raise ConnectionError(f"{done} of {total} bytes arrived")
+    return digest.hexdigest()

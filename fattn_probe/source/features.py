@@ -1,0 +1,165 @@
+"""What a llama.cpp tree has, read out of its text: never concluded from a version number."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+CUDA = Path("ggml/src/ggml-cuda")
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_DECLARED_CASE = re.compile(
+    r"^\s*DECL_FATTN_(?P<family>MMA_F16|TILE|VEC)_CASE\s*\((?P<args>[^()]*)\)\s*;", re.MULTILINE
+)
+_KERNEL = re.compile(
+    r"template\s*<(?P<parameters>[^<>]*)>\s*"
+    r"(?:__launch_bounds__\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s*)?"
+    r"(?:static\s+)?__global__\s+void\s+(?P<name>\w+)\s*\("
+)
+_ENUM = re.compile(r"enum\s+ggml_type\s*\{(?P<body>[^}]*)\}")
+_ENUM_VALUE = re.compile(r"GGML_TYPE_(\w+)\s*=\s*(\d+)")
+_TEST_CASE = re.compile(r"struct\s+test_flash_attn_ext\s.*?VARS_TO_STR\d+\s*\((?P<names>[^)]*)\)", re.DOTALL)
+_FAMILIES = {"MMA_F16": "mma", "TILE": "tile", "VEC": "vec"}
+
+
+@dataclass(frozen=True)
+class Features:
+    """The marks by which the eras of the attention code differ.
+
+    `era` is A, B or C (`?` for a tree that has none of their marks); the other fields are the source's own names,
+    None where the tree has none of the alternatives.
+    """
+
+    era: str
+    ntiles: str | None
+    view_parameter: str | None
+    kernel_launch: str
+    sparse_gather: bool
+    fixup_kernels: tuple[str, ...]
+    wmma: bool
+    quants_option: str | None
+    test_file_option: bool
+    test_types: str
+
+
+@dataclass(frozen=True)
+class KernelCase:
+    """One host function that dispatches one compiled kernel shape, as template-instances/ declares it.
+
+    `family` is mma, tile or vec; `args` are the macro's own: mma (DKQ, DV, ncols1, ncols2), tile (DKQ, DV),
+    vec (D, type_K, type_V); `file` is the .cu file's name.
+    """
+
+    family: str
+    args: tuple[str, ...]
+    file: str
+
+    @property
+    def sort_key(self) -> tuple[str, list[int], tuple[str, ...]]:
+        """Orders cases by family, then by the numbers among their arguments."""
+        return self.family, [int(arg) for arg in self.args if arg.isdigit()], self.args
+
+    @property
+    def name(self) -> str:
+        """The spelling used on the command line and in build manifests: `mma 64,64,8,8`."""
+        return f"{self.family} {','.join(self.args)}"
+
+    @property
+    def declaration(self) -> str:
+        """The macro call that instantiates it."""
+        macro = next(macro for macro, family in _FAMILIES.items() if family == self.family)
+        return f"DECL_FATTN_{macro}_CASE({', '.join(self.args)});"
+
+    @property
+    def header(self) -> str:
+        """The header of ggml-cuda/ that defines its macro."""
+        return {"mma": "fattn-mma-f16.cuh", "tile": "fattn-tile.cuh", "vec": "fattn-vec.cuh"}[self.family]
+
+
+def read_code(path: Path) -> str:
+    """A C++ file without its comments, or nothing where there is no such file."""
+    return _COMMENT.sub(" ", path.read_text(errors="replace")) if path.is_file() else ""
+
+
+def probe(root: Path) -> Features:
+    """Look for every mark in the tree at `root` (llama.cpp's folder)."""
+    common, host = read_code(root / CUDA / "fattn-common.cuh"), read_code(root / CUDA / "fattn.cu")
+    mma, tests = read_code(root / CUDA / "fattn-mma-f16.cuh"), read_code(root / "tests/test-backend-ops.cpp")
+    kernels = kernel_parameters(root)
+    ntiles = first_word(common, "ntiles_dst", "ntiles_total")
+    return Features(
+        era=era_of(ntiles, "ntiles_z_gqa" in common, first_word(mma, "V_is_K_view", "mla")),
+        ntiles=ntiles,
+        view_parameter=first_word(mma, "V_is_K_view", "mla"),
+        kernel_launch="ggml_cuda_kernel_launch" if "ggml_cuda_kernel_launch" in common else "fattn_kernel<<<...>>>",
+        sparse_gather="n_kv_max" in host,
+        fixup_kernels=tuple(name for name in kernels if "stream_k_fixup" in name),
+        wmma=(root / CUDA / "fattn-wmma-f16.cu").is_file(),
+        quants_option=quants_option(root),
+        test_file_option='"--test-file"' in tests,
+        test_types=test_types(tests),
+    )
+
+
+def era_of(ntiles: str | None, z_gqa: bool, view_parameter: str | None) -> str:
+    """A (Dec 2025), B (early 2026) or C (2026), by the names in the launch code."""
+    if ntiles == "ntiles_dst":
+        return "C"
+    if ntiles == "ntiles_total" and z_gqa:
+        return "B"
+    return "A" if ntiles == "ntiles_total" and view_parameter == "mla" else "?"
+
+
+def first_word(text: str, *words: str) -> str | None:
+    """The first of `words` that occurs in the text as a whole word."""
+    return next((word for word in words if re.search(rf"\b{word}\b", text)), None)
+
+
+def quants_option(root: Path) -> str | None:
+    """The cmake option that adds quantised K/V instances."""
+    return first_word(read_code(root / "ggml/CMakeLists.txt"), "GGML_CUDA_FA_QUANTS", "GGML_CUDA_FA_ALL_QUANTS")
+
+
+def test_types(tests: str) -> str:
+    """How test-backend-ops spells the types of K and V in a case: `type_KV` or `type_K,type_V`."""
+    match = _TEST_CASE.search(tests)
+    return "type_K,type_V" if match and "type_V" in match["names"] else "type_KV"
+
+
+def kernel_parameters(root: Path) -> dict[str, list[str]]:
+    """The template parameter names of every `__global__` kernel of fattn*.cu*, by the kernel's name.
+
+    fattn-wmma-f16.cu has a kernel of the same name as fattn-mma-f16.cuh's; it is listed as
+    `fattn-wmma-f16:flash_attn_ext_f16`.
+    """
+    kernels: dict[str, list[str]] = {}
+    for path in sorted((root / CUDA).glob("fattn*.cu*")):
+        prefix = "fattn-wmma-f16:" if "wmma" in path.name else ""
+        for match in _KERNEL.finditer(read_code(path)):
+            kernels[prefix + match["name"]] = parameter_names(match["parameters"])
+    return kernels
+
+
+def parameter_names(parameters: str) -> list[str]:
+    """The names in a template parameter list: the last word of each, before a default."""
+    return [parameter.partition("=")[0].split()[-1] for parameter in parameters.split(",")]
+
+
+def instance_cases(root: Path) -> Iterator[KernelCase]:
+    """Every DECL_FATTN_*_CASE of template-instances/."""
+    for path in sorted((root / CUDA / "template-instances").glob("fattn-*.cu")):
+        for match in _DECLARED_CASE.finditer(read_code(path)):
+            args = tuple(arg.strip() for arg in match["args"].split(","))
+            yield KernelCase(_FAMILIES[match["family"]], args, path.name)
+
+
+def type_values(root: Path) -> dict[int, str]:
+    """The values of ggml_type with their names as ggml_type_name gives them (f16, q8_0, q4_K ...)."""
+    match = _ENUM.search(read_code(root / "ggml/include/ggml.h"))
+    pairs = _ENUM_VALUE.findall(match["body"]) if match else []
+    return {int(value): type_name(name) for name, value in pairs if name != "COUNT"}
+
+
+def type_name(enumerator: str) -> str:
+    """ggml_type_name of an enumerator without GGML_TYPE_: all lower case but the K of the K quants."""
+    return re.sub(r"_k$", "_K", enumerator.lower())
