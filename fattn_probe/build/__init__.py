@@ -1,0 +1,1 @@
+"""Builds: a llama.cpp tree as the runner of one engine."""

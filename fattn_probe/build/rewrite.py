@@ -1,0 +1,81 @@
+"""CUDA C++ as C++17 for the simulator, every token on its line."""
+
+import re
+from dataclasses import dataclass
+
+from fattn_probe.build.rewrite_arithmetic import rewrite_divisions, rewrite_functions
+from fattn_probe.build.rewrite_asm import rewrite_asm
+from fattn_probe.build.rewrite_functions import device_spans
+from fattn_probe.build.rewrite_kernels import KernelInfo, rewrite_kernels, rewrite_launches
+from fattn_probe.build.rewrite_shared import rewrite_shared
+from fattn_probe.build.tokens import Draft, Token, draft_of, tokenize
+
+UNROLL = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+unroll\b")
+DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)")
+COMMENT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/")
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something in a file that the rewriter leaves as it is, and that the simulator may compute otherwise."""
+
+    message: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A file's C++17 text, the kernels that it defines, and the PTX (mnemonic, line) that the simulator lacks."""
+
+    text: str
+    kernels: tuple[KernelInfo, ...]
+    unknown_ptx: tuple[tuple[str, int], ...]
+    notes: tuple[Note, ...]
+
+
+def _rewrite_directives(draft: Draft) -> None:
+    """Empty the lines of `#pragma unroll`, about which g++ would warn, and rewrite the launches in macros."""
+    for place, token in enumerate(draft.tokens):
+        if token.kind != "directive":
+            continue
+        if UNROLL.match(token.text):
+            draft.out[place] = "\n" * token.text.count("\n")
+        elif "<<<" in token.text and DEFINE.match(token.text):
+            draft.out[place] = _rewrite_macro(token.text)
+
+
+def _rewrite_macro(text: str) -> str:
+    """A macro's definition with its launches rewritten."""
+    head, body = text[: text.index("#") + 1], draft_of(tokenize(text[text.index("#") + 1 :]))
+    rewrite_launches(body)
+    return head + "".join(body.out)
+
+
+def _notes(tokens: list[Token]) -> tuple[Note, ...]:
+    """Macros that divide: their bodies are left alone, because nothing tells where they are used."""
+    notes, line = [], 1
+    for token in tokens:
+        if token.kind == "directive":
+            macro = DEFINE.match(token.text)
+            if macro and "/" in COMMENT.sub("", token.text):
+                notes.append(Note(f"macro {macro.group(1)} divides", line))
+        line += token.text.count("\n")
+    return tuple(notes)
+
+
+def rewrite(text: str, path: str, known_ptx: frozenset[str]) -> Rewritten:
+    """Turn the CUDA C++ of `path` into C++17 that compiles behind the simulator's prelude.
+
+    Lines are kept, so that file:line stays the source's own. `known_ptx` are the names of the functions in
+    `simt::ptx`, that is mangled mnemonics.
+    """
+    draft = draft_of(tokenize(text))
+    device = device_spans(draft)
+    _rewrite_directives(draft)
+    rewrite_divisions(draft, device)
+    rewrite_functions(draft, device)
+    rewrite_shared(draft, device)
+    unknown_ptx = rewrite_asm(draft, known_ptx)
+    kernels = rewrite_kernels(draft)
+    rewrite_launches(draft)
+    return Rewritten("".join(draft.out), kernels, unknown_ptx, _notes(draft.tokens))

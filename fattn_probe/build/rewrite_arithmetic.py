@@ -1,0 +1,47 @@
+"""Device arithmetic: what division and the functions of -use_fast_math become."""
+
+from fattn_probe.build.tokens import Draft, Spans
+
+# With -use_fast_math, which ggml is built with, expf and __expf are the same instruction: one function for both.
+APPROXIMATED = """
+    expf exp2f exp10f logf log2f log10f powf sinf cosf tanf tanhf sqrtf rsqrtf fdividef
+    __expf __exp10f __logf __log2f __log10f __powf __sinf __cosf __tanf __fdividef __frcp_rn
+"""
+FUNCTIONS = {name: f"simt::{name.lstrip('_')}" for name in APPROXIMATED.split()}
+
+
+def _is_literal(draft: Draft, index: int) -> bool:
+    """Whether a token is an integer literal."""
+    word = draft.words[index].lower()
+    return draft.kinds[index] == "number" and (word.startswith(("0x", "0b")) or not set(word) & set(".epf"))
+
+
+def _is_integer_constant(draft: Draft, division: int) -> bool:
+    """Whether both sides of a division are `sizeof` or an integer literal."""
+    left, right = division - 1, division + 1
+    mate = draft.mates[left]
+    is_size = draft.words[left] == ")" and mate > 0 and draft.words[mate - 1] == "sizeof"
+    return (is_size or _is_literal(draft, left)) and (draft.words[right] == "sizeof" or _is_literal(draft, right))
+
+
+def rewrite_divisions(draft: Draft, device: Spans) -> None:
+    """Turn `a / b` into `a *simt::divided_by* b`, and `a /= b` into `a *= simt::reciprocal_of = b`.
+
+    The compiler then finds out by the operands' types what kind of division it is; precedence and associativity are
+    those of `/`, because `*` has the same.
+    """
+    for index in draft.where.get("/", ()):
+        if index in device and not _is_integer_constant(draft, index):
+            draft.replace(index, "*simt::divided_by*")
+    for index in draft.where.get("/=", ()):
+        if index in device:
+            draft.replace(index, "*= simt::reciprocal_of =")
+
+
+def rewrite_functions(draft: Draft, device: Spans) -> None:
+    """Turn calls of the functions that the GPU approximates into calls of the simulator's."""
+    for name, replacement in FUNCTIONS.items():
+        for index in draft.where.get(name, ()):
+            is_call = draft.words[index + 1 : index + 2] == ["("]
+            if is_call and index in device and draft.words[index - 1] not in (".", "->", "::"):
+                draft.replace(index, replacement)

@@ -1,0 +1,113 @@
+"""Inline PTX: what `asm` statements become."""
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fattn_probe.build.tokens import UNMATCHED, Draft
+
+KEYWORDS = ("asm", "__asm__", "__asm")
+QUALIFIERS = frozenset({"volatile", "__volatile__", "goto", "inline"})
+ESCAPES = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\"}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An `asm` statement, as indices of code tokens.
+
+    `operands` are the opening brackets of the operands' expressions, outputs first; `clobbers` is the colon in front
+    of the clobber list, or `stop`, the closing bracket of the statement.
+    """
+
+    start: int
+    stop: int
+    text: str
+    operands: tuple[int, ...]
+    clobbers: int
+
+
+def _literal(word: str) -> str:
+    """The characters of a string literal, so far as PTX needs its escapes."""
+    raw = re.fullmatch(r'\w*R"([^(]*)\(([\s\S]*)\)\1"', word)
+    if raw:
+        return raw.group(2)
+    inside = word[word.index('"') + 1 : -1].replace("\\\n", "")
+    return re.sub(r'\\[nt"\\]', lambda match: ESCAPES[match.group()], inside)
+
+
+def _colons(word: str) -> int:
+    return len(word) if set(word) == {":"} else 0
+
+
+def parse_asm(draft: Draft, start: int) -> Statement | None:
+    """The `asm` statement at a keyword, or None if what follows is none."""
+    opener = start + 1
+    while draft.words[opener] in QUALIFIERS:
+        opener += 1
+    stop = draft.mates[opener]
+    if draft.words[opener] != "(" or stop == UNMATCHED:
+        return None
+    text, operands, clobbers, section, index = "", [], stop, 0, opener + 1
+    while index < stop:
+        word = draft.words[index]
+        section += _colons(word)
+        if section > 2 and clobbers == stop:
+            clobbers = index
+        if section == 0 and draft.kinds[index] == "string":
+            text += _literal(word)
+        if word == "(" and section in (1, 2):
+            operands.append(index)
+        index = max(index, draft.mates[index]) + 1
+    return Statement(start, stop, text, tuple(operands), clobbers)
+
+
+def mnemonic(text: str) -> str:
+    """The first instruction of PTX text, without its operands."""
+    words = text.split()
+    return words[0].rstrip(";") if words else ""
+
+
+def mangle(name: str) -> str:
+    """A mnemonic as an identifier: `cp.async.cg.shared.global.L2::64B` -> `cp_async_cg_shared_global_L2_64B`."""
+    return name.replace("::", "_").replace(".", "_")
+
+
+def is_plain(statement: Statement) -> bool:
+    """Whether PTX text is one instruction that names its operands in their order, %0 first."""
+    if len([line for line in re.split(r"[;\n]", statement.text) if line.strip()]) != 1:
+        return False
+    used = re.findall(r"%(\d+)", statement.text.replace("%%", ""))
+    return [int(number) for number in dict.fromkeys(used)] == list(range(len(statement.operands)))
+
+
+def _call(draft: Draft, statement: Statement, function: str) -> None:
+    """Write a call in the statement's place, each operand's expression where it stood."""
+    last = [draft.mates[opener] for opener in statement.operands]
+    opener = next(index for index in range(statement.start, statement.stop) if draft.words[index] == "(")
+    kept = {index for first, stop in zip(statement.operands, last, strict=True) for index in range(first, stop + 1)}
+    for index in range(statement.start, statement.stop):
+        if index != opener and index not in kept:
+            draft.replace(index, "")
+    draft.replace(statement.start, function)
+    for close, _ in pairwise(last):
+        draft.after(close, ",")
+
+
+def _unknown(draft: Draft, statement: Statement, name: str) -> None:
+    """Write a call that reports an instruction the simulator does not have."""
+    draft.blank(statement.start, statement.stop + 1)
+    draft.replace(statement.start, f'simt::unknown_ptx("{name}", __FILE__, __LINE__)')
+
+
+def rewrite_asm(draft: Draft, known_ptx: frozenset[str]) -> tuple[tuple[str, int], ...]:
+    """Turn inline PTX into calls of `simt::ptx`; return those (mnemonic, line) that are not there."""
+    unknown = []
+    starts = sorted(index for keyword in KEYWORDS for index in draft.where.get(keyword, ()))
+    for statement in filter(None, (parse_asm(draft, start) for start in starts)):
+        name = mnemonic(statement.text)
+        if mangle(name) in known_ptx and is_plain(statement):
+            _call(draft, statement, f"simt::ptx::{mangle(name)}")
+        else:
+            _unknown(draft, statement, name)
+            unknown.append((name, draft.lines[statement.start]))
+    return tuple(unknown)

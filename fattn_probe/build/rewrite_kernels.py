@@ -1,0 +1,126 @@
+"""Kernels and launches: what `__global__`, `__launch_bounds__` and `<<<...>>>` become."""
+
+from dataclasses import dataclass
+
+from fattn_probe.build.rewrite_functions import Function, function_at, template_parameters
+from fattn_probe.build.tokens import UNMATCHED, Draft
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """A kernel that a file defines."""
+
+    name: str
+    line: int
+    template_parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """A `__launch_bounds__(...)`, as indices of code tokens; `conditional` if the preprocessor may leave it out."""
+
+    start: int
+    stop: int
+    conditional: bool
+
+
+def _is_conditional(draft: Draft, start: int, stop: int) -> bool:
+    """Whether the token at `stop` is outside of the #if that the one at `start` is in."""
+    depth = 0
+    for directive in draft.directives(start, stop):
+        if directive == "if":
+            depth += 1
+        elif depth == 0:
+            return True
+        elif directive == "endif":
+            depth -= 1
+    return False
+
+
+def _bounds(draft: Draft, function: Function, stop: int) -> list[_Bounds]:
+    indices = [index for index in draft.where.get("__launch_bounds__", ()) if function.start <= index < stop]
+    return [_Bounds(i, draft.mates[i + 1] + 1, _is_conditional(draft, i, stop)) for i in indices]
+
+
+def _strip(draft: Draft) -> None:
+    """Take every `__launch_bounds__(...)` out of the text."""
+    for index in draft.where.get("__launch_bounds__", ()):
+        if draft.mates[index + 1] != UNMATCHED:
+            draft.blank(index, draft.mates[index + 1] + 1)
+
+
+def _has_own_line(draft: Draft, bound: _Bounds) -> bool:
+    inside, behind = (bound.start, bound.stop - 1), (bound.start, bound.stop)
+    return draft.first_on_line(bound.start) and draft.same_line(*inside) and not draft.same_line(*behind)
+
+
+def _arguments(draft: Draft, bound: _Bounds) -> str:
+    return " ".join(draft.words[bound.start + 2 : bound.stop - 1])
+
+
+def _describe(draft: Draft, function: Function, body: int) -> None:
+    """Move a kernel's launch bounds into its body.
+
+    Bounds under `#if` (mul_mat_q's) stay where they are, as `#define`s of a macro that the body reads, so that the
+    preprocessor still chooses; that needs a line of their own and one for each branch, else the bounds are unknown.
+    """
+    bounds, arguments = _bounds(draft, function, body), ""
+    if not any(bound.conditional for bound in bounds):
+        arguments = "".join(_arguments(draft, bound) for bound in bounds[:1])
+    elif len(bounds) > 1 and all(_has_own_line(draft, bound) for bound in bounds):
+        arguments = f"simt_bounds_{draft.words[function.name]}_{draft.lines[function.name]}"
+        for bound in bounds:
+            draft.replace(bound.start, f"#define {arguments} {_arguments(draft, bound)}")
+    draft.after(body, f" if (simt::describe(__PRETTY_FUNCTION__, simt::bounds({arguments}))) return;")
+
+
+def rewrite_kernels(draft: Draft) -> tuple[KernelInfo, ...]:
+    """Strip launch bounds everywhere, and make every kernel's body begin with its description."""
+    _strip(draft)
+    kernels = []
+    for index in draft.where.get("__global__", ()):
+        function = function_at(draft, index)
+        if function is None or function.body is None:
+            continue
+        _describe(draft, function, function.body)
+        name, line = draft.words[function.name], draft.lines[function.name]
+        kernels.append(KernelInfo(name, line, template_parameters(draft, function)))
+    return tuple(kernels)
+
+
+def _callee(draft: Draft, bracket: int) -> int:
+    """The first token of the expression in front of a `<<<`."""
+    index = bracket - 1
+    while True:
+        if draft.words[index] == ">":
+            index = draft.back_over_angles(index) - 1
+        elif draft.words[index] in (")", "]"):
+            index = draft.mates[index] - (1 if draft.is_name(draft.mates[index] - 1) else 0)
+        if draft.words[index - 1] not in ("::", ".", "->"):
+            return index
+        index -= 2 if draft.words[index - 1] != "::" or draft.is_name(index - 2) else 1
+
+
+def _launch_end(draft: Draft, bracket: int) -> int | None:
+    """The first of the three `>` that close a `<<<`."""
+    index = bracket + 1
+    while index + 2 < len(draft.words):
+        if draft.words[index : index + 3] == [">", ">", ">"]:
+            return index
+        index = max(index, draft.mates[index]) + 1
+    return None
+
+
+def rewrite_launches(draft: Draft) -> None:
+    """Turn `f<<<grid, block, shared, stream>>>(args)` into a call, with every token in its place.
+
+    The kernel is wrapped in a lambda because a template whose arguments are deduced from `args` has no address yet.
+    """
+    for bracket in draft.where.get("<<<", ()):
+        end = _launch_end(draft, bracket)
+        if end is None:
+            continue
+        draft.before(_callee(draft, bracket), "simt::launch_kernel([=](auto... simt_a) { ")
+        draft.replace(bracket, "(simt_a...); }, ")
+        draft.replace(end, ")")
+        draft.blank(end + 1, end + 3)

@@ -1,0 +1,78 @@
+"""Shared memory: what `__shared__` declarations become."""
+
+from dataclasses import dataclass
+
+from fattn_probe.build.tokens import UNMATCHED, Draft, Spans
+
+ATTRIBUTES = frozenset({"alignas", "__align__", "__attribute__"})
+
+
+@dataclass(frozen=True)
+class Declarator:
+    """One name of a declaration, and the `[` or end behind it, and its end (`,` or `;`), as indices of code tokens."""
+
+    name: int
+    stop: int
+
+
+def _skip_attributes(draft: Draft, index: int) -> int:
+    while draft.words[index] in ATTRIBUTES:
+        index = draft.mates[index + 1] + 1
+    return index
+
+
+def _declarators(draft: Draft, start: int) -> list[Declarator]:
+    """The declarators of a declaration whose type starts at `start`."""
+    found: list[Declarator] = []
+    angles, name, index = 0, start, start
+    while draft.words[index] not in ("}", "="):
+        word = draft.words[index]
+        if word in ("[", "(", "{"):
+            if draft.mates[index] == UNMATCHED:
+                return []
+            index = draft.mates[index]
+        elif word in ("<", ">"):
+            angles += 1 if word == "<" else -1
+        elif word in (",", ";") and angles == 0:
+            found.append(Declarator(name, index))
+        elif draft.is_name(index):
+            name = index
+        if word == ";":
+            return found
+        index += 1
+    return []
+
+
+def _dynamic(draft: Draft, declarator: Declarator, type_name: str) -> None:
+    draft.blank(declarator.name + 1, declarator.stop)
+    draft.before(declarator.name, "* const ")
+    draft.after(declarator.name, f" = simt::dynamic_shared<{type_name}>()")
+
+
+def _static(draft: Draft, declarator: Declarator, type_name: str) -> None:
+    """Make a name a reference; array bounds go in brackets of their own, because a `>` in one would close the list."""
+    bounds, index = "", declarator.name + 1
+    while index < declarator.stop:
+        bounds += f"[({draft.written(index + 1, draft.mates[index])})]"
+        index = draft.mates[index] + 1
+    draft.before(declarator.name, "(&" if bounds else "& ")
+    draft.after(declarator.name, ")" if bounds else "")
+    draft.before(declarator.stop, f" = simt::static_shared<{type_name}{bounds}>([]{{}})")
+
+
+def rewrite_shared(draft: Draft, device: Spans) -> None:
+    """Turn the `__shared__` declarations of device code into references to the block's memory.
+
+    Alignment attributes go, because references have none: the memory must be aligned for every type. A static array
+    is known by the type of the empty lambda, which differs for each declaration and each instantiation.
+    """
+    for index in draft.where.get("__shared__", ()):
+        start = _skip_attributes(draft, index + 1)
+        declarators = _declarators(draft, start)
+        if index not in device or not declarators:
+            continue
+        storage = draft.words[index - 1]
+        type_name = draft.written(start, declarators[0].name)
+        draft.blank(index - (storage in ("extern", "static")), start)
+        for declarator in declarators:
+            (_dynamic if storage == "extern" else _static)(draft, declarator, type_name)

@@ -1,0 +1,191 @@
+"""CUDA C++ text as tokens: what the rewriter reads, and the draft it writes on."""
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+MASTER = re.compile(
+    r"""
+      (?P<directive> ^[ \t]*\#(?: \\\r?\n | //(?:\\\r?\n|[^\n])* | /\*[\s\S]*?\*/ | "(?:\\.|[^"\\\n])*" | [^\n] )* )
+    | (?P<space>     [ \t\r\f\v]+ | \n+ | \\\r?\n )
+    | (?P<comment>   //(?:\\\r?\n|[^\n])* | /\*[\s\S]*?\*/ )
+    | (?P<string>    (?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\([\s\S]*?\)(?P=fence)"
+                   | (?:u8|[uUL])?"(?:\\[\s\S]|[^"\\\n])*" )
+    | (?P<char>      (?:u8|[uUL])?'(?:\\.|[^'\\\n])+' )
+    | (?P<name>      [^\W\d]\w* )
+    | (?P<number>    \.?\d(?:[eEpP][+-]|'\w|[\w.])* )
+    | (?P<punct>     <<<|<<=|>>=|<=>|->\*|\.\.\.|<<|::|->|\+\+|--|&&|\|\||[-+*/%&|^!=<>]=|\#\#|. )
+    | (?P<other>     [\s\S] )
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
+CODE_KINDS = frozenset({"string", "char", "name", "number", "punct"})
+CLOSERS = {")": "(", "]": "[", "}": "{"}
+OPENERS = frozenset(CLOSERS.values())
+CONDITIONAL = re.compile(r"[ \t]*#[ \t]*(if|else|elif|endif)")
+UNMATCHED = -1
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token, trivia included; the texts of all tokens joined are the file."""
+
+    kind: str
+    text: str
+
+
+def tokenize(text: str) -> list[Token]:
+    """Split a file into tokens.
+
+    A preprocessor directive, with its continued lines, is one token. `<<<` is always the launch bracket, because C++
+    has no other use of it; `>` never joins another `>`, because only the reader knows whether `>>>` closes a launch
+    or three template argument lists.
+    """
+    return [Token(match.lastgroup or "other", match.group()) for match in MASTER.finditer(text)]
+
+
+@dataclass
+class Draft:
+    """A file's code tokens (no trivia, no directives), and the text that each is going to be replaced with.
+
+    Passes address a token by its index among the code tokens. A pass changes what is written, never `words`, and
+    never the number of newlines of a token. `lines` are the tokens' first lines, from 1.
+    """
+
+    tokens: list[Token]
+    words: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    mates: list[int] = field(default_factory=list)
+    where: dict[str, list[int]] = field(default_factory=dict)
+    places: list[int] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    out: list[str] = field(default_factory=list)
+
+    def replace(self, index: int, text: str) -> None:
+        """Write `text` in the place of a token, and keep its newlines."""
+        place = self.places[index]
+        newlines = self.tokens[place].text.count("\n") - text.count("\n")
+        self.out[place] = text + "\n" * newlines
+
+    def blank(self, start: int, stop: int) -> None:
+        """Write nothing in the place of the tokens [start, stop)."""
+        for index in range(start, stop):
+            self.replace(index, "")
+
+    def before(self, index: int, text: str) -> None:
+        """Write `text` in front of what a token has become."""
+        self.out[self.places[index]] = text + self.out[self.places[index]]
+
+    def after(self, index: int, text: str) -> None:
+        """Write `text` behind what a token has become."""
+        self.out[self.places[index]] += text
+
+    def written(self, start: int, stop: int) -> str:
+        """What the tokens [start, stop) have become, on one line and without comments."""
+        return " ".join(" ".join(self.out[self.places[index]].split()) for index in range(start, stop))
+
+    def first_on_line(self, index: int) -> bool:
+        """Whether only blanks stand before a token on its line."""
+        for token in reversed(self.tokens[: self.places[index]]):
+            if "\n" in token.text:
+                return token.kind == "space"
+            if token.kind != "space":
+                return False
+        return True
+
+    def same_line(self, start: int, stop: int) -> bool:
+        """Whether no newline stands between two tokens."""
+        return not any("\n" in token.text for token in self.tokens[self.places[start] : self.places[stop]])
+
+    def directives(self, start: int, stop: int) -> list[str]:
+        """The conditional directives between two tokens: if, else, elif, endif."""
+        between = self.tokens[self.places[start] : self.places[stop]]
+        found = (CONDITIONAL.match(token.text) for token in between if token.kind == "directive")
+        return [match.group(1) for match in found if match]
+
+    def is_name(self, index: int) -> bool:
+        """Whether a token is an identifier or a keyword."""
+        return self.kinds[index] == "name"
+
+    def back_over_angles(self, index: int) -> int:
+        """The `<` that the `>` at `index` closes, or UNMATCHED."""
+        depth = 0
+        while index >= 0:
+            word = self.words[index]
+            if word in CLOSERS:
+                index = self.mates[index]
+            elif word in (">", "<"):
+                depth += 1 if word == ">" else -1
+                if depth == 0:
+                    return index
+            elif word in (";", "{"):
+                return UNMATCHED
+            index -= 1
+        return UNMATCHED
+
+
+class _Brackets:
+    """Matches brackets in a file whose preprocessor branches may each open or close their own."""
+
+    def __init__(self) -> None:
+        self.open: list[int] = []
+        self.saved: list[list[int]] = []
+
+    def directive(self, text: str) -> None:
+        match = CONDITIONAL.match(text)
+        if not match:
+            return
+        if match.group(1) == "if":
+            self.saved.append(self.open.copy())
+        elif self.saved and match.group(1) == "endif":
+            self.saved.pop()
+        elif self.saved:
+            self.open = self.saved[-1].copy()
+
+    def code(self, word: str, index: int, draft: Draft) -> None:
+        if word in OPENERS:
+            self.open.append(index)
+        elif self.open and draft.words[self.open[-1]] == CLOSERS[word]:
+            opener = self.open.pop()
+            draft.mates[index], draft.mates[opener] = opener, index
+
+
+def draft_of(tokens: list[Token]) -> Draft:
+    """Index the code tokens of a file and match their brackets; a bracket without a mate has UNMATCHED."""
+    draft, brackets, line = Draft(tokens, out=[token.text for token in tokens]), _Brackets(), 1
+    for place, token in enumerate(tokens):
+        if token.kind == "directive":
+            brackets.directive(token.text)
+        elif token.kind in CODE_KINDS:
+            index = len(draft.words)
+            draft.words.append(token.text)
+            draft.kinds.append(token.kind)
+            draft.mates.append(UNMATCHED)
+            draft.places.append(place)
+            draft.lines.append(line)
+            draft.where.setdefault(token.text, []).append(index)
+            if token.text in "()[]{}":
+                brackets.code(token.text, index, draft)
+        line += token.text.count("\n")
+    return draft
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Disjoint ranges of code tokens, in order."""
+
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+
+    def __contains__(self, index: int) -> bool:
+        nearest = bisect_right(self.starts, index) - 1
+        return nearest >= 0 and index < self.stops[nearest]
+
+
+def spans_of(ranges: list[tuple[int, int]]) -> Spans:
+    """Ranges, some of them inside others, as the outermost ones."""
+    ordered = sorted(ranges)
+    reach = list(accumulate((stop for _, stop in ordered), max))
+    outer = [span for place, span in enumerate(ordered) if place == 0 or span[0] >= reach[place - 1]]
+    return Spans(tuple(start for start, _ in outer), tuple(stop for _, stop in outer))
