@@ -1,0 +1,61 @@
+"""`device list` and `device show`: the catalogue for people and for programs."""
+
+from collections.abc import Iterable, Mapping
+
+from rich.table import Table
+from rich.text import Text
+
+from fattn_probe.device.catalogue import Device
+
+GIB, KIB = 2**30, 2**10
+COLUMNS = ("id", "name", "cc", "SMs", "shared KiB", "threads", "blocks", "memory GiB")
+
+
+def device_list(devices: Mapping[str, Device]) -> list[dict[str, object]]:
+    """The data of `device list --json`: one mapping a device, oldest compute capability first."""
+    ordered = sorted(devices.values(), key=lambda device: (device.major, device.minor, device.multiProcessorCount))
+    return [{"id": device.id, "name": device.name, "cc": device.cc, **device.properties()} for device in ordered]
+
+
+def device_show(device: Device) -> dict[str, object]:
+    """The data of `device show --json`: the figures, the source of each, and the runtime's one-line spec."""
+    return {
+        "id": device.id,
+        "name": device.name,
+        "arch": f"sm_{device.arch}",
+        "__CUDA_ARCH__": device.cuda_arch,
+        "properties": device.properties(),
+        "sources": dict(device.sources),
+        "spec": device.spec(),
+    }
+
+
+def render_list(devices: Mapping[str, Device]) -> Table:
+    """The catalogue as a table; shared memory is that of an SM and of a block, threads and blocks are an SM's."""
+    table = Table(*COLUMNS, title="--on sim:ID simulates one of these", title_justify="left", box=None)
+    for column in table.columns:
+        column.no_wrap = True
+    for item in device_list(devices):
+        table.add_row(*_row(devices[str(item["id"])]))
+    return table
+
+
+def _row(device: Device) -> Iterable[str]:
+    yield from (device.id, device.name, device.cc, str(device.multiProcessorCount))
+    yield f"{device.sharedMemPerMultiprocessor // KIB}/{device.sharedMemPerBlockOptin // KIB}"
+    yield from (str(device.maxThreadsPerMultiProcessor), str(device.maxBlocksPerMultiProcessor))
+    yield f"{device.totalGlobalMem / GIB:.1f}"
+
+
+def render_show(device: Device) -> Table:
+    """One device: each figure in cudaDeviceProp's name, with the number of the document (below) that gives it."""
+    documents = list(dict.fromkeys(device.sources.values()))
+    title = f"{device.id}: {device.name}, sm_{device.arch}, __CUDA_ARCH__ {device.cuda_arch}"
+    notes = "\n".join(f"[{number}] {text}" for number, text in enumerate(documents, 1))
+    table = Table("figure", "value", "source", title=Text(title), caption=Text(notes), box=None)
+    table.title_justify = table.caption_justify = "left"
+    table.columns[1].justify = "right"
+    for name, value in device.properties().items():
+        source = device.sources.get(name)
+        table.add_row(name, str(value), Text(f"[{documents.index(source) + 1}]" if source else ""))
+    return table

@@ -1,0 +1,65 @@
+"""Where a case runs: `sim:ID`, `gpu`, `gpu:N` or `cpu`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from fattn_probe.device.catalogue import Device, find_device
+from fattn_probe.errors import InputError
+
+ALLOWED = "allowed: sim:ID (see `fattn-probe device list`), gpu, gpu:N, cpu"
+
+
+@dataclass(frozen=True)
+class Target:
+    """An engine and its device: a catalogue device for `sim`, the index of a real GPU for `cuda`."""
+
+    engine: Literal["sim", "cuda", "cpu"]
+    device: Device | None = None
+    gpu: int = 0
+
+    def __str__(self) -> str:
+        if self.engine == "sim" and self.device is not None:
+            return f"sim:{self.device.id}"
+        return f"gpu:{self.gpu}" if self.engine == "cuda" else "cpu"
+
+    @property
+    def backend(self) -> str:
+        """ggml's name of the backend device that a run on this target asks for."""
+        return "CPU" if self.engine == "cpu" else "CUDA0"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What the environment must hold so that CUDA0 is this target."""
+        if self.engine == "sim" and self.device is not None:
+            return {"FATTN_PROBE_DEVICE": self.device.spec()}
+        return {"CUDA_VISIBLE_DEVICES": str(self.gpu)} if self.engine == "cuda" else {}
+
+
+def parse_target(text: str, devices: Mapping[str, Device]) -> Target:
+    """One `--on` word; a wrong one is an InputError that says what is allowed."""
+    kind, colon, rest = text.strip().partition(":")
+    match kind, colon, rest:
+        case "sim", ":", identifier if identifier:
+            return Target("sim", find_device(devices, identifier))
+        case "gpu", "", "":
+            return Target("cuda")
+        case "gpu", ":", index if index.isascii() and index.isdigit():
+            return Target("cuda", gpu=int(index))
+        case "cpu", "", "":
+            return Target("cpu")
+    hint = f"; did you mean sim:{text}?" if text in devices else ""
+    raise InputError(f"--on {text!r}: not a device{hint}; {ALLOWED}")
+
+
+def parse_targets(text: str, devices: Mapping[str, Device]) -> tuple[Target, ...]:
+    """A comma-separated `--on` list, in its order; every wrong word is named in one InputError."""
+    targets, problems = [], []
+    for word in text.split(","):
+        try:
+            targets.append(parse_target(word, devices))
+        except InputError as error:
+            problems.append(str(error))
+    if problems:
+        raise InputError("\n".join(problems))
+    return tuple(targets)

@@ -1,0 +1,32 @@
+import json
+
+import pytest
+
+from fattn_probe.device import measured_registers, merge
+from fattn_probe.device.registers import Registers
+from fattn_probe.errors import InputError
+
+KERNEL = "flash_attn_ext_f16<64, 64, 8, 8, false, false, false>"
+
+
+def test_merge_then_read(tmp_path):
+    path = tmp_path / "registers.json"
+    path.write_text("{}")
+    path.write_text(merge([Registers(11549, "90", KERNEL, 168)], path))
+    path.write_text(merge([Registers(11549, "90", KERNEL, 170), Registers(11549, "89", KERNEL, 128)], path))
+    assert measured_registers("90", 11549, path) == {KERNEL: 170}
+    assert measured_registers("89", 11549, path) == {KERNEL: 128}
+    assert measured_registers("90", 1, path) == {}
+
+
+def test_merge_refuses_what_no_kernel_has(tmp_path):
+    path = tmp_path / "registers.json"
+    path.write_text("{}")
+    with pytest.raises(InputError, match="256 registers"):
+        merge([Registers(11549, "90", KERNEL, 256)], path)
+
+
+def test_shipped_counts_are_read_and_kept_by_merge():
+    added = json.loads(merge([Registers(1, "90", KERNEL, 40)]))
+    assert added.pop("1") == {"90": {KERNEL: 40}}
+    assert added == json.loads(merge([]))
