@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from fattn_probe.device.catalogue import Device
 
 GIB, KIB = 2**30, 2**10
-COLUMNS = ("id", "name", "cc", "SMs", "shared KiB", "threads", "blocks", "memory GiB")
+COLUMNS = ("id", "name", "cc", "SMs", "shared KiB", "threads", "blocks", "GiB")
 
 
 def device_list(devices: Mapping[str, Device]) -> list[dict[str, object]]:
@@ -47,15 +48,14 @@ def _row(device: Device) -> Iterable[str]:
     yield f"{device.totalGlobalMem / GIB:.1f}"
 
 
-def render_show(device: Device) -> Table:
+def render_show(device: Device) -> Group:
     """One device: each figure in cudaDeviceProp's name, with the number of the document (below) that gives it."""
     documents = list(dict.fromkeys(device.sources.values()))
     title = f"{device.id}: {device.name}, sm_{device.arch}, __CUDA_ARCH__ {device.cuda_arch}"
     notes = "\n".join(f"[{number}] {text}" for number, text in enumerate(documents, 1))
-    table = Table("figure", "value", "source", title=Text(title), caption=Text(notes), box=None)
-    table.title_justify = table.caption_justify = "left"
+    table = Table("figure", "value", "source", title=Text(title), title_justify="left", box=None)
     table.columns[1].justify = "right"
     for name, value in device.properties().items():
         source = device.sources.get(name)
         table.add_row(name, str(value), Text(f"[{documents.index(source) + 1}]" if source else ""))
-    return table
+    return Group(table, Text(notes))
