@@ -1,0 +1,211 @@
+"""A scenario's cases, each one fully resolved op, and their inputs."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from . import mask as masks
+from .data import STREAMS, UNUSED, AnyData, Data, Logits, draw, stream
+from .ggml_types import Bytes, Floats, block_size, decode, encode, nan_blocks
+from .layout import Layout, Ne, Root, TensorView, View, ViewOfK, element_strides, place, place_mask, view_of_K
+from .mask import AnyMask, MaskShape, NoMask
+from .matrix import apply, names, variations
+from .refuse import refusals
+from .schema import Inspect, Op, Scenario, Tolerance
+
+INPUTS_VERSION = 1  # part of every digest: raise it when the same case would get other bytes
+PREC = {"default": 0, "f32": 10}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fully resolved FLASH_ATTN_EXT op; field names are ggml's and the kernels'."""
+
+    name: str
+    scenario: str
+    about: str
+    hsk: int
+    hsv: int
+    n_head: int
+    n_head_kv: int
+    n_q: int
+    n_kv: int
+    n_seq: int
+    type_K: str
+    type_V: str
+    scale: float
+    max_bias: float
+    logit_softcap: float
+    prec: int
+    n_kv_max: int
+    mask: AnyMask
+    sinks: bool
+    layout: Layout
+    data: Data
+    seed: int
+    tolerance: Tolerance
+    inspect: Inspect
+    expect: dict[str, Any]
+    device: str
+    tensors: dict[str, TensorView]
+    roots: dict[str, Root]
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits that change with the op or any input byte, and with nothing else."""
+        op = {key: getattr(self, key) for key in _OP_FIELDS}
+        op |= {key: getattr(self, key).model_dump(mode="json") for key in ("mask", "layout", "data")}
+        text = json.dumps(op | {"inputs_version": INPUTS_VERSION}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def flop(self) -> int:
+        """Floating point operations of the two matrix products, as test-backend-ops counts them."""
+        return 2 * self.n_head * self.n_q * self.n_kv * (self.hsk + self.hsv) * self.n_seq
+
+
+_OP_FIELDS = (
+    "hsk hsv n_head n_head_kv n_q n_kv n_seq type_K type_V scale max_bias logit_softcap prec n_kv_max sinks seed".split()
+)
+
+
+def expand(scenario: Scenario) -> list[Case]:
+    """The cases of a scenario, in the order of its matrix; InputError if ggml or the op would refuse one."""
+    base = scenario.model_dump(mode="json", exclude_unset=True)
+    cases = variations(base.get("matrix", {}))
+    return [
+        resolve(Scenario.model_validate(apply(base, case)), name, scenario.name)
+        for case, name in zip(cases, names(scenario.name, cases), strict=True)
+    ]
+
+
+def resolve(scenario: Scenario, name: str, file: str) -> Case:
+    """The case that a scenario without its matrix is; InputError if ggml or the op would refuse it."""
+    problems = refusals(scenario)
+    if problems:
+        raise InputError("\n".join(f"{name}: {'.'.join(map(str, p.path))}: {p.reason}" for p in problems))
+    roots, tensors = _place_all(scenario)
+    return Case(
+        name=name,
+        scenario=file,
+        **{key: getattr(scenario, key) for key in _AS_IS},
+        hsv=scenario.hsv or scenario.hsk,
+        n_head_kv=scenario.n_head_kv or scenario.n_head,
+        type_V=scenario.type_V or scenario.type_K,
+        scale=default_scale(scenario.hsk) if scenario.scale is None else float(np.float32(scenario.scale)),
+        prec=PREC[scenario.prec],
+        tensors=tensors,
+        roots=roots,
+    )
+
+
+_AS_IS = (
+    "about hsk n_head n_q n_kv n_seq type_K max_bias logit_softcap n_kv_max mask sinks layout data seed "
+    "tolerance inspect expect device"
+).split()
+
+
+def default_scale(hsk: int) -> float:
+    """1/sqrt(hsk), rounded as the float32 arithmetic of ggml's callers rounds it."""
+    return float(np.float32(1) / np.sqrt(np.float32(hsk)))
+
+
+def make_inputs(case: Case) -> dict[str, Bytes]:
+    """The bytes of every root, 1-D uint8, the same for the same case everywhere.
+
+    The op's values depend on shapes, data and seed, not on the layout: moving a tensor in memory moves its values.
+    """
+    inputs: dict[str, Bytes] = {}
+    for name, root in case.roots.items():
+        if name == "mask":
+            inputs[name] = _mask_bytes(case)
+        else:
+            inputs[name] = _tensor_bytes(case, name, root)
+    return inputs
+
+
+def view_values(case: Case, inputs: dict[str, Bytes], name: str) -> npt.NDArray[np.float64]:
+    """The values that the op sees of an operand, dequantised, in NumPy's order: (ne[3], ne[2], ne[1], ne[0])."""
+    view = case.tensors[name]
+    return _strided(decode(inputs[view.root], view.type), view).astype(np.float64)
+
+
+def _place_all(op: Op) -> tuple[dict[str, Root], dict[str, TensorView]]:
+    hsv, heads_kv, type_V = op.hsv or op.hsk, op.n_head_kv or op.n_head, op.type_V or op.type_K
+    layout = op.layout
+    placed = [
+        place("Q", "f32", (op.hsk, op.n_q, op.n_head, op.n_seq), layout.Q),
+        place("K", op.type_K, (op.hsk, op.n_kv, heads_kv, op.n_seq), layout.K),
+    ]
+    if not isinstance(layout.V, ViewOfK):
+        placed.append(place("V", type_V, (hsv, op.n_kv, heads_kv, op.n_seq), layout.V))
+    if not isinstance(op.mask, NoMask):
+        placed.append(place_mask(op.n_kv, op.n_q, op.n_seq, layout.mask))
+    if op.sinks:
+        root = Root("sinks", "f32", (op.n_head, 1, 1, 1))
+        placed.append((root, TensorView("sinks", "f32", "sinks", root.ne, root.nb, 0)))
+    roots = {root.name: root for root, _ in placed}
+    tensors = {view.name: view for _, view in placed}
+    if isinstance(layout.V, ViewOfK):
+        tensors["V"] = view_of_K(tensors["K"], hsv)
+    return roots, tensors
+
+
+def _strided(flat: npt.NDArray[Any], view: TensorView) -> npt.NDArray[Any]:
+    """A view's elements, in NumPy's order, as a window on its root's elements."""
+    start = element_offset(view)
+    strides = [stride * flat.itemsize for stride in reversed(element_strides(view))]
+    return np.lib.stride_tricks.as_strided(flat[start:], view.ne[::-1], strides)
+
+
+def element_offset(view: TensorView) -> int:
+    """A view's offset in elements instead of bytes."""
+    row, row_elements = view.nb[1], element_strides(view)[1]
+    return view.offset // row * row_elements if row else 0
+
+
+def _tensor_bytes(case: Case, name: str, root: Root) -> Bytes:
+    data: AnyData = getattr(case.data, name)
+    seed = case.seed if data.seed is None else data.seed
+    logits = Logits(case.scale, case.hsk)
+    view, layout = case.tensors[name], getattr(case.layout, name, None)
+    outside = layout.outside if isinstance(layout, View) else "zero"
+    flat: Floats = np.zeros(root.ne[::-1], np.float32).reshape(-1)
+    if outside == "random":
+        flat = draw(data, name, flat.shape, stream(seed, STREAMS[name] + UNUSED), logits)
+    values = _strided(flat, view)
+    rng = stream(seed, STREAMS[name])
+    for place_ in np.ndindex(values.shape[:2]):
+        values[place_] = draw(data, name, values.shape[2:], rng, logits)
+    packed = encode(flat.reshape(-1, root.ne[0]), root.type)
+    return _poison(packed, root, view) if outside == "nan" else packed
+
+
+def _poison(packed: Bytes, root: Root, view: TensorView) -> Bytes:
+    """Every block of a root that holds nothing of the view turned to NaN."""
+    block = block_size(root.type)
+    touched = np.zeros(root.ne[::-1], bool).reshape(-1)
+    _strided(touched, view)[...] = True
+    unused = ~touched.reshape(-1, block).any(axis=1)
+    blocks = packed.reshape(unused.size, -1)
+    blocks[unused] = nan_blocks(1, root.type)
+    return packed
+
+
+def _mask_bytes(case: Case) -> Bytes:
+    root, view = case.roots["mask"], case.tensors["mask"]
+    memory = np.full(root.nbytes // 2, -np.inf, np.float16)
+    values = _strided(memory, view)
+    shape = MaskShape(case.n_kv, case.n_q, values.shape[0], case.seed, case.n_kv_max)
+    for sequence, first, rows in masks.blocks(case.mask, shape):
+        values[sequence, 0, first : first + len(rows)] = rows
+    return memory.view(np.uint8)
+
+
+__all__ = ["Case", "Ne", "Root", "TensorView", "default_scale", "expand", "make_inputs", "resolve", "view_values"]

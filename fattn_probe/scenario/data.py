@@ -1,0 +1,177 @@
+"""What the tensors hold: the distributions a scenario can ask for, drawn reproducibly."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from .ggml_types import Floats
+from .spec import Spec
+
+STREAMS = {"Q": 1, "K": 2, "V": 3, "mask": 4, "sinks": 5}
+UNUSED = 16  # added to a tensor's stream for what lies outside its view
+Positive = Annotated[float, Field(gt=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class _Data(Spec):
+    seed: Seed | None = None
+    """Seed of this tensor alone; default: the scenario's."""
+
+
+class Uniform(_Data):
+    """Uniform in [mean - scale, mean + scale], which is test-backend-ops' choice for scale 1 and mean 0."""
+
+    kind: Literal["uniform"] = "uniform"
+    scale: Positive = 1.0
+    """Half the width."""
+    mean: float = 0.0
+    """Centre; a V with a mean shows bias that zero-mean data hides."""
+
+
+class Normal(_Data):
+    """Normal, as activations roughly are."""
+
+    kind: Literal["normal"]
+    scale: Positive = 1.0
+    """Standard deviation."""
+    mean: float = 0.0
+    """Mean."""
+
+
+class Constant(_Data):
+    """One value everywhere."""
+
+    kind: Literal["constant"]
+    value: float
+    """The value."""
+
+
+class Fa3Outliers(_Data):
+    """scale * (N(0, 1) + N(0, 100) * Bernoulli(0.001)): the outliers of FlashAttention-3's accuracy table (arXiv 2407.08608)."""
+
+    kind: Literal["fa3_outliers"]
+    scale: Positive = 1.0
+    """Factor on everything."""
+    mean: float = 0.0
+    """Added to everything."""
+    outlier: Positive = 10.0
+    """Standard deviation of the outliers."""
+    probability: float = Field(default=0.001, gt=0, le=1)
+    """Share of elements that are outliers."""
+
+
+class LargeLogits(_Data):
+    """Normal, as wide as it takes for logits of standard deviation `logit` against a partner of variance 1."""
+
+    kind: Literal["large_logits"]
+    logit: Positive = 60.0
+    """Standard deviation of scale * Q.K, before softcap and mask."""
+
+
+class FarBelowZero(_Data):
+    """Q along a direction, K against it: every logit is near `logit`, so that a maximum started at 0 would win. For Q and K together."""
+
+    kind: Literal["far_below_zero"]
+    logit: float = Field(default=-1000.0, lt=0)
+    """Mean of scale * Q.K."""
+    scale: Positive = 0.1
+    """Standard deviation of the normal noise on top."""
+
+
+class Extreme(_Data):
+    """Uniform in [-scale, scale] with a few elements of +-magnitude, near f16's end, where sums in f16 overflow."""
+
+    kind: Literal["extreme"]
+    scale: Positive = 1.0
+    """Half the width of the ordinary elements."""
+    magnitude: Positive = 30000.0
+    """Absolute value of the extreme elements; f16 ends at 65504."""
+    probability: float = Field(default=0.01, gt=0, le=1)
+    """Share of extreme elements."""
+
+
+QData = Annotated[
+    Uniform | Normal | Constant | Fa3Outliers | LargeLogits | FarBelowZero | Extreme, Field(discriminator="kind")
+]
+VData = Annotated[Uniform | Normal | Constant | Fa3Outliers | Extreme, Field(discriminator="kind")]
+SinkData = Annotated[Uniform | Normal | Constant, Field(discriminator="kind")]
+AnyData = Uniform | Normal | Constant | Fa3Outliers | LargeLogits | FarBelowZero | Extreme
+
+
+class Data(Spec):
+    """The distribution of each tensor."""
+
+    Q: QData = Uniform()
+    K: QData = Uniform()
+    V: VData = Uniform()
+    sinks: SinkData = Uniform(scale=10.0)
+    """Default: uniform in [-10, 10], test-backend-ops' choice, so that a forgotten sink shows."""
+
+
+@dataclass(frozen=True)
+class Logits:
+    """What turns a product of Q and K into a logit: the op's scale and the length of the product."""
+
+    scale: float
+    hsk: int
+
+
+def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0)) -> np.random.Generator:
+    """The random numbers of (seed, tensor, two counters): equal on every machine, independent of each other."""
+    position = np.array([0, 0, *counter], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=np.array([seed, number], dtype=np.uint64), counter=position))
+
+
+def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
+    """Random floats of a tensor's distribution, float32, any shape."""
+    values: Floats = _DRAW[data.kind](data, name, shape, rng, logits)
+    return values
+
+
+def _uniform(data: Uniform, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
+    return np.float32(data.mean) + np.float32(data.scale) * (2 * rng.random(shape, np.float32) - 1)
+
+
+def _normal(data: Normal, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
+    return np.float32(data.mean) + np.float32(data.scale) * rng.standard_normal(shape, np.float32)
+
+
+def _constant(data: Constant, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
+    return np.full(shape, data.value, np.float32)
+
+
+def _fa3(data: Fa3Outliers, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
+    chosen = rng.random(shape, np.float32) < data.probability
+    values = rng.standard_normal(shape, np.float32)
+    values += chosen * np.float32(data.outlier) * rng.standard_normal(shape, np.float32)
+    return np.float32(data.mean) + np.float32(data.scale) * values
+
+
+def _large(data: LargeLogits, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
+    width = data.logit / (logits.scale * np.sqrt(logits.hsk))
+    return np.float32(width) * rng.standard_normal(shape, np.float32)
+
+
+def _far(data: FarBelowZero, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
+    mean = np.sqrt(-data.logit / (logits.scale * logits.hsk)) * (1 if name == "Q" else -1)
+    return np.float32(mean) + np.float32(data.scale) * rng.standard_normal(shape, np.float32)
+
+
+def _extreme(data: Extreme, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
+    values = np.float32(data.scale) * (2 * rng.random(shape, np.float32) - 1)
+    chosen = rng.random(shape, np.float32) < data.probability
+    return np.where(chosen, np.copysign(np.float32(data.magnitude), values), values)
+
+
+_DRAW: dict[str, Callable[..., Floats]] = {
+    "uniform": _uniform,
+    "normal": _normal,
+    "constant": _constant,
+    "fa3_outliers": _fa3,
+    "large_logits": _large,
+    "far_below_zero": _far,
+    "extreme": _extreme,
+}

@@ -1,0 +1,137 @@
+"""Where a tensor lies in memory: roots (allocations), views of them, and the layouts a scenario can ask for."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .ggml_types import block_size, row_size, type_size
+from .spec import Spec
+
+Ne = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Root:
+    """A contiguous allocation, what ggml_new_tensor_4d makes; `ne` in ggml order, innermost first."""
+
+    name: str
+    type: str
+    ne: Ne
+
+    @property
+    def nb(self) -> Ne:
+        """Strides in bytes, ggml order."""
+        row = row_size(self.type, self.ne[0])
+        return (type_size(self.type), row, row * self.ne[1], row * self.ne[1] * self.ne[2])
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.nb[3] * self.ne[3]
+
+
+@dataclass(frozen=True)
+class TensorView:
+    """An operand of the op: `ne` and `nb` (bytes) in ggml order, `offset` in bytes into the root of that name."""
+
+    name: str
+    type: str
+    root: str
+    ne: Ne
+    nb: Ne
+    offset: int
+
+    @property
+    def end(self) -> int:
+        """One past the last byte of the root that the view reaches."""
+        last = sum((n - 1) * stride for n, stride in zip(self.ne[1:], self.nb[1:], strict=True))
+        return self.offset + last + row_size(self.type, self.ne[0])
+
+
+class Contiguous(Spec):
+    """An allocation of its own, rows one after the other."""
+
+    kind: Literal["contiguous"] = "contiguous"
+
+
+class View(Spec):
+    """A part of a larger allocation, whose dimensions may lie in memory in another order."""
+
+    kind: Literal["view"]
+    permute: list[Annotated[int, Field(ge=0, le=3)]] = Field(default=[0, 1, 2, 3], min_length=4, max_length=4)
+    """Place in memory of each dimension of the op, as ggml_permute takes it: [0, 2, 1, 3] stores the heads of a row side by side."""
+    rows: int | None = Field(default=None, ge=1)
+    """Rows (dimension 1 of the op) the allocation has, such as the size of the KV cache; default: `offset` + those used."""
+    heads: int | None = Field(default=None, ge=1)
+    """Heads (dimension 2 of the op) the allocation has; default: those used."""
+    offset: int = Field(default=0, ge=0)
+    """First row that belongs to the view."""
+    pad: int = Field(default=0, ge=0)
+    """Elements added to each memory row, whole blocks for quantised types: 4 of f16 give strides that are no multiple of 16 bytes."""
+    outside: Literal["random", "zero", "nan"] = "random"
+    """What lies in the allocation outside the view: data like the view's own, zeros, or NaN, which shows up in the output if it is read."""
+
+
+class ViewOfK(Spec):
+    """V is the first hsv elements of every row of K, as models with latent attention (MLA) have it."""
+
+    kind: Literal["view_of_K"]
+
+
+class MaskLayout(Spec):
+    """Rows of the mask beyond those of the queries, all -inf; ggml wants the mask itself contiguous."""
+
+    pad: int = Field(default=1, ge=1)
+    """The number of rows is rounded up to a multiple of this; llama.cpp long used 64 (GGML_KQ_MASK_PAD), now 1."""
+    offset: int = Field(default=0, ge=0)
+    """Rows of the allocation before the mask begins."""
+    per_sequence: bool = True
+    """One mask for each sequence, or one broadcast to all."""
+
+
+TensorLayout = Annotated[Contiguous | View, Field(discriminator="kind")]
+VLayout = Annotated[Contiguous | View | ViewOfK, Field(discriminator="kind")]
+
+
+class Layout(Spec):
+    """The layout of each operand."""
+
+    Q: TensorLayout = Contiguous()
+    K: TensorLayout = Contiguous()
+    V: VLayout = Contiguous()
+    mask: MaskLayout = MaskLayout()
+
+
+def place(name: str, type_: str, ne: Ne, layout: Contiguous | View) -> tuple[Root, TensorView]:
+    """The allocation and the view of an operand of `ne` = {elements, rows, heads, sequences}."""
+    view = layout if isinstance(layout, View) else View(kind="view")
+    rows = view.offset + ne[1] if view.rows is None else view.rows
+    op_ne = (ne[0] + view.pad, rows, ne[2] if view.heads is None else view.heads, ne[3])
+    memory_ne = [0, 0, 0, 0]
+    for dimension, position in enumerate(view.permute):
+        memory_ne[position] = op_ne[dimension]
+    root = Root(name, type_, (memory_ne[0], memory_ne[1], memory_ne[2], memory_ne[3]))
+    nb = [root.nb[position] for position in view.permute]
+    return root, TensorView(name, type_, name, ne, (nb[0], nb[1], nb[2], nb[3]), view.offset * nb[1])
+
+
+def view_of_K(K: TensorView, hsv: int) -> TensorView:
+    """V as the first `hsv` elements of each row of K."""
+    return TensorView("V", K.type, K.root, (hsv, *K.ne[1:]), K.nb, K.offset)
+
+
+def place_mask(n_kv: int, n_q: int, n_seq: int, layout: MaskLayout) -> tuple[Root, TensorView]:
+    """The f16 mask, ne = {n_kv, padded n_q, 1, n_seq or 1}, after `offset` rows of its allocation."""
+    rows = -(-n_q // layout.pad) * layout.pad
+    sequences = n_seq if layout.per_sequence else 1
+    ne = (n_kv, rows, 1, sequences)
+    nb = Root("mask", "f16", ne).nb
+    root_ne = ne if layout.offset == 0 else (n_kv, layout.offset + rows * sequences, 1, 1)
+    return Root("mask", "f16", root_ne), TensorView("mask", "f16", "mask", ne, nb, layout.offset * nb[1])
+
+
+def element_strides(view: TensorView) -> Ne:
+    """Strides of a view in elements instead of bytes, for types in whole blocks; innermost first."""
+    block, size = block_size(view.type), type_size(view.type)
+    return (1, *(stride // size * block for stride in view.nb[1:]))  # type: ignore[return-value]

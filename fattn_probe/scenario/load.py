@@ -1,0 +1,108 @@
+"""Read a scenario file, and report all its mistakes together, each with its line, key, and what would be right."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from ..errors import InputError
+from .explain import explain
+from .matrix import MAX_CASES, Variation, apply, count, variations
+from .matrix import Path as Key
+from .refuse import refusals
+from .schema import Scenario
+from .yaml_lines import Document, Mistake, parse
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A mistake in a file: its key (path below the document) and what is to be said of it."""
+
+    key: Key
+    text: str
+
+
+def load(path: Path | str) -> Scenario:
+    """Read and check a scenario file; InputError names every mistake as `path:line: key: found, allowed`."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot read the scenario: {getattr(error, 'strerror', None) or error}") from None
+    return loads(text, str(path)).named(path.stem)
+
+
+def loads(text: str, name: str = "scenario") -> Scenario:
+    """`load` for text; `name` stands for the path in messages."""
+    try:
+        document = parse(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise InputError(f"{name}:{line}: not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{name}:1: not YAML: {' '.join(str(error).split())}") from None
+    found = [f"{name}:{mistake.line}: {mistake.text}" for mistake in document.mistakes]
+    found += [
+        f"{name}:{document.line(problem.key)}: {_dotted(problem.key)}: {problem.text}" for problem in _problems(document)
+    ]
+    if found:
+        raise InputError("\n".join(dict.fromkeys(found)))
+    return Scenario.model_validate(document.value)
+
+
+def _problems(document: Document) -> Iterator[Problem]:
+    base = document.value
+    if not isinstance(base, dict):
+        yield Problem((), f"found {_kind(base)}, allowed: a mapping of keys such as `version: 1`")
+        return
+    problems = list(_check(base, Variation({}, {})))
+    yield from problems
+    matrix = base.get("matrix", {})
+    if any(problem.key[:1] == ("matrix",) for problem in problems) or not matrix:
+        return
+    if count(matrix) > MAX_CASES:
+        yield Problem(("matrix",), f"makes {count(matrix)} cases, allowed: at most {MAX_CASES}")
+        return
+    known = {(problem.key, problem.text) for problem in problems}
+    for case in variations(matrix):
+        for problem in _check(apply(base, case), case):
+            if (problem.key, problem.text) not in known:
+                known.add((problem.key, problem.text))
+                yield problem
+
+
+def _check(settings: dict[str, Any], case: Variation) -> Iterator[Problem]:
+    try:
+        scenario = Scenario.model_validate(settings)
+    except ValidationError as error:
+        for details in error.errors(include_url=False):
+            key, text = explain(details, settings)
+            yield Problem(_place(key, case), text)
+        return
+    for refusal in refusals(scenario):
+        yield Problem(_place(refusal.path, case), refusal.reason)
+
+
+def _place(key: Key, case: Variation) -> Key:
+    """Where the file sets a key: in the matrix, if a variation does."""
+    for dotted, place in case.places.items():
+        parts = tuple(dotted.split("."))
+        if key[: len(parts)] == parts:
+            return (*place, *key[len(parts) :])
+    return key
+
+
+def _dotted(key: Key) -> str:
+    return ".".join(map(str, key)) or "the file"
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+__all__ = ["ErrorDetails", "Mistake", "load", "loads"]

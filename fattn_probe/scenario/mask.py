@@ -1,0 +1,267 @@
+"""The masks a scenario can ask for, made in blocks of rows so that a huge one never exists in more than f16."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from .data import STREAMS, Positive, stream
+from .spec import Spec
+
+Halves = npt.NDArray[np.float16]
+Integers = npt.NDArray[np.int64]
+BLOCK = 64  # rows made at a time; random masks depend on it
+Count = Annotated[int, Field(ge=0)]
+
+
+class NoMask(Spec):
+    """The op gets no mask tensor."""
+
+    kind: Literal["none"] = "none"
+
+
+class _Past(Spec):
+    past: Count | None = None
+    """KV rows before the first query's own; default: n_kv - n_q, so that the last query sees every row."""
+
+
+class Causal(_Past):
+    """0 up to a query's own position, -inf after it."""
+
+    kind: Literal["causal"]
+
+
+class SlidingWindow(_Past):
+    """0 on the `window` positions up to a query's own, -inf elsewhere."""
+
+    kind: Literal["sliding_window"]
+    window: int = Field(ge=1)
+    """Positions a query sees, its own included."""
+
+
+class Sequences(Spec):
+    """Several sequences share the KV rows, as in a unified cache: a query sees only its own sequence."""
+
+    kind: Literal["sequences"]
+    count: int = Field(ge=1)
+    """Number of sequences; queries and KV rows are divided evenly."""
+    interleaved: bool = False
+    """KV rows of the sequences alternate instead of following each other."""
+    causal: bool = True
+    """Causal inside a sequence, its last query seeing all of it."""
+
+
+class Blocks(Spec):
+    """0, with blocks of -inf at random, on a grid."""
+
+    kind: Literal["blocks"]
+    q: int = Field(default=64, ge=1)
+    """Queries in a block."""
+    kv: int = Field(default=128, ge=1)
+    """KV rows in a block."""
+    fraction: float = Field(default=0.5, ge=0, le=1)
+    """Probability that a block is -inf."""
+
+
+class MaskedTiles(Spec):
+    """-inf for every query on the first and the last KV rows, 0 between: whole tiles that a kernel may skip."""
+
+    kind: Literal["masked_tiles"]
+    leading: Count = 0
+    """KV rows masked at the start."""
+    trailing: Count = 0
+    """KV rows masked at the end."""
+
+
+class MaskedRows(Spec):
+    """-inf on every KV row for some queries, whose softmax is then a sum of zeros; 0 for the others."""
+
+    kind: Literal["masked_rows"]
+    every: int = Field(default=2, ge=1)
+    """Every how many queries one is fully masked; 1 masks all."""
+    first: Count = 0
+    """The first masked query."""
+
+
+class Random(Spec):
+    """Uniform in [-scale, scale] with blocks of 64 queries x 128 KV rows of -inf or 0 anywhere: test-backend-ops' mask."""
+
+    kind: Literal["random"]
+    scale: Positive = 1.0
+    """Half the width of the finite values."""
+    blocks: float = Field(default=0.2, ge=0, le=1)
+    """Area of the blocks, as a share of the mask's."""
+
+
+class Alibi(_Past):
+    """Minus the distance between query and key, to be multiplied by the slopes that `max_bias` gives each head."""
+
+    kind: Literal["alibi"]
+    causal: bool = True
+    """-inf after a query's own position."""
+
+
+class Sparse(Spec):
+    """A few finite entries a row, at random, the rest -inf: what `n_kv_max` is for. test-backend-ops' sparse mask."""
+
+    kind: Literal["sparse"]
+    finite: int | None = Field(default=None, ge=1)
+    """Finite entries of a row; up to 16 fewer in some. Default: n_kv_max."""
+
+
+class Sum(Spec):
+    """Several masks added: -inf where any of them is."""
+
+    kind: Literal["sum"]
+    of: list["Mask"] = Field(min_length=2)
+    """The masks."""
+
+
+Mask = Annotated[
+    NoMask | Causal | SlidingWindow | Sequences | Blocks | MaskedTiles | MaskedRows | Random | Alibi | Sparse | Sum,
+    Field(discriminator="kind"),
+]
+AnyMask = NoMask | Causal | SlidingWindow | Sequences | Blocks | MaskedTiles | MaskedRows | Random | Alibi | Sparse | Sum
+Sum.model_rebuild()
+
+
+@dataclass(frozen=True)
+class MaskShape:
+    """The size of a mask without its padded rows, and what its random numbers hang on."""
+
+    n_kv: int
+    n_q: int
+    n_seq: int
+    seed: int
+    n_kv_max: int = 0
+
+
+def blocks(mask: AnyMask, shape: MaskShape) -> Iterator[tuple[int, int, Halves]]:
+    """(sequence, first row, f16 [rows, n_kv]) for every `BLOCK` rows of a mask."""
+    for sequence in range(shape.n_seq):
+        for first in range(0, shape.n_q, BLOCK):
+            queries = np.arange(first, min(first + BLOCK, shape.n_q))
+            yield sequence, first, _rows(mask, shape, sequence, queries, 0)
+
+
+def max_finite(mask: AnyMask, shape: MaskShape) -> int:
+    """An upper bound of the finite entries in a row, which `n_kv_max` must not be below."""
+    match mask:
+        case SlidingWindow():
+            return min(mask.window, shape.n_kv)
+        case Causal():
+            return min(_past(mask, shape) + shape.n_q, shape.n_kv)
+        case Sequences():
+            return -(-shape.n_kv // mask.count)
+        case MaskedTiles():
+            return max(0, shape.n_kv - mask.leading - mask.trailing)
+        case Sparse():
+            return mask.finite or shape.n_kv_max
+        case Sum():
+            return min(max_finite(part, shape) for part in mask.of)
+    return shape.n_kv
+
+
+def _past(mask: _Past, shape: MaskShape) -> int:
+    return max(0, shape.n_kv - shape.n_q) if mask.past is None else mask.past
+
+
+def _rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+    """Rows of a mask; `level` tells the parts of a sum apart, so that equal kinds do not draw equal numbers."""
+    if isinstance(mask, Sum):
+        total = np.zeros((len(queries), shape.n_kv), np.float16)
+        for number, part in enumerate(mask.of, level + 1):
+            total += _rows(part, shape, sequence, queries, number)
+        return total
+    made: Halves = _MAKE[mask.kind](mask, shape, sequence, queries, level)
+    return made
+
+
+def _hide(hidden: npt.NDArray[np.bool_]) -> Halves:
+    return np.where(hidden, np.float16(-np.inf), np.float16(0))
+
+
+def _causal(mask: Causal, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+    return _hide(np.arange(shape.n_kv) > (_past(mask, shape) + queries)[:, None])
+
+
+def _window(mask: SlidingWindow, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+    behind = (_past(mask, shape) + queries)[:, None] - np.arange(shape.n_kv)
+    return _hide((behind < 0) | (behind >= mask.window))
+
+
+def _sequences(mask: Sequences, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+    keys = np.arange(shape.n_kv)
+    owner = keys % mask.count if mask.interleaved else keys * mask.count // shape.n_kv
+    everyone = np.arange(shape.n_q) * mask.count // shape.n_q
+    hidden = owner != everyone[queries][:, None]
+    if mask.causal:
+        left = np.stack([np.cumsum((owner == s)[::-1])[::-1] - (owner == s) for s in range(mask.count)])
+        after = np.array([(everyone[q + 1 :] == everyone[q]).sum() for q in queries])
+        hidden |= left[everyone[queries]] < after[:, None]
+    return _hide(hidden)
+
+
+def _blocks(mask: Blocks, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+    grid = (-(-shape.n_q // mask.q), -(-shape.n_kv // mask.kv))
+    hidden = stream(shape.seed, STREAMS["mask"], (level, sequence)).random(grid) < mask.fraction
+    return _hide(hidden[queries // mask.q].repeat(mask.kv, axis=1)[:, : shape.n_kv])
+
+
+def _tiles(mask: MaskedTiles, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+    keys = np.arange(shape.n_kv)
+    hidden = (keys < mask.leading) | (keys >= shape.n_kv - mask.trailing)
+    return _hide(np.broadcast_to(hidden, (len(queries), shape.n_kv)))
+
+
+def _masked_rows(mask: MaskedRows, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+    hidden = (queries >= mask.first) & ((queries - mask.first) % mask.every == 0)
+    return _hide(np.broadcast_to(hidden[:, None], (len(queries), shape.n_kv)))
+
+
+def _random(mask: Random, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+    number = int(queries[0]) // BLOCK
+    rng = stream(shape.seed, STREAMS["mask"], (level << 32 | number + 1, sequence))
+    size = (len(queries), shape.n_kv)
+    values = (np.float32(mask.scale) * (2 * rng.random(size, np.float32) - 1)).astype(np.float16)
+    places = stream(shape.seed, STREAMS["mask"], (level << 32, sequence))
+    for _ in range(int(mask.blocks * shape.n_q * shape.n_kv / (64 * 128))):
+        row, column, infinite = places.integers(shape.n_q), places.integers(shape.n_kv), places.integers(2)
+        inside = (queries >= row) & (queries < row + 64)
+        values[inside, column : column + 128] = -np.inf if infinite else 0
+    return values
+
+
+def _alibi(mask: Alibi, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+    behind = (_past(mask, shape) + queries)[:, None] - np.arange(shape.n_kv)
+    with np.errstate(over="ignore"):
+        distance = -np.abs(behind).astype(np.float32).astype(np.float16)
+    return np.where(mask.causal & (behind < 0), np.float16(-np.inf), distance)
+
+
+def _sparse(mask: Sparse, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+    finite = mask.finite or shape.n_kv_max
+    rng = stream(shape.seed, STREAMS["mask"], (level << 32 | int(queries[0]) // BLOCK, sequence))
+    values = np.full((len(queries), shape.n_kv), -np.inf, np.float16)
+    for row, query in zip(values, queries, strict=True):
+        number = sequence * shape.n_q + int(query)
+        count = finite - number % min(finite, 17)
+        places = np.sort(rng.permutation(shape.n_kv)[:count])
+        row[places] = -0.03125 * (1 + (np.arange(count) + number) % 7)
+    return values
+
+
+_MAKE: dict[str, Callable[..., Halves]] = {
+    "causal": _causal,
+    "sliding_window": _window,
+    "sequences": _sequences,
+    "blocks": _blocks,
+    "masked_tiles": _tiles,
+    "masked_rows": _masked_rows,
+    "random": _random,
+    "alibi": _alibi,
+    "sparse": _sparse,
+}

@@ -1,0 +1,88 @@
+"""From a scenario's matrix to the settings and the name of each of its cases."""
+
+import copy
+import itertools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+Path = tuple[str | int, ...]
+MAX_CASES = 10_000
+
+
+@dataclass(frozen=True)
+class Variation:
+    """One case of a matrix: what it sets, by dotted key, and where in the file (path below the document) it says so."""
+
+    values: dict[str, Any]
+    places: dict[str, Path]
+
+
+def variations(matrix: dict[str, Any]) -> list[Variation]:
+    """All cases of a `matrix:` mapping: the product of its lists, then those of `include`; one empty case without any."""
+    keys = [key for key in matrix if key != "include"]
+    include = matrix.get("include", [])
+    made = [
+        Variation(
+            dict(zip(keys, (matrix[key][i] for key, i in zip(keys, chosen, strict=True)), strict=True)),
+            {key: ("matrix", key, i) for key, i in zip(keys, chosen, strict=True)},
+        )
+        for chosen in itertools.product(*(range(len(matrix[key])) for key in keys))
+        if keys or not include
+    ]
+    made += [
+        Variation(dict(values), {key: ("matrix", "include", i, key) for key in values})
+        for i, values in enumerate(include)
+    ]
+    return made
+
+
+def count(matrix: dict[str, Any]) -> int:
+    """How many cases a matrix has, without making them."""
+    product = 1
+    for key, values in matrix.items():
+        product *= len(values) if key != "include" else 1
+    return product + len(matrix.get("include", []))
+
+
+def apply(base: dict[str, Any], variation: Variation) -> dict[str, Any]:
+    """A scenario's mapping with a variation's keys set, mappings made where there are none; the base stays as it is."""
+    settings = copy.deepcopy({key: value for key, value in base.items() if key != "matrix"})
+    for dotted, value in variation.values.items():
+        *parents, last = dotted.split(".")
+        inner = settings
+        for parent in parents:
+            if not isinstance(inner.get(parent), dict):
+                inner[parent] = {}
+            inner = inner[parent]
+        inner[last] = copy.deepcopy(value)
+    return settings
+
+
+def names(stem: str, cases: list[Variation]) -> list[str]:
+    """A name for each case: the stem and what varies, stable, unique, fit for file names and shells."""
+    short = _short_keys({key for case in cases for key in case.values})
+    made: list[str] = []
+    for case in cases:
+        parts = [stem, *(f"{short[key]}={_text(value)}" for key, value in case.values.items())]
+        name = plain = re.sub(r"[^A-Za-z0-9._=+-]+", "_", "-".join(parts))
+        again = 1
+        while name in made:
+            again += 1
+            name = f"{plain}-{again}"
+        made.append(name)
+    return made
+
+
+def _short_keys(keys: set[str]) -> dict[str, str]:
+    last = [key.rpartition(".")[2] for key in keys]
+    return {key: key.rpartition(".")[2] if last.count(key.rpartition(".")[2]) == 1 else key for key in keys}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        rest = [f"{key}{_text(inner)}" for key, inner in value.items() if key != "kind"]
+        return "+".join([str(value["kind"])] * ("kind" in value) + rest)
+    if isinstance(value, list):
+        return "".join(_text(inner) for inner in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

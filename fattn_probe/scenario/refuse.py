@@ -1,0 +1,159 @@
+"""Why ggml, or the op, would refuse a scenario's shapes: ggml_flash_attn_ext's assertions and its kernels' conditions."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .data import FarBelowZero
+from .ggml_types import block_size
+from .layout import View, ViewOfK
+from .mask import AnyMask, MaskShape, NoMask, Sparse, Sum, max_finite
+from .schema import Op
+
+MAX_BYTES = 2**40
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One reason, at the key (path below the document) that has to change."""
+
+    path: tuple[str, ...]
+    reason: str
+
+
+def refusals(op: Op) -> list[Refusal]:
+    """All reasons to refuse an op, none if it is good."""
+    return [refusal for check in _CHECKS for refusal in check(op)]
+
+
+def _heads(op: Op) -> Iterator[Refusal]:
+    n_head_kv = op.n_head_kv or op.n_head
+    if op.n_head % n_head_kv:
+        fits = ", ".join(str(n) for n in range(1, op.n_head + 1) if op.n_head % n == 0)
+        yield Refusal(
+            ("n_head_kv",),
+            f"{n_head_kv} K/V heads do not divide {op.n_head} heads (the kernels assert Q->ne[2] % K->ne[2] == 0), "
+            f"allowed: {fits}",
+        )
+
+
+def _rows(op: Op) -> Iterator[Refusal]:
+    """Rows of quantised tensors are whole blocks."""
+    for key, type_, size in (("hsk", op.type_K, op.hsk), ("hsv", op.type_V or op.type_K, op.hsv or op.hsk)):
+        block = block_size(type_)
+        if size % block:
+            near = -(-size // block) * block
+            where = key if key == "hsk" or op.hsv else "hsk"
+            yield Refusal(
+                (where,),
+                f"{key} {size} is no whole number of {type_} blocks of {block} elements, "
+                f"allowed: multiples of {block}, such as {near}",
+            )
+        layout = op.layout.K if key == "hsk" else op.layout.V
+        if isinstance(layout, View) and layout.pad % block:
+            yield Refusal(
+                ("layout", "K" if key == "hsk" else "V", "pad"),
+                f"{layout.pad} is no whole number of {type_} blocks, allowed: multiples of {block}",
+            )
+
+
+def _views(op: Op) -> Iterator[Refusal]:
+    n_head_kv = op.n_head_kv or op.n_head
+    sizes = {"Q": (op.n_q, op.n_head), "K": (op.n_kv, n_head_kv), "V": (op.n_kv, n_head_kv)}
+    for name, (rows, heads) in sizes.items():
+        view = getattr(op.layout, name)
+        if not isinstance(view, View):
+            continue
+        if sorted(view.permute) != [0, 1, 2, 3]:
+            yield Refusal(("layout", name, "permute"), f"{view.permute} is no permutation, allowed: each of 0 to 3 once")
+        elif view.permute[0] != 0:
+            yield Refusal(
+                ("layout", name, "permute"),
+                f"{view.permute} moves the elements of a row apart, which the op refuses "
+                f"(nb[0] must be the element's size), allowed: 0 in the first place",
+            )
+        if view.rows is not None and view.rows < view.offset + rows:
+            yield Refusal(
+                ("layout", name, "rows"),
+                f"an allocation of {view.rows} rows is too small, allowed: at least offset + rows used "
+                f"= {view.offset} + {rows} = {view.offset + rows}",
+            )
+        if view.heads is not None and view.heads < heads:
+            yield Refusal(
+                ("layout", name, "heads"),
+                f"an allocation of {view.heads} heads is too small, allowed: at least the {heads} used",
+            )
+
+
+def _v_of_k(op: Op) -> Iterator[Refusal]:
+    if not isinstance(op.layout.V, ViewOfK):
+        return
+    if op.type_V not in (None, op.type_K):
+        yield Refusal(("type_V",), f"{op.type_V}, but V is a view of K, allowed: K's type, {op.type_K}")
+    if (op.hsv or op.hsk) > op.hsk:
+        yield Refusal(("hsv",), f"{op.hsv}, but V is a view of K's rows of {op.hsk}, allowed: at most {op.hsk}")
+
+
+def _mask(op: Op) -> Iterator[Refusal]:
+    if isinstance(op.mask, NoMask):
+        if op.max_bias > 0:
+            yield Refusal(("max_bias",), f"{op.max_bias:g} without a mask (ggml asserts one), allowed: 0, or set `mask`")
+        if op.n_kv_max > 0:
+            yield Refusal(("n_kv_max",), f"{op.n_kv_max} bounds the entries of a mask, allowed: 0, or set `mask`")
+        return
+    if op.n_kv_max > op.n_kv:
+        yield Refusal(("n_kv_max",), f"{op.n_kv_max} is more than the {op.n_kv} KV rows, allowed: at most {op.n_kv}")
+    yield from _sparse(op, op.mask, ("mask",))
+    finite = max_finite(op.mask, MaskShape(op.n_kv, op.n_q, op.n_seq, op.seed, op.n_kv_max))
+    if 0 < op.n_kv_max < finite:
+        yield Refusal(
+            ("n_kv_max",),
+            f"{op.n_kv_max} must bound the finite entries of every mask row (ggml.h), and this {op.mask.kind} mask has "
+            f"up to {finite}, allowed: {finite} to {op.n_kv}",
+        )
+
+
+def _sparse(op: Op, mask: AnyMask, path: tuple[str, ...]) -> Iterator[Refusal]:
+    if isinstance(mask, Sum):
+        for number, part in enumerate(mask.of):
+            yield from _sparse(op, part, (*path, "of", str(number)))
+    elif isinstance(mask, Sparse) and mask.finite is None and op.n_kv_max == 0:
+        yield Refusal((*path, "finite"), "missing, and n_kv_max is 0, allowed: a number, or set n_kv_max")
+    elif isinstance(mask, Sparse) and (mask.finite or 0) > op.n_kv:
+        yield Refusal((*path, "finite"), f"{mask.finite} is more than the {op.n_kv} KV rows, allowed: at most {op.n_kv}")
+
+
+def _sequences(op: Op) -> Iterator[Refusal]:
+    if op.mask.kind == "sequences" and op.mask.count > min(op.n_q, op.n_kv):
+        most = min(op.n_q, op.n_kv)
+        yield Refusal(
+            ("mask", "count"), f"{op.mask.count} sequences of {op.n_q} queries and {op.n_kv} KV rows, allowed: 1 to {most}"
+        )
+
+
+def _logits(op: Op) -> Iterator[Refusal]:
+    far = [name for name in ("Q", "K") if isinstance(getattr(op.data, name), FarBelowZero)]
+    if len(far) == 1:
+        other = "K" if far == ["Q"] else "Q"
+        yield Refusal(
+            ("data", other),
+            f"{getattr(op.data, other).kind}, but far_below_zero needs Q and K to point against each other, "
+            f"allowed: far_below_zero on both or neither",
+        )
+
+
+def _size(op: Op) -> Iterator[Refusal]:
+    biggest = 4 * op.n_seq * max(op.n_kv, op.n_q) * op.n_head * max(op.hsk, op.hsv or 0)
+    if biggest > MAX_BYTES:
+        yield Refusal(("n_kv",), f"the operands take {biggest / 2**40:.1f} TiB, allowed: up to 1 TiB each")
+
+
+_CHECKS: tuple[Callable[[Op], Iterator[Refusal]], ...] = (
+    _heads,
+    _rows,
+    _views,
+    _v_of_k,
+    _mask,
+    _sequences,
+    _logits,
+    _size,
+)

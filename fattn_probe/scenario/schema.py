@@ -1,0 +1,120 @@
+"""Schema v1 of a scenario file: one FLASH_ATTN_EXT op, and a matrix of variations of it."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PrivateAttr
+
+from .data import Data, Seed
+from .ggml_types import TypeName
+from .layout import Layout
+from .mask import Mask, NoMask
+from .spec import Spec
+
+Size = Annotated[int, Field(ge=1, lt=2**31)]
+Index = Annotated[int, Field(ge=0)]
+Fact = bool | int | float | str | list[int] | list[float] | list[str]
+
+
+class Tolerance(Spec):
+    """What `compare` accepts."""
+
+    nmse: float = Field(default=5e-4, gt=0)
+    """Normalised mean square error against float64, sum((out-ref)^2)/sum(ref^2); test-backend-ops allows 5e-4."""
+    max_abs: float | None = Field(default=None, gt=0)
+    """Largest absolute error of an element; default: any."""
+
+
+class Trace(Spec):
+    """The place in a launch that `inspect` follows."""
+
+    block: Index = 0
+    """Linear index of the block in its grid."""
+    warp: Index = 0
+    """Warp of the block."""
+    lane: Annotated[int, Field(ge=0, lt=32)] = 0
+    """Thread of the warp."""
+    kb0: Index = 0
+    """Iteration over KV tiles at which to look."""
+
+
+class Inspect(Spec):
+    """What `inspect` looks at."""
+
+    trace: Trace = Trace()
+
+
+class Op(Spec):
+    """One FLASH_ATTN_EXT op with its inputs."""
+
+    hsk: Size
+    """Head size of Q and K (DKQ)."""
+    hsv: Size | None = None
+    """Head size of V (DV); default: hsk."""
+    n_head: Size
+    """Attention heads of Q."""
+    n_head_kv: Size | None = None
+    """Heads of K and V, a divisor of n_head; default: n_head."""
+    n_q: Size
+    """Queries: tokens of the batch."""
+    n_kv: Size
+    """KV rows the op sees."""
+    n_seq: Size = 1
+    """Sequences, dimension 3 of every operand."""
+    type_K: TypeName = "f16"
+    """ggml type of K."""
+    type_V: TypeName | None = None
+    """ggml type of V; default: type_K."""
+    scale: float | None = Field(default=None, gt=0)
+    """Factor on Q.K; default: 1/sqrt(hsk)."""
+    max_bias: float = Field(default=0.0, ge=0)
+    """ALiBi's max_bias; 0 switches it off."""
+    logit_softcap: float = Field(default=0.0, ge=0)
+    """Logits become softcap * tanh(logit / softcap); 0 switches it off."""
+    prec: Literal["default", "f32"] = "f32"
+    """Precision asked for; llama.cpp asks for f32 on every attention op."""
+    n_kv_max: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Bound of the finite mask entries in a row: lets kernels gather them (op param, new in 2026); 0 switches it off."""
+    sinks: bool = False
+    """Whether the op gets attention sinks."""
+    mask: Mask = NoMask()
+    layout: Layout = Layout()
+    data: Data = Data()
+    seed: Seed = 0
+    """Seed of all random inputs."""
+
+
+class Matrix(Spec):
+    """Variations: the product of the lists under dotted keys (`n_kv`, `data.V.mean`), and the cases of `include`."""
+
+    model_config = {"extra": "allow"}
+    __pydantic_extra__: dict[str, Annotated[list[Any], Field(min_length=1)]]
+    include: list[Annotated[dict[str, Any], Field(min_length=1)]] = []
+    """Explicit cases, each a mapping of dotted keys to values."""
+
+
+class Scenario(Op):
+    """A scenario file."""
+
+    version: Literal[1]
+    """Version of this schema."""
+    about: str = Field(min_length=1, max_length=200, pattern=r"^[^\n]+$")
+    """One line: what the scenario is there to show."""
+    tolerance: Tolerance = Tolerance()
+    inspect: Inspect = Inspect()
+    expect: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")], Fact] = {}
+    """Facts that must hold, by the source's own variable names, such as `ntiles_dst: 2`."""
+    device: str = Field(default="sim:h200", pattern=r"^(sim:[a-z0-9][a-z0-9_-]*|gpu(:\d+)?|cpu)$")
+    """Where it runs unless told otherwise: `sim:NAME` (a simulated GPU), `gpu` or `cpu`."""
+    matrix: Matrix = Matrix()
+    _name: str = PrivateAttr("scenario")
+
+    @property
+    def name(self) -> str:
+        """The file's stem, from which the cases take their names."""
+        return self._name
+
+    def named(self, name: str) -> "Scenario":
+        """The same scenario under a name."""
+        copy = self.model_copy()
+        copy._name = name
+        return copy

@@ -1,0 +1,91 @@
+"""Safe YAML that remembers the line of every key and value."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+MAX_NODES = 100_000
+MAX_DEPTH = 50
+Key = tuple[str | int, ...]
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader, with 1e-5 read as the number it is in YAML 1.2."""
+
+
+_Loader.yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Something that YAML lets pass and a scenario does not."""
+
+    line: int
+    text: str
+
+
+@dataclass
+class Document:
+    """A file's value, the line (from 1) of every key in it, and the mistakes met on the way."""
+
+    value: Any = None
+    lines: dict[Key, int] = field(default_factory=dict)
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    def line(self, key: Key) -> int:
+        """The line of a key, or of the nearest one around it."""
+        while key and key not in self.lines:
+            key = key[:-1]
+        return self.lines.get(key, 1)
+
+
+def parse(text: str) -> Document:
+    """Parse one YAML document; yaml.YAMLError if it is none."""
+    loader = _Loader(text)
+    document = Document()
+    try:
+        node = loader.get_single_node()
+        if node is not None:
+            document.value = _value(loader, node, (), document)
+            document.lines.setdefault((), node.start_mark.line + 1)
+    finally:
+        loader.dispose()
+    return document
+
+
+def _value(loader: _Loader, node: yaml.Node, key: Key, document: Document) -> Any:
+    document.lines.setdefault(key, node.start_mark.line + 1)
+    if len(document.lines) > MAX_NODES or len(key) > MAX_DEPTH:
+        raise yaml.MarkedYAMLError(problem="too many or too deeply nested values", problem_mark=node.start_mark)
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(loader, item, (*key, number), document) for number, item in enumerate(node.value)]
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(loader, node, key, document)
+    return _scalar(loader, node)
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: Document) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name_node, value_node in node.value:
+        name = str(name_node.value)
+        line = name_node.start_mark.line + 1
+        if name in made:
+            first = document.lines[(*key, name)]
+            dotted = ".".join(map(str, (*key, name)))
+            document.mistakes.append(Mistake(line, f"{dotted}: given twice, first on line {first}, allowed: once"))
+            continue
+        document.lines[(*key, name)] = line
+        made[name] = _value(loader, value_node, (*key, name), document)
+    return made
+
+
+def _scalar(loader: _Loader, node: yaml.Node) -> Any:
+    """A scalar's value; a tag that safe YAML does not know raises yaml.YAMLError, a date stays text."""
+    if node.tag == "tag:yaml.org,2002:timestamp":
+        return node.value
+    return loader.construct_object(node)
