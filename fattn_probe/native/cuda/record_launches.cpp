@@ -1,0 +1,162 @@
+// Records the kernel launches of a real CUDA build, by standing in front of libcudart.
+//
+// Linked into an executable whose symbols are exported (-rdynamic, or --export-dynamic) and which uses the shared
+// libcudart: the dynamic linker then finds these functions first, for libggml-cuda too. Each forwards to the next
+// definition of its name. Where the environment names a file in FATTN_PROBE_LAUNCHES, each launch appends one line
+// of JSON to it. nvcc compiles `kernel<<<...>>>(...)` to __cudaGetKernel and __cudaLaunchKernel (CUDA 13), or to
+// cudaLaunchKernel (before); cudaLaunchKernelEx ends in cudaLaunchKernelExC.
+//
+// Compiled by the host compiler with CUDA's headers, linked with -lcudart -ldl.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace {
+
+// What registration told of the kernels. Built on first use: libggml-cuda registers its kernels before main, and
+// before this file's own static objects would be built. Never destroyed: kernels may be launched after main.
+struct Registry {
+    std::mutex mutex;
+    std::map<const void *, std::string> names;           // host function -> mangled device name
+    std::map<cudaKernel_t, const void *> host_functions; // handle of __cudaGetKernel -> host function
+    int order = 0;
+};
+
+Registry &registry() {
+    static Registry &instance = *new Registry;
+    return instance;
+}
+
+template <typename Function> Function *next(const char *name) {
+    void *found = dlsym(RTLD_NEXT, name);
+    if (found == nullptr) {
+        std::fprintf(stderr, "fattn-probe: libcudart has no %s: is it linked as a shared library?\n", name);
+        std::abort();
+    }
+    return reinterpret_cast<Function *>(found);
+}
+
+FILE *launches() {
+    static FILE *file = [] {
+        const char *path = std::getenv("FATTN_PROBE_LAUNCHES");
+        FILE *opened = path != nullptr ? std::fopen(path, "a") : nullptr;
+        if (path != nullptr && opened == nullptr) {
+            std::fprintf(stderr, "fattn-probe: cannot append to %s\n", path);
+        }
+        return opened;
+    }();
+    return file;
+}
+
+std::string demangled(const std::string &name) {
+    int status = 0;
+    char *text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
+    const std::string result = text != nullptr ? text : name;
+    std::free(text);
+    return result;
+}
+
+std::string escaped(const std::string &text) {
+    std::string result;
+    for (const char c : text) {
+        if (c == '"' || c == '\\') {
+            result += '\\';
+        }
+        result += c;
+    }
+    return result;
+}
+
+// The driver's numbers of a kernel; empty where it gives none, as for a kernel without code for this GPU.
+std::string resources(const void *function, dim3 block, size_t shared) {
+    cudaFuncAttributes attributes = {};
+    int blocks = 0;
+    const cudaError_t told = cudaFuncGetAttributes(&attributes, function);
+    const cudaError_t counted =
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, int(block.x * block.y * block.z), shared);
+    std::string text;
+    if (told == cudaSuccess) {
+        text += ",\"regs\":" + std::to_string(attributes.numRegs) +
+                ",\"static_shared\":" + std::to_string(attributes.sharedSizeBytes);
+    }
+    if (counted == cudaSuccess) {
+        text += ",\"max_blocks_per_sm\":" + std::to_string(blocks);
+    }
+    return text;
+}
+
+void record(const void *function, dim3 grid, dim3 block, size_t shared) {
+    FILE *file = launches();
+    if (file == nullptr) {
+        return;
+    }
+    const std::string numbers = resources(function, block, shared);
+    Registry &known = registry();
+    const std::lock_guard<std::mutex> lock(known.mutex);
+    const auto name = known.names.find(function);
+    const std::string kernel = name != known.names.end() ? demangled(name->second) : "?";
+    std::fprintf(file, "{\"order\":%d,\"kernel\":\"%s\",\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu%s}\n",
+                 known.order++, escaped(kernel).c_str(), grid.x, grid.y, grid.z, block.x, block.y, block.z, shared,
+                 numbers.c_str());
+    std::fflush(file);
+}
+
+const void *host_function(cudaKernel_t kernel) {
+    Registry &known = registry();
+    const std::lock_guard<std::mutex> lock(known.mutex);
+    const auto found = known.host_functions.find(kernel);
+    return found != known.host_functions.end() ? found->second : reinterpret_cast<const void *>(kernel);
+}
+
+} // namespace
+
+extern "C" {
+
+void __cudaRegisterFunction(void **fat_cubin, const char *host_function, char *device_function, const char *device_name,
+                            int thread_limit, uint3 *tid, uint3 *bid, dim3 *block_dim, dim3 *grid_dim, int *warp_size) {
+    static const auto forward = next<decltype(__cudaRegisterFunction)>("__cudaRegisterFunction");
+    {
+        const std::lock_guard<std::mutex> lock(registry().mutex);
+        registry().names[host_function] = device_name;
+    }
+    forward(fat_cubin, host_function, device_function, device_name, thread_limit, tid, bid, block_dim, grid_dim,
+            warp_size);
+}
+
+cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *function) {
+    static const auto forward = next<decltype(__cudaGetKernel)>("__cudaGetKernel");
+    const cudaError_t error = forward(kernel, function);
+    if (error == cudaSuccess) {
+        const std::lock_guard<std::mutex> lock(registry().mutex);
+        registry().host_functions[*kernel] = function;
+    }
+    return error;
+}
+
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared,
+                               cudaStream_t stream) {
+    static const auto forward = next<decltype(__cudaLaunchKernel)>("__cudaLaunchKernel");
+    record(host_function(kernel), grid, block, shared);
+    return forward(kernel, grid, block, args, shared, stream);
+}
+
+cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args, size_t shared,
+                             cudaStream_t stream) {
+    static const auto forward = next<decltype(cudaLaunchKernel)>("cudaLaunchKernel");
+    record(function, grid, block, shared);
+    return forward(function, grid, block, args, shared, stream);
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **args) {
+    static const auto forward = next<decltype(cudaLaunchKernelExC)>("cudaLaunchKernelExC");
+    record(function, config->gridDim, config->blockDim, config->dynamicSmemBytes);
+    return forward(config, function, args);
+}
+}

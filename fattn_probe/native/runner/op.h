@@ -1,0 +1,158 @@
+// The op in the memory of one backend: every root and dst in a buffer of its own, so that an access past a tensor's end
+// is an access past an allocation's end.
+#pragma once
+
+#include "case_file.h"
+#include "features.h"
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
+
+#include <algorithm>
+#include <vector>
+
+class Op {
+  public:
+    Op(const CaseFile &file, ggml_backend_t backend) : file_(file), backend_(backend) {
+        context_.reset(ggml_init({/*mem_size =*/32 * ggml_tensor_overhead() + ggml_graph_overhead(),
+                                  /*mem_buffer =*/nullptr, /*no_alloc =*/true}));
+        ggml_tensor *mask = tensor("mask");
+        ggml_tensor *sinks = tensor("sinks");
+        dst_ =
+            ggml_flash_attn_ext(context_.get(), required("Q"), required("K"), required("V"), mask,
+                                file.f32("fattn.scale"), file.f32("fattn.max_bias"), file.f32("fattn.logit_softcap"));
+        ggml_set_name(dst_, "dst");
+        set_params(sinks);
+        graph_ = ggml_new_graph(context_.get());
+        ggml_build_forward_expand(graph_, dst_);
+    }
+
+    // Why this source or backend cannot run the op; empty if it can.
+    std::string unsupported() const {
+        if (!missing_.empty()) {
+            return "this ggml has no " + missing_;
+        }
+        return ggml_backend_supports_op(backend_, dst_) ? "" : "the backend does not support the op";
+    }
+
+    // Allocates dst, extra room past its end included, and fills it with NaNs that name themselves (0x7fc0dead).
+    void poison_dst() {
+        ggml_backend_buffer_clear(allocate(dst_), 0xff);
+        const std::vector<uint32_t> poison(ggml_nelements(dst_), 0x7fc0dead);
+        ggml_backend_tensor_set(dst_, poison.data(), 0, ggml_nbytes(dst_));
+    }
+
+    void compute() {
+        const ggml_status status = ggml_backend_graph_compute(backend_, graph_);
+        ggml_backend_synchronize(backend_);
+        if (status != GGML_STATUS_SUCCESS) {
+            throw Error(std::string("ggml_backend_graph_compute: ") + ggml_status_to_string(status));
+        }
+    }
+
+    const ggml_tensor *dst() const { return dst_; }
+
+    std::vector<uint8_t> dst_bytes() const {
+        std::vector<uint8_t> bytes(ggml_nbytes(dst_));
+        ggml_backend_tensor_get(dst_, bytes.data(), 0, bytes.size());
+        return bytes;
+    }
+
+  private:
+    struct Free {
+        void operator()(ggml_context *context) const { ggml_free(context); }
+        void operator()(ggml_backend_buffer *buffer) const { ggml_backend_buffer_free(buffer); }
+    };
+
+    // The buffer type decides how much: CUDA pads quantised rows, and asks for room past a FLASH_ATTN_EXT's dst.
+    ggml_backend_buffer_t allocate(ggml_tensor *tensor) {
+        const ggml_backend_buffer_type_t type = ggml_backend_get_default_buffer_type(backend_);
+        const size_t size = ggml_backend_buft_get_alloc_size(type, tensor);
+        buffers_.emplace_back(ggml_backend_buft_alloc_buffer(type, size));
+        const ggml_backend_buffer_t buffer = buffers_.back().get();
+        if (buffer == nullptr) {
+            throw Error("cannot allocate " + std::to_string(size) + " bytes for " + tensor->name);
+        }
+        if (ggml_backend_tensor_alloc(buffer, tensor, ggml_backend_buffer_get_base(buffer)) != GGML_STATUS_SUCCESS) {
+            throw Error(std::string("cannot place ") + tensor->name);
+        }
+        return buffer;
+    }
+
+    ggml_tensor *root(const std::string &name) {
+        ggml_tensor *&tensor = roots_[name];
+        if (tensor == nullptr) {
+            const ggml_tensor *host = file_.root(name);
+            tensor = ggml_new_tensor(context_.get(), host->type, 4, host->ne);
+            ggml_set_name(tensor, name.c_str());
+            allocate(tensor);
+            ggml_backend_tensor_set(tensor, host->data, 0, ggml_nbytes(host));
+        }
+        return tensor;
+    }
+
+    // The root itself where the layouts are the same: a V that is a view must have K as its view_src, not K's twin.
+    ggml_tensor *tensor(const std::string &name) {
+        if (!file_.has_tensor(name)) {
+            return nullptr;
+        }
+        const View view = file_.view(name);
+        ggml_tensor *base = root(view.root);
+        if (view.offset == 0 && std::equal(view.ne.begin(), view.ne.end(), base->ne) &&
+            std::equal(view.nb.begin(), view.nb.end(), base->nb)) {
+            return base;
+        }
+        check_bounds(name, view, base);
+        ggml_tensor *laid = ggml_view_4d(context_.get(), base, view.ne[0], view.ne[1], view.ne[2], view.ne[3],
+                                         view.nb[1], view.nb[2], view.nb[3], view.offset);
+        ggml_set_name(laid, name.c_str());
+        if (ggml_backend_view_init(laid) != GGML_STATUS_SUCCESS) {
+            throw Error("cannot place " + name);
+        }
+        return laid;
+    }
+
+    static void check_bounds(const std::string &name, const View &view, const ggml_tensor *base) {
+        if (view.nb[0] != base->nb[0]) {
+            throw Error(name + ": nb[0] must be the type's size, " + std::to_string(base->nb[0]));
+        }
+        uint64_t end = view.offset + ggml_row_size(base->type, view.ne[0]);
+        for (int i = 1; i < 4; i++) {
+            end += uint64_t(view.ne[i] - 1) * view.nb[i];
+        }
+        if (end > ggml_nbytes(base)) {
+            throw Error(name + ": the view ends at byte " + std::to_string(end) + " of " + view.root + ", which has " +
+                        std::to_string(ggml_nbytes(base)));
+        }
+    }
+
+    ggml_tensor *required(const std::string &name) {
+        ggml_tensor *found = tensor(name);
+        if (found == nullptr) {
+            throw Error("the case has no tensor " + name);
+        }
+        return found;
+    }
+
+    void set_params(ggml_tensor *sinks) {
+        const int32_t prec = file_.i32("fattn.prec");
+        if (prec != GGML_PREC_DEFAULT && !absent::set_prec(dst_, ggml_prec(prec))) {
+            missing_ = "ggml_flash_attn_ext_set_prec";
+        }
+        const int32_t n_kv_max = file_.i32("fattn.n_kv_max");
+        if (n_kv_max != 0 && !absent::set_n_kv_max(dst_, n_kv_max)) {
+            missing_ = "ggml_flash_attn_ext_set_n_kv_max";
+        }
+        if (sinks != nullptr && !absent::add_sinks(dst_, sinks)) {
+            missing_ = "ggml_flash_attn_ext_add_sinks";
+        }
+    }
+
+    const CaseFile &file_;
+    ggml_backend_t backend_;
+    std::unique_ptr<ggml_context, Free> context_;
+    std::vector<std::unique_ptr<ggml_backend_buffer, Free>> buffers_;
+    std::map<std::string, ggml_tensor *> roots_;
+    std::string missing_;
+    ggml_tensor *dst_ = nullptr;
+    ggml_cgraph *graph_ = nullptr;
+};

@@ -1,0 +1,73 @@
+// Command line of fattn-runner.
+#pragma once
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+// Whatever stops a run before or after the operator: printed as one line, exit status 1.
+struct Error : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+struct Options {
+    std::string case_path;
+    std::string out_path;
+    std::string backend; // ggml device name; empty: the first GPU, or the CPU if there is none
+    int repeat = 1;
+    int warmup = 0;
+    int threads = 0; // 0: the backend's own default
+    bool support_only = false;
+};
+
+inline const char *usage() {
+    return "usage: fattn-runner case.gguf out.gguf [--backend NAME] [--repeat N] [--warmup N] [--threads N] "
+           "[--support-only]";
+}
+
+inline int parse_count(const std::string &flag, const std::string &text, int least) {
+    char *end = nullptr;
+    const long value = std::strtol(text.c_str(), &end, 10);
+    if (text.empty() || *end != '\0' || value < least || value > 1000000) {
+        throw Error(flag + ": expected a number of at least " + std::to_string(least) + ", found '" + text + "'");
+    }
+    return int(value);
+}
+
+inline Options parse_options(int argc, char **argv) {
+    Options options;
+    std::vector<std::string> paths;
+    for (int i = 1; i < argc; i++) {
+        const std::string word = argv[i];
+        if (word.rfind("--", 0) != 0) {
+            paths.push_back(word);
+            continue;
+        }
+        if (word == "--support-only") {
+            options.support_only = true;
+            continue;
+        }
+        if (i + 1 == argc) {
+            throw Error(word + ": unknown, or its value is missing\n" + usage());
+        }
+        const std::string value = argv[++i];
+        if (word == "--backend") {
+            options.backend = value;
+        } else if (word == "--repeat") {
+            options.repeat = parse_count(word, value, 1);
+        } else if (word == "--warmup") {
+            options.warmup = parse_count(word, value, 0);
+        } else if (word == "--threads") {
+            options.threads = parse_count(word, value, 1);
+        } else {
+            throw Error(word + ": unknown option\n" + usage());
+        }
+    }
+    if (paths.size() != 2) {
+        throw Error(usage());
+    }
+    options.case_path = paths[0];
+    options.out_path = paths[1];
+    return options;
+}

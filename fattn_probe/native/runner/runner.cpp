@@ -1,0 +1,83 @@
+// fattn-runner: runs one GGML_OP_FLASH_ATTN_EXT of a case file on one ggml backend and writes what came out.
+//
+// It uses ggml's public API only and compiles against every llama.cpp that has the op and gguf.h.
+
+#include "backend.h"
+#include "case_file.h"
+#include "op.h"
+#include "options.h"
+#include "result_file.h"
+
+#include <chrono>
+#include <fstream>
+
+namespace {
+
+void log_warnings(ggml_log_level level, const char *text, void *shown) {
+    bool &previous = *static_cast<bool *>(shown);
+    if (level != GGML_LOG_LEVEL_CONT) {
+        previous = level == GGML_LOG_LEVEL_WARN || level == GGML_LOG_LEVEL_ERROR;
+    }
+    if (previous) {
+        std::fputs(text, stderr);
+        std::fflush(stderr);
+    }
+}
+
+// Tells the reader of the launch records which run of the graph the records after it belong to.
+void mark_run(int index) {
+    if (const char *path = std::getenv("FATTN_PROBE_LAUNCHES")) {
+        std::ofstream(path, std::ios::app) << "{\"run\":" << index << "}\n";
+    }
+}
+
+std::vector<double> time_runs(Op &op, int warmup, int repeat) {
+    std::vector<double> seconds;
+    for (int i = 0; i < warmup + repeat; i++) {
+        mark_run(i);
+        const auto start = std::chrono::steady_clock::now();
+        op.compute();
+        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+        if (i >= warmup) {
+            seconds.push_back(taken.count());
+        }
+    }
+    return seconds;
+}
+
+void run(const Options &options) {
+    const CaseFile file(options.case_path);
+    const ggml_backend_dev_t device = find_device(options.backend);
+    const Backend backend = open_backend(device, options.threads);
+    Op op(file, backend.get());
+
+    ResultFile result;
+    result.set("fattn.run.digest", file.string("fattn.digest"));
+    result.set("fattn.run.backend", ggml_backend_dev_name(device));
+    result.set("fattn.run.device", ggml_backend_dev_description(device));
+    const std::string unsupported = op.unsupported();
+    result.set("fattn.run.status", unsupported.empty() ? "ok" : "unsupported");
+    result.set("fattn.run.reason", unsupported);
+    std::vector<uint8_t> dst;
+    if (unsupported.empty() && !options.support_only) {
+        op.poison_dst();
+        result.set("fattn.run.seconds", time_runs(op, options.warmup, options.repeat));
+        dst = op.dst_bytes();
+        result.set_dst(op.dst(), dst);
+    }
+    result.write(options.out_path);
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    bool shown = false;
+    ggml_log_set(log_warnings, &shown);
+    try {
+        run(parse_options(argc, argv));
+        return 0;
+    } catch (const std::exception &error) {
+        std::fprintf(stderr, "fattn-runner: %s\n", error.what());
+        return 1;
+    }
+}

@@ -1,0 +1,85 @@
+"""The capture: everything that one run of one case left, in one GGUF file."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGUFValueType
+
+from fattn_probe.errors import InputError
+from fattn_probe.run.casefile import CaseLike, case_fields, case_of, case_tensors
+from fattn_probe.run.gguf_file import Bytes, TensorData, array, read_gguf, string, write_gguf
+from fattn_probe.run.launches import Enums, LaunchRecord, Names, parse_launches
+from fattn_probe.run.outcome import Ran
+from fattn_probe.run.result import read_dst
+
+PROVENANCE = "fattn.provenance."
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """One run of one case.
+
+    `inputs` are the bytes of each root; `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed; `launches`
+    are those of the first run; `seconds` one wall-clock time for each repeat; `provenance` says what ran where.
+    """
+
+    case: CaseLike
+    inputs: Mapping[str, Bytes]
+    dst: npt.NDArray[np.float32]
+    launches: tuple[LaunchRecord, ...]
+    seconds: tuple[float, ...]
+    backend: str
+    device: str
+    provenance: Mapping[str, str]
+
+    @property
+    def median_seconds(self) -> float:
+        """The median over the repeats."""
+        return statistics.median(self.seconds)
+
+
+def capture_of(case: CaseLike, inputs: Mapping[str, Bytes], ran: Ran, provenance: Mapping[str, str]) -> Capture:
+    """The capture of a case that ran to its end."""
+    result = ran.result
+    if result.dst is None:
+        raise InputError(f"{case.name}: nothing was computed (--support-only), so there is nothing to capture")
+    if result.digest != case.digest:
+        raise InputError(f"{case.name}: the result is of case {result.digest}, not of {case.digest}")
+    return Capture(case, inputs, result.dst, ran.launches, result.seconds, result.backend, result.device, provenance)
+
+
+def write_capture(capture: Capture, path: Path) -> None:
+    """Write a capture, whole or not at all."""
+    fields = case_fields(capture.case) | {
+        "fattn.run.backend": string(capture.backend),
+        "fattn.run.device": string(capture.device),
+        "fattn.run.seconds": array(GGUFValueType.FLOAT64, capture.seconds),
+        "fattn.launches": array(GGUFValueType.STRING, [launch.to_json() for launch in capture.launches]),
+    }
+    fields |= {PROVENANCE + key: string(value) for key, value in capture.provenance.items()}
+    n_seq, n_q, n_head, hsv = capture.dst.shape
+    bytes_of_dst = np.ascontiguousarray(capture.dst, dtype=np.float32).reshape(-1).view(np.uint8)
+    tensors = case_tensors(capture.case, capture.inputs)
+    tensors["dst"] = TensorData("f32", (hsv, n_head, n_q, n_seq), bytes_of_dst)
+    write_gguf(path, fields, tensors)
+
+
+def read_capture(path: Path, *, enums: Enums | None = None, names: Names | None = None) -> Capture:
+    """Read a capture; InputError for a file that is truncated, or is not a capture."""
+    file = read_gguf(path)
+    case, inputs = case_of(file)
+    lines = "\n".join(file.fields.get("fattn.launches", ()))
+    return Capture(
+        case=case,
+        inputs=inputs,
+        dst=read_dst(file),
+        launches=parse_launches(lines, enums=enums or {}, names=names),
+        seconds=tuple(file["fattn.run.seconds"]),
+        backend=file["fattn.run.backend"],
+        device=file["fattn.run.device"],
+        provenance=file.section(PROVENANCE),
+    )

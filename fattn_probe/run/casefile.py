@@ -1,0 +1,137 @@
+"""The case file: one fully resolved op and its input bytes, as the runner reads it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gguf import GGUFValueType
+
+from fattn_probe.errors import InputError
+from fattn_probe.run.gguf_file import (
+    Bytes,
+    Field,
+    GgufFile,
+    TensorData,
+    array,
+    f32,
+    i32,
+    read_gguf,
+    string,
+    u32,
+    u64,
+    write_gguf,
+)
+from fattn_probe.scenario.layout import Root, TensorView
+
+VERSION = 1
+TENSORS = ("Q", "K", "V", "mask", "sinks")
+
+
+class CaseLike(Protocol):
+    """What running needs to know of a case."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def digest(self) -> str: ...  # noqa: D102
+    @property
+    def scale(self) -> float: ...  # noqa: D102
+    @property
+    def max_bias(self) -> float: ...  # noqa: D102
+    @property
+    def logit_softcap(self) -> float: ...  # noqa: D102
+    @property
+    def prec(self) -> int: ...  # noqa: D102
+    @property
+    def n_kv_max(self) -> int: ...  # noqa: D102
+    @property
+    def roots(self) -> Mapping[str, Root]: ...  # noqa: D102
+    @property
+    def tensors(self) -> Mapping[str, TensorView]: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class CaseRecord:
+    """The op of a case file: what the runner was told, and no more."""
+
+    name: str
+    digest: str
+    scale: float
+    max_bias: float
+    logit_softcap: float
+    prec: int
+    n_kv_max: int
+    roots: Mapping[str, Root]
+    tensors: Mapping[str, TensorView]
+
+
+def write_case(case: CaseLike, inputs: Mapping[str, Bytes], path: Path) -> None:
+    """Write a case file; `inputs` holds each root's bytes by the root's name."""
+    write_gguf(path, case_fields(case), case_tensors(case, inputs))
+
+
+def case_fields(case: CaseLike) -> dict[str, Field]:
+    """The case file's fields."""
+    fields = {
+        "fattn.version": u32(VERSION),
+        "fattn.case": string(case.name),
+        "fattn.digest": string(case.digest),
+        "fattn.scale": f32(case.scale),
+        "fattn.max_bias": f32(case.max_bias),
+        "fattn.logit_softcap": f32(case.logit_softcap),
+        "fattn.prec": i32(case.prec),
+        "fattn.n_kv_max": i32(case.n_kv_max),
+    }
+    for name, view in case.tensors.items():
+        fields[f"fattn.{name}.root"] = string(view.root)
+        fields[f"fattn.{name}.ne"] = array(GGUFValueType.INT64, view.ne)
+        fields[f"fattn.{name}.nb"] = array(GGUFValueType.UINT64, view.nb)
+        fields[f"fattn.{name}.offset"] = u64(view.offset)
+    return fields
+
+
+def case_tensors(case: CaseLike, inputs: Mapping[str, Bytes]) -> dict[str, TensorData]:
+    """The case file's tensors: the roots."""
+    return {name: TensorData(root.type, root.ne, inputs[name]) for name, root in case.roots.items()}
+
+
+def read_case(path: Path) -> tuple[CaseRecord, dict[str, Bytes]]:
+    """The op and the bytes of its roots (read-only, mapped from the file)."""
+    return case_of(read_gguf(path))
+
+
+def case_of(file: GgufFile) -> tuple[CaseRecord, dict[str, Bytes]]:
+    """The op and the bytes of its roots, from a case file or a capture."""
+    if file.fields.get("fattn.version") != VERSION:
+        found = file.fields.get("fattn.version", "no such key")
+        raise InputError(f"{file.path}: not a case file of fattn-probe (fattn.version: {found}, expected {VERSION})")
+    names = [name for name in TENSORS if f"fattn.{name}.root" in file.fields]
+    views = {name: _view(file, name) for name in names}
+    roots = {view.root: Root(view.root, view.type, file.tensors[view.root].ne) for view in views.values()}
+    case = CaseRecord(
+        name=file["fattn.case"],
+        digest=file["fattn.digest"],
+        scale=file["fattn.scale"],
+        max_bias=file["fattn.max_bias"],
+        logit_softcap=file["fattn.logit_softcap"],
+        prec=file["fattn.prec"],
+        n_kv_max=file["fattn.n_kv_max"],
+        roots=roots,
+        tensors=views,
+    )
+    return case, {name: file.tensors[name].data for name in roots}
+
+
+def _view(file: GgufFile, name: str) -> TensorView:
+    root = file[f"fattn.{name}.root"]
+    if root not in file.tensors:
+        raise InputError(f"{file.path}: there is no tensor {root}, the root of {name}")
+    return TensorView(
+        name=name,
+        type=file.tensors[root].type,
+        root=root,
+        ne=tuple(file[f"fattn.{name}.ne"]),
+        nb=tuple(file[f"fattn.{name}.nb"]),
+        offset=file[f"fattn.{name}.offset"],
+    )

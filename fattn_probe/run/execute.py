@@ -1,0 +1,87 @@
+"""Run the native runner on one case file, and say how it ended."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from fattn_probe.errors import BuildError, LostError
+from fattn_probe.process import run
+from fattn_probe.run.launches import Enums, LaunchRecord, Names, parse_launches
+from fattn_probe.run.outcome import Fault, Lost, Ran, RunOutcome, Unsupported, parse_ending
+from fattn_probe.run.result import read_result
+
+LAUNCHES_ENV = "FATTN_PROBE_LAUNCHES"
+
+
+def execute(
+    runner: Path,
+    case_file: Path,
+    out_file: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    args: Sequence[str] = (),
+    enums: Enums | None = None,
+    names: Names | None = None,
+) -> RunOutcome:
+    """Run `runner case_file out_file *args` and read what it left.
+
+    Launch records go to `out_file` + `.launches`; `enums` and `names` are what `parse_launches` takes. A runner that
+    cannot be started raises BuildError; everything else is an outcome.
+    """
+    launches = out_file.with_name(out_file.name + ".launches")
+    for stale in (launches, out_file):
+        stale.unlink(missing_ok=True)
+    environment = {"DEBUGINFOD_URLS": "", **(env or {}), LAUNCHES_ENV: str(launches)}
+    try:
+        done = run([runner, case_file, out_file, *args], env=environment, timeout=timeout, failure=None)
+    except LostError as error:
+        return Lost(str(error))
+    ending = parse_ending(done)
+    if isinstance(ending, Fault):
+        return dataclasses.replace(ending, frames=symbolise(ending.frames))
+    if ending is not None:
+        return ending
+    result = read_result(out_file)
+    if result.unsupported:
+        return Unsupported(result.unsupported)
+    return Ran(result, read_launches(launches, enums=enums, names=names), done.stderr, done.seconds)
+
+
+def read_launches(path: Path, *, enums: Enums | None = None, names: Names | None = None) -> tuple[LaunchRecord, ...]:
+    """The launches of the first run; none if the backend launches no kernels (the CPU's)."""
+    return parse_launches(path.read_text(), enums=enums or {}, names=names) if path.exists() else ()
+
+
+def symbolise(frames: Sequence[str]) -> tuple[str, ...]:
+    """`module+0xoffset` as `function at file:line` with what was inlined, where addr2line can tell."""
+    addresses = defaultdict(list)
+    for frame in frames:
+        module, plus, offset = frame.rpartition("+0x")
+        if plus and Path(module).is_file():
+            addresses[module].append(f"0x{offset}")
+    known: dict[str, tuple[str, ...]] = {}
+    for module, offsets in addresses.items():
+        known |= {f"{module}+{offset}": said for offset, said in _addr2line(module, offsets)}
+    return tuple(line for frame in frames for line in known.get(frame, (frame,)))
+
+
+def _addr2line(module: str, offsets: list[str]) -> Iterable[tuple[str, tuple[str, ...]]]:
+    try:
+        done = run(["addr2line", "-aCfpie", module, *offsets], timeout=60, failure=None)
+    except (BuildError, LostError):  # no binutils here, or debug info too large to wait for: the raw frame stays
+        return ()
+    return parse_addr2line(offsets, done.stdout)
+
+
+def parse_addr2line(offsets: Sequence[str], text: str) -> list[tuple[str, tuple[str, ...]]]:
+    """(offset, its frames from the innermost outwards) of the output of `addr2line -aCfpi`; unknown places left out."""
+    groups: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith("0x"):
+            groups.append([line.partition(": ")[2]])
+        elif groups:
+            groups[-1].append(line.strip().removeprefix("(inlined by) "))
+    pairs = zip(offsets, groups, strict=False)
+    return [(offset, tuple(group)) for offset, group in pairs if not group[0].startswith("?? ")]

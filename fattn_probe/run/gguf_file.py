@@ -1,0 +1,158 @@
+"""GGUF files as plain records: typed fields and tensors as raw bytes."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.gguf_reader import ReaderTensor
+
+from fattn_probe.errors import InputError
+
+ARCHITECTURE = "fattn-probe"
+Bytes = npt.NDArray[np.uint8]
+Ne = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One typed value of a GGUF file; an array has the type of its elements."""
+
+    type: GGUFValueType
+    value: Any
+    array: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class TensorData:
+    """A contiguous tensor: ggml type name, `ne`, and its bytes as they lie in memory (uint8, 1-D)."""
+
+    type: str
+    ne: Ne
+    data: Bytes
+
+
+@dataclass(frozen=True, eq=False)
+class GgufFile:
+    """What a GGUF file holds; tensor bytes are mapped from the file, not copied."""
+
+    path: Path
+    fields: Mapping[str, Any]
+    tensors: Mapping[str, TensorData]
+
+    def __getitem__(self, key: str) -> Any:  # noqa: ANN401 (a value is of its field's type)
+        if key not in self.fields:
+            raise InputError(f"{self.path}: the key {key} is missing")
+        return self.fields[key]
+
+    def section(self, prefix: str) -> dict[str, Any]:
+        """The fields whose key starts with `prefix`, without it."""
+        return {key.removeprefix(prefix): value for key, value in self.fields.items() if key.startswith(prefix)}
+
+
+def string(value: str) -> Field:
+    """A string field."""
+    return Field(GGUFValueType.STRING, value)
+
+
+def f32(value: float) -> Field:
+    """A float32 field."""
+    return Field(GGUFValueType.FLOAT32, value)
+
+
+def i32(value: int) -> Field:
+    """An int32 field."""
+    return Field(GGUFValueType.INT32, value)
+
+
+def u32(value: int) -> Field:
+    """A uint32 field."""
+    return Field(GGUFValueType.UINT32, value)
+
+
+def u64(value: int) -> Field:
+    """A uint64 field."""
+    return Field(GGUFValueType.UINT64, value)
+
+
+def array(type: GGUFValueType, values: Sequence[Any]) -> Field:
+    """An array field; GGUF has no empty arrays, so one of no elements is left out of the file."""
+    return Field(type, list(values), array=True)
+
+
+def ggml_type(name: str) -> GGMLQuantizationType:
+    """The gguf enumerator of a ggml type name such as `q8_0`."""
+    try:
+        return GGMLQuantizationType[name.upper()]
+    except KeyError as error:
+        raise InputError(f"{name} is not a ggml type that this gguf package knows") from error
+
+
+def type_name(type: GGMLQuantizationType) -> str:
+    """The name that ggml_type_name gives: lower-case, but for the K of the K-quants (`q4_K`)."""
+    name = type.name.lower()
+    return name[:-1] + "K" if name.endswith("_k") else name
+
+
+def byte_shape(type: GGMLQuantizationType, ne: Ne) -> tuple[int, ...]:
+    """The shape of a tensor's bytes, outermost dimension first."""
+    block, size = GGML_QUANT_SIZES[type]
+    if ne[0] % block:
+        raise InputError(f"ne[0] = {ne[0]} is not a multiple of {block}, the block of {type_name(type)}")
+    return (ne[3], ne[2], ne[1], ne[0] // block * size)
+
+
+def write_gguf(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, TensorData]) -> None:
+    """Write a file beside its place and rename it into it."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        _write(partial, fields, tensors)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, TensorData]) -> None:
+    writer = GGUFWriter(path, ARCHITECTURE)
+    for key, field in fields.items():
+        if not field.array:
+            writer.add_key_value(key, field.value, field.type)
+        elif field.value:
+            writer.add_key_value(key, field.value, GGUFValueType.ARRAY, sub_type=field.type)
+    for name, tensor in tensors.items():
+        type = ggml_type(tensor.type)
+        shape = byte_shape(type, tensor.ne)
+        if tensor.data.nbytes != int(np.prod(shape)):
+            raise InputError(f"{name}: {tensor.data.nbytes} bytes for a {tensor.type} tensor of ne {tensor.ne}")
+        writer.add_tensor_info(name, shape, np.dtype(np.uint8), tensor.data.nbytes, raw_dtype=type)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for tensor in tensors.values():
+            writer.write_tensor_data(tensor.data)
+    finally:
+        writer.close()
+
+
+def read_gguf(path: Path) -> GgufFile:
+    """Read a file written by this package or its runner; InputError for one that is truncated or not a GGUF file."""
+    try:
+        reader = GGUFReader(path)
+        fields = {name: field.contents() for name, field in reader.fields.items()}
+        tensors = {tensor.name: _tensor(tensor) for tensor in reader.tensors}
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file") from error
+    except (ValueError, IndexError, KeyError, TypeError, OSError) as error:  # what GGUFReader raises on bad bytes
+        raise InputError(f"{path}: truncated, or not a GGUF file ({error})") from error
+    return GgufFile(path, fields, tensors)
+
+
+def _tensor(tensor: ReaderTensor) -> TensorData:
+    ne0, ne1, ne2, ne3 = [*(int(n) for n in tensor.shape), 1, 1, 1, 1][:4]
+    return TensorData(type_name(tensor.tensor_type), (ne0, ne1, ne2, ne3), tensor.data.reshape(-1).view(np.uint8))

@@ -1,0 +1,130 @@
+"""The name of a launched kernel, as CUDA, g++ and clang spell it, brought to one form.
+
+- CUDA, demangled: `void flash_attn_ext_vec<128, 1, (ggml_type)1, (ggml_type)1, false>(char const*, ...)`
+- g++, `__PRETTY_FUNCTION__`: `void flash_attn_ext_f16(const char*) [with int DKQ = 64; ...; uint32_t = unsigned int]`
+- clang, `__PRETTY_FUNCTION__`: `void flash_attn_ext_f16(const char *, ...) [DKQ = 64, DV = 64]`
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+OPENING, CLOSING = "<([{", ">)]}"
+TYPES = {
+    "__half": "half",
+    "__half2": "half2",
+    "__nv_bfloat16": "nv_bfloat16",
+    "__nv_bfloat162": "nv_bfloat162",
+    "long int": "long",
+    "long unsigned int": "unsigned long",
+    "short int": "short",
+    "short unsigned int": "unsigned short",
+}
+CAST = re.compile(r"\((?P<type>[\w: ]+)\)(?P<value>-?\d+)")
+NUMBER = re.compile(r"(-?\d+)[uUlL]*")
+FUNCTION_POINTER = re.compile(r"&?\(?(?P<name>[\w:]+)\(.*", re.DOTALL)
+PARAMETER = re.compile(r"(?:.*\W)?(?P<name>\w+)")
+POINTER_PARAMETER = re.compile(r".*\(\*(?P<name>\w+)\)\(.*", re.DOTALL)
+ALIAS = re.compile(r"\w+_t|.*::.*|half2?|nv_bfloat162?")
+
+
+@dataclass(frozen=True)
+class KernelName:
+    """A kernel's base name and its template arguments in order; a name is empty where the spelling tells none."""
+
+    base: str
+    args: tuple[tuple[str, str], ...]
+
+
+def parse_kernel_name(
+    text: str, *, enums: Mapping[str, Mapping[int, str]], names: Mapping[str, Sequence[str]] | None = None
+) -> KernelName:
+    """Parse any of the three spellings.
+
+    `enums` gives the enumerators of an enum by value (`{"ggml_type": {1: "GGML_TYPE_F16"}}`); `names` the template
+    parameters of a kernel, for the spelling that has only values.
+    """
+    head, bracket, with_args = _split_with(text.strip())
+    prefix = _before_parameters(head)
+    base, values = _base_and_values(prefix)
+    known = (names or {}).get(base, ())
+    if bracket:
+        pairs = [pair for pair in _named(with_args) if not _is_alias(pair[0], known)]
+        named = [(_parameter_name(declared), value) for declared, value in pairs]
+    else:
+        named = [(known[i] if i < len(known) else "", value) for i, value in enumerate(values)]
+    return KernelName(base, tuple((name, normalise(value, enums)) for name, value in named))
+
+
+def normalise(value: str, enums: Mapping[str, Mapping[int, str]]) -> str:
+    """One template argument in one spelling: `(bool)1` is `true`, `__half` is `half`, `64u` is `64`."""
+    value = " ".join(value.split())
+    if cast := CAST.fullmatch(value):
+        number = int(cast["value"])
+        if cast["type"] == "bool":
+            return "true" if number else "false"
+        return enums.get(cast["type"], {}).get(number, value if cast["type"] in enums else str(number))
+    if number_text := NUMBER.fullmatch(value):
+        return number_text[1]
+    if pointer := FUNCTION_POINTER.fullmatch(value):
+        return pointer["name"].rpartition("::")[2]
+    return TYPES.get(value, value.removeprefix("&"))
+
+
+def split_top(text: str, separator: str) -> Iterator[str]:
+    """Split at the separators that no bracket encloses."""
+    depth, start = 0, 0
+    for i, char in enumerate(text):
+        depth += (char in OPENING) - (char in CLOSING)
+        if char == separator and depth == 0:
+            yield text[start:i].strip()
+            start = i + 1
+    if text[start:].strip():
+        yield text[start:].strip()
+
+
+def _split_with(text: str) -> tuple[str, str, str]:
+    """(signature, `[`, what stands in the trailing brackets)."""
+    if not text.endswith("]"):
+        return text, "", ""
+    start = text.rfind(" [with ")
+    start = start if start >= 0 else text.rfind(" [")
+    return text[:start], "[", text[start + 2 : -1]
+
+
+def _before_parameters(text: str) -> str:
+    """`void f<(ggml_type)1>` of `void f<(ggml_type)1>(char const*)`; a text without parameters stays whole."""
+    depth = 0
+    text = text.replace("(anonymous namespace)::", "").replace("{anonymous}::", "")
+    for i, char in enumerate(text):
+        depth += (char == "<") - (char == ">")
+        if char == "(" and depth == 0:
+            return text[:i]
+    return text
+
+
+def _base_and_values(prefix: str) -> tuple[str, list[str]]:
+    name, bracket, rest = prefix.partition("<")
+    base = name.split()[-1].rpartition("::")[2]
+    return base, list(split_top(rest.rstrip().removesuffix(">"), ",")) if bracket else []
+
+
+def _named(text: str) -> Iterator[tuple[str, str]]:
+    """(declaration, value) of `with int DKQ = 64; T = float` or of `DKQ = 64, T = float`."""
+    separator = ";" if text.startswith("with ") else ","
+    for part in split_top(text.removeprefix("with "), separator):
+        declared, _, value = part.partition(" = ")
+        yield declared.strip(), value.strip()
+
+
+def _is_alias(declared: str, known: Sequence[str]) -> bool:
+    """Whether g++ only explains a typedef: `uint32_t = unsigned int`."""
+    if known:
+        return _parameter_name(declared) not in known
+    return " " not in declared and ALIAS.fullmatch(declared) is not None
+
+
+def _parameter_name(declared: str) -> str:
+    pointer = POINTER_PARAMETER.fullmatch(declared)
+    match = pointer or PARAMETER.fullmatch(declared)
+    return match["name"] if match else declared

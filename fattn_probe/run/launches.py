@@ -1,0 +1,115 @@
+"""Launch records: which kernels ran, with what geometry, in what order."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fattn_probe.errors import InputError
+from fattn_probe.run.kernel_name import parse_kernel_name
+
+Dim3 = tuple[int, int, int]
+Enums = Mapping[str, Mapping[int, str]]
+Names = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchRecord:
+    """One kernel launch.
+
+    `template_args` are (name, value) pairs in the template's order, `shared` the dynamic shared memory in bytes.
+    Records are equal if kernel, template values, geometry and shared memory are: not by order, registers (the
+    simulator takes them from `__launch_bounds__`) or names (CUDA tells only values).
+    """
+
+    order: int
+    kernel: str
+    template_args: tuple[tuple[str, str], ...]
+    grid: Dim3
+    block: Dim3
+    shared: int
+    regs: int | None = None
+    static_shared: int | None = None
+    max_blocks_per_sm: int | None = None
+    text: str = field(default="", repr=False)
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The template arguments without their names."""
+        return tuple(value for _, value in self.template_args)
+
+    @property
+    def spelling(self) -> str:
+        """`flash_attn_ext_f16<64,64,8,8,false,false,false>`."""
+        return f"{self.kernel}<{','.join(self.values)}>" if self.template_args else self.kernel
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What two engines must agree on."""
+        return (self.kernel, self.values, self.grid, self.block, self.shared)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LaunchRecord) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def to_json(self) -> str:
+        """The line that the engine wrote, with the kernel's own spelling."""
+        optional = {name: getattr(self, name) for name in ("regs", "static_shared", "max_blocks_per_sm")}
+        line = {"order": self.order, "kernel": self.text or self.spelling, "grid": self.grid, "block": self.block}
+        return json.dumps(line | {"shared": self.shared} | {k: v for k, v in optional.items() if v is not None})
+
+
+def parse_launches(text: str, *, enums: Enums, names: Names | None = None) -> tuple[LaunchRecord, ...]:
+    """The launches of the graph's first run, from the JSON lines of an engine and the runner's `{"run": n}` marks.
+
+    Warm-up and repeats launch the same again (or replay a CUDA graph, which launches nothing that can be seen).
+    """
+    return tuple(_record(entry, enums, names) for entry in _first_run(_entries(text.splitlines())))
+
+
+def parse_launch(line: str, *, enums: Enums, names: Names | None = None) -> LaunchRecord:
+    """One JSON line of an engine."""
+    (record,) = parse_launches(line, enums=enums, names=names)
+    return record
+
+
+def _entries(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"launch records, line {number}: {error}: {line[:200]}") from error
+        yield entry
+
+
+def _first_run(entries: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for entry in entries:
+        if entry.get("run", 0) > 0:
+            return
+        if "kernel" in entry:
+            yield entry
+
+
+def _record(entry: Mapping[str, Any], enums: Enums, names: Names | None) -> LaunchRecord:
+    name = parse_kernel_name(entry["kernel"], enums=enums, names=names)
+    return LaunchRecord(
+        order=entry["order"],
+        kernel=name.base,
+        template_args=name.args,
+        grid=_dim3(entry["grid"]),
+        block=_dim3(entry["block"]),
+        shared=entry["shared"],
+        regs=entry.get("regs"),
+        static_shared=entry.get("static_shared"),
+        max_blocks_per_sm=entry.get("max_blocks_per_sm"),
+        text=entry["kernel"],
+    )
+
+
+def _dim3(values: Sequence[int]) -> Dim3:
+    x, y, z = values
+    return (x, y, z)

@@ -1,0 +1,140 @@
+"""How a run of the runner ended: pure parsers of its exit code and of what it said on stderr."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from fattn_probe.process import Completed, describe_code
+from fattn_probe.run.launches import LaunchRecord
+from fattn_probe.run.result import RunResult
+
+FAULT_CODE, MISSING_CODE, LINKER_CODE, SIGABRT = 86, 87, 127, -6
+FINDING = "fattn-probe: finding: "
+GRAPH_FAILED = "fattn-runner: ggml_backend_graph_compute: "
+MISSING = re.compile(r"fattn-probe: missing symbol: (?P<symbol>\S+)|undefined symbol: (?P<linker>[^\s,]+)")
+ABORT = re.compile(r"^(?P<place>\S.*?:\d+): (?P<what>.+)$")
+STACK = re.compile(r"^(#\d+ |\d+: 0x|\S*\(.*\) ?\[0x[0-9a-f]+\]$)")
+ASAN = re.compile(r"^==\d+==\s*ERROR: (?P<kind>\w+Sanitizer): (?P<what>.+)$", re.MULTILINE)
+UBSAN = re.compile(r"^(?P<place>\S+:\d+(:\d+)?): runtime error: (?P<what>.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The op ran: its result, the launches of its first run, and ggml's warnings."""
+
+    result: RunResult
+    launches: tuple[LaunchRecord, ...]
+    warnings: str
+    wall_seconds: float
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """The backend, or this llama.cpp, does not take the op."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A function that the build left out was called, or a table of functions could not be filled at load."""
+
+    symbol: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The checker, or a sanitizer, found a fault in the kernel; `frames` are from the innermost outwards."""
+
+    message: str
+    finding: dict[str, Any]
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """ggml gave up: an assertion, an abort or a CUDA error, in its own words, with its stack."""
+
+    message: str
+    stack: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """No verdict: a time-out, a kill, a crash that nothing explains."""
+
+    message: str
+
+
+RunOutcome = Ran | Unsupported | Missing | Fault | Failed | Lost
+Ending = Missing | Fault | Failed | Lost
+
+
+def parse_ending(done: Completed) -> Ending | None:
+    """What the exit code and stderr say; None if the runner ended well. A fault's frames are not symbolised."""
+    if done.code == 0:
+        return None
+    if symbol := missing_symbol(done):
+        return Missing(symbol)
+    return checker_fault(done) or sanitizer_fault(done) or ggml_failure(done) or Lost(lost_message(done))
+
+
+def missing_symbol(done: Completed) -> str | None:
+    """The mangled name of a left-out function, from its stub (exit 87) or from the dynamic linker (exit 127)."""
+    if done.code not in (MISSING_CODE, LINKER_CODE):
+        return None
+    match = MISSING.search(done.stderr)
+    return (match["symbol"] or match["linker"]) if match else None
+
+
+def checker_fault(done: Completed) -> Fault | None:
+    """The simulator's finding (exit 86)."""
+    if done.code != FAULT_CODE:
+        return None
+    for line in done.stderr.splitlines():
+        if line.startswith(FINDING):
+            try:
+                finding = json.loads(line.removeprefix(FINDING))
+            except json.JSONDecodeError:
+                return None
+            return Fault(str(finding.get("message", finding.get("kind"))), finding, tuple(finding.get("frames", ())))
+    return None
+
+
+def sanitizer_fault(done: Completed) -> Fault | None:
+    """A report of AddressSanitizer or UndefinedBehaviorSanitizer."""
+    if match := ASAN.search(done.stderr):
+        frames = re.findall(r"^ +#\d+ 0x[0-9a-f]+ in (.+)$", done.stderr[match.end() :].split("\n\n")[0], re.MULTILINE)
+        message = f"{match['kind']}: {match['what']}"
+        return Fault(message, {"kind": match["kind"], "message": message}, tuple(frames))
+    if match := UBSAN.search(done.stderr):
+        message = f"{match['place']}: {match['what']}"
+        return Fault(message, {"kind": "UndefinedBehaviorSanitizer", "message": message}, ())
+    return None
+
+
+def ggml_failure(done: Completed) -> Failed | None:
+    """An abort of ggml (`file:line: GGML_ASSERT(...) failed`, a CUDA error) or a graph that did not compute."""
+    lines = done.stderr.splitlines()
+    if done.code == SIGABRT:
+        cuda = cuda_error(lines)
+        aborts = [line for line in lines if ABORT.match(line)]
+        if cuda or aborts:
+            return Failed("\n".join(cuda + aborts[-1:]), tuple(line for line in lines if STACK.match(line)))
+    failed = [line.removeprefix("fattn-runner: ") for line in lines if line.startswith(GRAPH_FAILED)]
+    return Failed("\n".join(cuda_error(lines) + failed), ()) if failed else None
+
+
+def cuda_error(lines: list[str]) -> list[str]:
+    """The block that ggml prints of a CUDA error: the error, then indented where and what was called."""
+    for i, line in enumerate(lines):
+        if "CUDA error: " in line:
+            return [line.strip(), *(more.strip() for more in lines[i + 1 : i + 3] if more.startswith("  "))]
+    return []
+
+
+def lost_message(done: Completed) -> str:
+    """The last words of a run that left no verdict."""
+    said = [line for line in done.stderr.splitlines() if line.strip()][-10:]
+    return "\n".join([f"the runner ended with {describe_code(done.code)}", *said])

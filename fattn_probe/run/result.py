@@ -1,0 +1,47 @@
+"""What the runner wrote: where the op ran, how long it took, and dst."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.errors import InputError
+from fattn_probe.run.gguf_file import GgufFile, read_gguf
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """One result file; `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed, None if nothing was run."""
+
+    backend: str
+    device: str
+    digest: str
+    unsupported: str
+    seconds: tuple[float, ...]
+    dst: npt.NDArray[np.float32] | None
+
+
+def read_result(path: Path) -> RunResult:
+    """Read the runner's result file."""
+    file = read_gguf(path)
+    return RunResult(
+        backend=file["fattn.run.backend"],
+        device=file["fattn.run.device"],
+        digest=file["fattn.run.digest"],
+        unsupported=_reason(file),
+        seconds=tuple(file.fields.get("fattn.run.seconds", ())),
+        dst=read_dst(file) if "dst" in file.tensors else None,
+    )
+
+
+def read_dst(file: GgufFile) -> npt.NDArray[np.float32]:
+    """The op's output, mapped from the file: float32 (n_seq, n_q, n_head, hsv)."""
+    if "dst" not in file.tensors:
+        raise InputError(f"{file.path}: there is no tensor dst")
+    tensor = file.tensors["dst"]
+    return tensor.data.view(np.float32).reshape(tensor.ne[::-1])
+
+
+def _reason(file: GgufFile) -> str:
+    return "" if file["fattn.run.status"] == "ok" else str(file["fattn.run.reason"])
