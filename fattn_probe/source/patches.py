@@ -1,0 +1,256 @@
+"""Unified diffs that are put on an overlay copy of a tree: exactly, or not at all."""
+
+import difflib
+import hashlib
+import re
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import whatthepatch
+
+import fattn_probe
+from fattn_probe.errors import InputError
+from fattn_probe.source.tree import Tree
+
+NO_FILE = "/dev/null"
+_HEADER = re.compile(r"^#\s?(?P<text>.*)$", re.MULTILINE)
+_HUNK = re.compile(r"^@@ -\d+(?:,(?P<old>\d+))? \+\d+(?:,(?P<new>\d+))? @@", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One patch file; `fits` holds the eras it is made for, empty where its header names none."""
+
+    name: str
+    path: Path
+    about: str
+    purpose: str
+    fits: tuple[str, ...]
+    text: str
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of the file, for build keys."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Hunk:
+    """One hunk: `start` is the 0-based line of the old file where its header puts it."""
+
+    number: int
+    start: int
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FileDiff:
+    """What a patch does to one file; a created or deleted file says so."""
+
+    path: PurePosixPath
+    creates: bool
+    deletes: bool
+    hunks: tuple[Hunk, ...]
+
+
+def patches_dir() -> Path:
+    """The folder of the shipped patches: in the checkout, or where an installed wheel put its data files."""
+    package = Path(fattn_probe.__file__).parent
+    places = (package.parent / "patches", Path(sysconfig.get_path("data")) / "share/fattn-probe/patches")
+    for place in places:
+        if any(place.glob("*.patch")):
+            return place
+    raise InputError(f"the shipped patches are not installed: there are none in {' or '.join(map(str, places))}")
+
+
+def shipped() -> list[Patch]:
+    """Every patch that comes with fattn-probe; a patch with a file for each era appears once for each."""
+    return [load(path) for path in sorted(patches_dir().glob("*.patch"))]
+
+
+def load(path: Path) -> Patch:
+    """Read a patch file and the `#` lines of its header; `# for:` and `# fits:` are keys, the rest is prose."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the patch {path} cannot be read: {error}") from error
+    lines = _HEADER.findall(text.partition("\n--- ")[0])
+    keys = dict(line.split(":", 1) for line in lines if line.startswith(("for:", "fits:")))
+    about = " ".join(line.strip() for line in lines if not line.startswith(("for:", "fits:"))).strip()
+    return Patch(base_name(path), path, about, keys.get("for", "").strip(), tuple(keys.get("fits", "").split()), text)
+
+
+def base_name(path: Path) -> str:
+    """The name a patch is asked for by: `NAME.patch`, or `NAME.a.patch` where there is a file for each era."""
+    return re.sub(r"(\.[a-z])?\.patch$", "", path.name)
+
+
+def find(name_or_file: str, tree: Tree) -> Patch:
+    """The patch meant for this tree: a file's path, or a shipped patch's name.
+
+    Of several files with one name, the first that applies is taken. Raises InputError for an unknown name, and for a
+    patch whose `fits` leaves out the tree's era.
+    """
+    if "/" in name_or_file or name_or_file.endswith((".patch", ".diff")):
+        candidates = [load(Path(name_or_file))]
+    else:
+        candidates = named(name_or_file)
+    fitting = [patch for patch in candidates if not patch.fits or tree.features.era in patch.fits]
+    if not fitting:
+        eras = ", ".join(era for patch in candidates for era in patch.fits)
+        raise InputError(
+            f"patch {name_or_file} is made for sources of era {eras}; {tree.spec} is of era {tree.features.era}"
+        )
+    return next((patch for patch in fitting if applies(patch, tree.root)), fitting[-1])
+
+
+def named(name: str) -> list[Patch]:
+    """The shipped patches of a name."""
+    patches = shipped()
+    if found := [patch for patch in patches if patch.name == name]:
+        return found
+    names = sorted({patch.name for patch in patches})
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(names)}"
+    raise InputError(f"there is no patch named {name!r}{hint}")
+
+
+def applies(patch: Patch, root: Path) -> bool:
+    """Whether every hunk has its place in the tree at `root`; nothing is written."""
+    try:
+        plan(patch, root)
+    except InputError:
+        return False
+    return True
+
+
+def apply(patch: Patch, overlay_root: Path) -> list[Path]:
+    """Put a patch on an overlay and return the files it changed.
+
+    Every hunk must match exactly, though it may have moved; otherwise InputError names the hunk, the file and the
+    line, and nothing is written. Files are replaced, not written through, so links into a shared tree are safe.
+    """
+    contents = plan(patch, overlay_root)
+    for path, content in contents.items():
+        if content is None:
+            path.unlink()
+        else:
+            replace_file(path, content)
+    return list(contents)
+
+
+def replace_file(path: Path, content: str) -> None:
+    """Put new content at a path in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, newline="", delete=False) as output:
+        output.write(content)
+    Path(output.name).chmod(0o644)
+    Path(output.name).replace(path)
+
+
+def plan(patch: Patch, root: Path) -> dict[Path, str | None]:
+    """What each file becomes, None for one that goes; writes nothing."""
+    contents: dict[Path, str | None] = {}
+    for diff in parse(patch):
+        path = root / diff.path
+        if not path.parent.resolve().is_relative_to(root.resolve()):
+            raise InputError(f"patch {patch.name}: {diff.path} leaves the tree through a link")
+        contents[path] = patched(patch, diff, contents[path] if path in contents else read_target(patch, diff, path))
+    return contents
+
+
+def read_target(patch: Patch, diff: FileDiff, path: Path) -> str | None:
+    """The file a diff is for, None for one it creates."""
+    if diff.creates and path.exists():
+        raise InputError(f"patch {patch.name}: it creates {diff.path}, and the source has that file already")
+    if diff.creates:
+        return None
+    if not path.is_file():
+        raise InputError(f"patch {patch.name}: hunk 1 is for {diff.path}, and the source has no such file")
+    with path.open(newline="") as file:
+        return file.read()
+
+
+def patched(patch: Patch, diff: FileDiff, content: str | None) -> str | None:
+    """The content after all hunks of one file."""
+    lines, done, moved = (content or "").split("\n"), 0, 0
+    for hunk in diff.hunks:
+        places = find_places(lines, hunk.old, done, hunk.start + moved)
+        if len(places) != 1:
+            raise InputError(f"patch {patch.name}: " + mismatch(diff, hunk, lines, hunk.start + moved, places))
+        lines[places[0] : places[0] + len(hunk.old)] = hunk.new
+        done = places[0] + len(hunk.new)
+        moved = done - hunk.start - len(hunk.old)
+    return None if diff.deletes else "\n".join(lines)
+
+
+def find_places(lines: Sequence[str], old: tuple[str, ...], done: int, nominal: int) -> list[int]:
+    """Where, from line `done` on, exactly the lines `old` stand: `nominal` alone if they stand there."""
+    places = range(done, len(lines) - len(old) + 1)
+    matches = [place for place in places if tuple(lines[place : place + len(old)]) == old]
+    return [nominal] if nominal in matches else matches
+
+
+def mismatch(diff: FileDiff, hunk: Hunk, lines: Sequence[str], nominal: int, places: Sequence[int]) -> str:
+    """Why a hunk has no place: the first line that differs where it was expected, or too many places."""
+    start = f"hunk {hunk.number} does not apply to {diff.path}"
+    if places:
+        stands = ", ".join(str(place + 1) for place in places)
+        return f"{start}: its lines stand at {stands} and not at {nominal + 1}, so which is meant is not clear"
+    found = [*lines[nominal : nominal + len(hunk.old)], *["<end of file>"] * len(hunk.old)]
+    index = next((index for index, line in enumerate(hunk.old) if found[index] != line), 0)
+    return (
+        f"{start}: line {nominal + index + 1} should be\n  {hunk.old[index]}\nand is\n  {found[index]}\n"
+        f"(and no other place behind the hunk before it has all of its {len(hunk.old)} lines)"
+    )
+
+
+def parse(patch: Patch) -> list[FileDiff]:
+    """The diffs of a patch; InputError for one that is damaged or leaves the tree."""
+    sizes = [(int(match["old"] or 1), int(match["new"] or 1)) for match in _HUNK.finditer(patch.text)]
+    try:
+        parsed = list(whatthepatch.parse_patch(patch.text)) if sizes else []
+    except (whatthepatch.exceptions.WhatThePatchException, ValueError, AssertionError) as error:
+        raise InputError(f"patch {patch.path} is not a unified diff: {error}") from error
+    diffs = [file_diff(patch, diff.header, diff.changes) for diff in parsed if diff.changes]
+    check_sizes(patch, diffs, sizes)
+    return diffs
+
+
+def file_diff(
+    patch: Patch, header: "whatthepatch.patch.header", changes: Sequence["whatthepatch.patch.Change"]
+) -> FileDiff:
+    """One file's diff from whatthepatch's records."""
+    old, new = (header.old_path, header.new_path) if header else ("", "")
+    if (NO_FILE not in (old, new) and old != new) or not new:
+        raise InputError(f"patch {patch.path}: it renames {old} to {new}; only changes in place are applied")
+    path = PurePosixPath(old if new == NO_FILE else new)
+    if path.is_absolute() or ".." in path.parts or "\\" in str(path):
+        raise InputError(f"patch {patch.path}: {path} lies outside the tree: it is not applied")
+    numbers = sorted({change.hunk for change in changes})
+    hunks = [one_hunk(number, [change for change in changes if change.hunk == number]) for number in numbers]
+    return FileDiff(path, old == NO_FILE, new == NO_FILE, tuple(hunks))
+
+
+def one_hunk(number: int, changes: Sequence["whatthepatch.patch.Change"]) -> Hunk:
+    """One hunk; a change without a new line number is a removal, one without an old number an addition."""
+    start = min((change.old for change in changes if change.old is not None), default=1) - 1
+    old = tuple(change.line for change in changes if change.old is not None)
+    return Hunk(number, start, old, tuple(change.line for change in changes if change.new is not None))
+
+
+def check_sizes(patch: Patch, diffs: Sequence[FileDiff], sizes: Sequence[tuple[int, int]]) -> None:
+    """Compare each hunk with the line counts in its own header: an editor that strips blanks damages a patch."""
+    hunks = [(diff, hunk) for diff in diffs for hunk in diff.hunks]
+    if not hunks or len(hunks) != len(sizes):
+        raise InputError(f"patch {patch.path} is not a whole unified diff: {len(sizes)} hunks, {len(hunks)} readable")
+    for (diff, hunk), size in zip(hunks, sizes, strict=True):
+        if (len(hunk.old), len(hunk.new)) != size:
+            raise InputError(
+                f"patch {patch.path}: hunk {hunk.number} of {diff.path} is damaged: its header says "
+                f"{size[0]} old and {size[1]} new lines, and it has {len(hunk.old)} and {len(hunk.new)}"
+            )
