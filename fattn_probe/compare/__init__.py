@@ -1,0 +1,1 @@
+"""A kernel's output against the exact answer, or against another output: metrics, verdict, table."""

@@ -1,0 +1,137 @@
+"""`compare`: what backends left of one case to verdict rows, and rows to an exit code."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fattn_probe.compare.metrics import F32, F64, Bools, Likeness, Tolerance, liken
+from fattn_probe.compare.verdict import Status, UpstreamSays, Verdict, judge, upstream_says
+from fattn_probe.errors import ComparisonError, InputError, LostError
+
+ATTENTION_KERNEL = re.compile(r"\bflash_attn_(ext|tile)")
+
+
+class CaseLike(Protocol):
+    """What is needed of a case."""
+
+    @property
+    def name(self) -> str:
+        """Unique among the cases of a run."""
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """Up to which error an output passes."""
+
+
+class LaunchLike(Protocol):
+    """What is needed of a launch record."""
+
+    @property
+    def spelling(self) -> str:
+        """The kernel with its template arguments, as the source writes it."""
+
+
+class CaptureLike(Protocol):
+    """What is needed of a capture."""
+
+    @property
+    def dst(self) -> F32:
+        """The output, (n_seq, n_q, n_head, hsv)."""
+
+    @property
+    def launches(self) -> Sequence[LaunchLike]:
+        """In order of launch; none for ggml's CPU backend."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case on one backend: what ran and what is to be said of it."""
+
+    case: str
+    on: str
+    tolerance: Tolerance
+    kernels: tuple[str, ...]
+    verdict: Verdict
+    upstream: UpstreamSays | None
+
+    @property
+    def kernel(self) -> str:
+        """The spelling of the attention kernel proper; empty where none was launched."""
+        return next((spelling for spelling in self.kernels if ATTENTION_KERNEL.search(spelling)), "")
+
+
+def compare_case(
+    case: CaseLike, outcomes: Mapping[str, CaptureLike | Verdict], reference: F64, fully_masked: Bools | None = None
+) -> list[Row]:
+    """A row for each backend.
+
+    The key in `outcomes` names it (`sim:h200`, `cpu`); the value is its capture or, where it left no output, the
+    verdict on that. For `reference` and `fully_masked` see `judge`.
+    """
+    return [_row(case, on, outcome, reference, fully_masked) for on, outcome in outcomes.items()]
+
+
+def _row(case: CaseLike, on: str, outcome: CaptureLike | Verdict, reference: F64, fully_masked: Bools | None) -> Row:
+    if isinstance(outcome, Verdict):
+        return Row(case.name, on, case.tolerance, (), outcome, None)
+    verdict = judge(outcome.dst, reference, case.tolerance, fully_masked)
+    kernels = tuple(launch.spelling for launch in outcome.launches)
+    return Row(case.name, on, case.tolerance, kernels, verdict, upstream_says(outcome.dst, reference))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two captures of one op side by side; `changed` where a bit differs, which by itself is no failure."""
+
+    a: str
+    b: str
+    kernels_a: tuple[str, ...]
+    kernels_b: tuple[str, ...]
+    likeness: Likeness
+
+    @property
+    def status(self) -> Status:
+        """`pass` where all bits are equal."""
+        return Status.PASS if self.likeness.identical else Status.CHANGED
+
+    @property
+    def reason(self) -> str:
+        """The finding in words."""
+        like = self.likeness
+        if like.identical:
+            return f"all {like.elements} elements are equal to the last bit"
+        words = f"{like.equal_bits} of {like.elements} elements ({100 * like.share:.2f} %) are equal to the last bit"
+        largest = f", largest difference {like.max_abs:.3g} at {like.worst}" if like.worst else ""
+        return f"{words}, NMSE {like.nmse:.2e}{largest}"
+
+
+def compare_captures(a: CaptureLike, b: CaptureLike, names: tuple[str, str] = ("a", "b")) -> Difference:
+    """Compare two captures; `names` are what to call them. Raises InputError where their outputs differ in shape."""
+    kernels = [tuple(launch.spelling for launch in capture.launches) for capture in (a, b)]
+    return Difference(names[0], names[1], kernels[0], kernels[1], liken(a.dst, b.dst))
+
+
+def count(rows: Iterable[Row]) -> dict[Status, int]:
+    """How many rows have each status, every status named."""
+    found = [row.verdict.status for row in rows]
+    return {status: found.count(status) for status in Status}
+
+
+def raise_if_failed(rows: Sequence[Row]) -> None:
+    """End the command as the rows ask for; returns where at least one passed or changed and none failed or was lost.
+
+    Raises ComparisonError (exit 5) where one failed, LostError (4) where none failed but one was lost, ComparisonError
+    where nothing was compared because nothing is supported, InputError (2) where there are no rows.
+    """
+    counts = count(rows)
+    failed = [f"{row.case} on {row.on}: {row.verdict.reason}" for row in rows if row.verdict.status is Status.FAIL]
+    lost = [f"{row.case} on {row.on}: {row.verdict.reason}" for row in rows if row.verdict.status is Status.LOST]
+    if not rows:
+        raise InputError("no case to compare")
+    if failed:
+        raise ComparisonError(f"{len(failed)} of {len(rows)} comparisons failed:\n" + "\n".join(failed))
+    if lost:
+        raise LostError(f"{len(lost)} of {len(rows)} comparisons were lost:\n" + "\n".join(lost))
+    if counts[Status.UNSUPPORTED] == len(rows):
+        raise ComparisonError(f"nothing was compared: all {len(rows)} are unsupported where they were to run")

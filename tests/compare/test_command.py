@@ -1,0 +1,153 @@
+"""Rows, table, JSON and exit of `compare`, on captures made by hand."""
+
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fattn_probe.compare.command import compare_captures, compare_case, raise_if_failed
+from fattn_probe.compare.show import difference_as_json, render, render_difference, rows_as_json
+from fattn_probe.compare.verdict import Status, Verdict
+from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.scenario.schema import Tolerance
+
+REFERENCE = np.random.default_rng(0).standard_normal((1, 7, 14, 8))
+MMA = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
+TOLERANCE = Tolerance(nmse=1e-6)
+LOST = Verdict(Status.LOST, "no answer after 60 s")
+UNSUPPORTED = Verdict(Status.UNSUPPORTED, "ggml_backend_supports_op says no")
+
+
+@dataclass(frozen=True)
+class Launch:
+    spelling: str
+
+
+@dataclass(frozen=True)
+class Capture:
+    dst: np.ndarray
+    launches: list = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str = "gqa"
+    tolerance: Tolerance = TOLERANCE
+
+
+def good():
+    launches = [
+        Launch("flash_attn_mask_to_KV_max<8>"),
+        Launch(MMA),
+        Launch("flash_attn_stream_k_fixup_uniform<64,8,8>"),
+    ]
+    return Capture(REFERENCE.astype(np.float32), launches)
+
+
+def bad():
+    dst = REFERENCE.astype(np.float32)
+    dst[0, :, 3] *= 1.01
+    return Capture(dst, good().launches)
+
+
+def rows(**outcomes):
+    return compare_case(Case(), outcomes, REFERENCE)
+
+
+def shown(renderable):
+    console = Console(width=200)
+    with console.capture() as text:
+        console.print(renderable)
+    return text.get()
+
+
+def test_a_row_for_each_backend_in_order():
+    found = rows(h200=good(), cpu=Capture(REFERENCE.astype(np.float32)), gpu=LOST)
+    assert [(row.case, row.on, row.kernel, row.verdict.status) for row in found] == [
+        ("gqa", "h200", MMA, Status.PASS),
+        ("gqa", "cpu", "", Status.PASS),
+        ("gqa", "gpu", "", Status.LOST),
+    ]
+    assert len(found[0].kernels) == 3
+
+
+@pytest.mark.parametrize("spelling", ["flash_attn_tile<64, 64, 32, 1, false>", "void flash_attn_ext_vec<128, 1>"])
+def test_every_attention_kernel_is_recognised(spelling):
+    assert (
+        rows(on=Capture(REFERENCE.astype(np.float32), [Launch("convert_unary"), Launch(spelling)]))[0].kernel
+        == spelling
+    )
+
+
+def test_the_table_explains_what_failed_and_only_that():
+    text = shown(render(rows(h200=good(), gpu=bad(), other=LOST)))
+    assert MMA in text
+    assert "fail gqa on gpu: NMSE" in text
+    assert "head 3 of 14" in text
+    assert "By upstream's bound it passes (OK)." in text
+    assert "lost gqa on other: no answer after 60 s." in text
+    assert "gqa on h200" not in text
+    assert text.rstrip().endswith("1 pass, 1 fail, 1 lost")
+
+
+def test_markup_in_a_name_is_shown_as_it_is():
+    assert "case[bold]" in shown(render(compare_case(Case("case[bold]"), {"cpu": good()}, REFERENCE)))
+
+
+def test_json_has_the_keys_it_promises_and_no_nan():
+    dst = REFERENCE.astype(np.float32)
+    dst[0, 0, 0, 0] = np.nan
+    document = json.loads(json.dumps(rows_as_json(rows(h200=Capture(dst), gpu=UNSUPPORTED)), allow_nan=False))
+    assert document["counts"] == {"pass": 0, "fail": 1, "changed": 0, "unsupported": 1, "lost": 0}
+    nan, unsupported = document["rows"]
+    assert nan["tolerance"] == {"nmse": 1e-6, "max_abs": None}
+    assert set(nan) == {"case", "on", "status", "reason", "tolerance", "kernel", "kernels", "upstream", "metrics"}
+    assert set(nan["metrics"]) == {
+        "elements", "nmse", "max_abs", "worst", "mean_error", "bias", "nan", "inf", "unwritten", "first_bad"
+    }  # fmt: skip
+    assert nan["metrics"]["first_bad"] == {"sequence": 0, "query": 0, "head": 0, "d": 0}
+    assert nan["metrics"]["nmse"] is None
+    assert nan["upstream"] == {"passes": False, "nmse": None, "reason": "NaN"}
+    assert (unsupported["metrics"], unsupported["upstream"]) == (None, None)
+
+
+def test_exit_is_the_worst_that_happened():
+    raise_if_failed(rows(h200=good(), gpu=UNSUPPORTED))
+    with pytest.raises(ComparisonError, match="1 of 3 comparisons failed:\ngqa on gpu: NMSE"):
+        raise_if_failed(rows(h200=good(), gpu=bad(), cpu=LOST))
+    with pytest.raises(LostError, match="gqa on cpu: no answer after 60 s"):
+        raise_if_failed(rows(h200=good(), cpu=LOST))
+    with pytest.raises(ComparisonError, match="nothing was compared"):
+        raise_if_failed(rows(gpu=UNSUPPORTED))
+    with pytest.raises(InputError, match="no case"):
+        raise_if_failed([])
+
+
+def test_two_captures_of_equal_bits():
+    difference = compare_captures(good(), good(), ("sim.gguf", "gpu.gguf"))
+    assert difference.status is Status.PASS
+    assert shown(render_difference(difference)).startswith("sim.gguf and gpu.gguf: pass, all 784 elements are equal")
+
+
+def test_two_captures_that_differ_say_where_and_by_which_kernels():
+    dst = good().dst.copy()
+    dst[0, 6, 13, 7] += 2
+    difference = compare_captures(good(), Capture(dst))
+    assert difference.status is Status.CHANGED
+    text = shown(render_difference(difference))
+    assert "783 of 784 elements (99.87 %) are equal to the last bit" in text
+    assert "largest difference 2 at sequence 0, query 6, head 13, d 7" in text
+    assert "b: no kernel launched" in text
+    document = json.loads(json.dumps(difference_as_json(difference), allow_nan=False))
+    assert set(document) == {
+        "a", "b", "status", "reason", "kernels_a", "kernels_b",
+        "elements", "equal_bits", "share", "nmse", "max_abs", "worst",
+    }  # fmt: skip
+    assert document["equal_bits"] == 783
+
+
+def test_captures_of_different_shapes_are_refused():
+    with pytest.raises(InputError, match="different shapes"):
+        compare_captures(good(), Capture(np.zeros((1, 7, 14, 4), np.float32)))
