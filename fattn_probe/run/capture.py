@@ -12,7 +12,7 @@ from gguf import GGUFValueType
 from fattn_probe.errors import InputError
 from fattn_probe.run.casefile import CaseLike, case_fields, case_of, case_tensors
 from fattn_probe.run.gguf_file import Bytes, TensorData, array, read_gguf, string, write_gguf
-from fattn_probe.run.launches import Enums, LaunchRecord, Names, parse_launches
+from fattn_probe.run.launches import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.result import read_dst
 
@@ -68,7 +68,7 @@ def write_capture(capture: Capture, path: Path) -> None:
     write_gguf(path, fields, tensors)
 
 
-def read_capture(path: Path, *, enums: Enums | None = None, names: Names | None = None) -> Capture:
+def read_capture(path: Path, *, types: Types | None = None, names: Names | None = None) -> Capture:
     """Read a capture; InputError for a file that is truncated, or is not a capture."""
     file = read_gguf(path)
     case, inputs = case_of(file)
@@ -77,7 +77,7 @@ def read_capture(path: Path, *, enums: Enums | None = None, names: Names | None 
         case=case,
         inputs=inputs,
         dst=read_dst(file),
-        launches=parse_launches(lines, enums=enums or {}, names=names),
+        launches=parse_launches(lines, types=types, names=names),
         seconds=tuple(file["fattn.run.seconds"]),
         backend=file["fattn.run.backend"],
         device=file["fattn.run.device"],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fattn_probe.errors import BuildError, LostError
 from fattn_probe.process import run
-from fattn_probe.run.launches import Enums, LaunchRecord, Names, parse_launches
+from fattn_probe.run.launches import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.run.outcome import Fault, Lost, Ran, RunOutcome, Unsupported, parse_ending
 from fattn_probe.run.result import read_result
 
@@ -22,12 +22,12 @@ def execute(
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
     args: Sequence[str] = (),
-    enums: Enums | None = None,
+    types: Types | None = None,
     names: Names | None = None,
 ) -> RunOutcome:
     """Run `runner case_file out_file *args` and read what it left.
 
-    Launch records go to `out_file` + `.launches`; `enums` and `names` are what `parse_launches` takes. A runner that
+    Launch records go to `out_file` + `.launches`; `types` and `names` are what `parse_launches` takes. A runner that
     cannot be started raises BuildError; everything else is an outcome.
     """
     launches = out_file.with_name(out_file.name + ".launches")
@@ -46,12 +46,12 @@ def execute(
     result = read_result(out_file)
     if result.unsupported:
         return Unsupported(result.unsupported)
-    return Ran(result, read_launches(launches, enums=enums, names=names), done.stderr, done.seconds)
+    return Ran(result, read_launches(launches, types=types, names=names), done.stderr, done.seconds)
 
 
-def read_launches(path: Path, *, enums: Enums | None = None, names: Names | None = None) -> tuple[LaunchRecord, ...]:
+def read_launches(path: Path, *, types: Types | None = None, names: Names | None = None) -> tuple[LaunchRecord, ...]:
     """The launches of the first run; none if the backend launches no kernels (the CPU's)."""
-    return parse_launches(path.read_text(), enums=enums or {}, names=names) if path.exists() else ()
+    return parse_launches(path.read_text(), types=types, names=names) if path.exists() else ()
 
 
 def symbolise(frames: Sequence[str]) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gguf.constants import GGMLQuantizationType
+
 OPENING, CLOSING = "<([{", ">)]}"
 TYPES = {
     "__half": "half",
@@ -24,8 +26,8 @@ CAST = re.compile(r"\((?P<type>[\w: ]+)\)(?P<value>-?\d+)")
 NUMBER = re.compile(r"(-?\d+)[uUlL]*")
 FUNCTION_POINTER = re.compile(r"&?\(?(?P<name>[\w:]+)\(.*", re.DOTALL)
 PARAMETER = re.compile(r"(?:.*\W)?(?P<name>\w+)")
-POINTER_PARAMETER = re.compile(r".*\(\*(?P<name>\w+)\)\(.*", re.DOTALL)
-ALIAS = re.compile(r"\w+_t|.*::.*|half2?|nv_bfloat162?")
+POINTER_PARAMETER = re.compile(r".*\(\* ?(?P<name>\w+)\)\(.*", re.DOTALL)
+ALIAS = re.compile(r"u?int\d*_t|u?intptr_t|s?size_t|ptrdiff_t|.*::.*|half2?|nv_bfloat162?")
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,12 @@ class KernelName:
 
 
 def parse_kernel_name(
-    text: str, *, enums: Mapping[str, Mapping[int, str]], names: Mapping[str, Sequence[str]] | None = None
+    text: str, *, types: Mapping[int, str] | None = None, names: Mapping[str, Sequence[str]] | None = None
 ) -> KernelName:
     """Parse any of the three spellings.
 
-    `enums` gives the enumerators of an enum by value (`{"ggml_type": {1: "GGML_TYPE_F16"}}`); `names` the template
-    parameters of a kernel, for the spelling that has only values.
+    `types` names the values of ggml_type (`{1: "f16"}` or `{1: "GGML_TYPE_F16"}`; the gguf package's if not given);
+    `names` gives the template parameters of a kernel, for the spelling that has only values.
     """
     head, bracket, with_args = _split_with(text.strip())
     prefix = _before_parameters(head)
@@ -53,22 +55,35 @@ def parse_kernel_name(
         named = [(_parameter_name(declared), value) for declared, value in pairs]
     else:
         named = [(known[i] if i < len(known) else "", value) for i, value in enumerate(values)]
-    return KernelName(base, tuple((name, normalise(value, enums)) for name, value in named))
+    return KernelName(base, tuple((name, normalise(value, types)) for name, value in named))
 
 
-def normalise(value: str, enums: Mapping[str, Mapping[int, str]]) -> str:
-    """One template argument in one spelling: `(bool)1` is `true`, `__half` is `half`, `64u` is `64`."""
+def normalise(value: str, types: Mapping[int, str] | None = None) -> str:
+    """One template argument in one spelling: `(ggml_type)1` is `GGML_TYPE_F16`, `(bool)1` `true`, `__half` `half`."""
     value = " ".join(value.split())
     if cast := CAST.fullmatch(value):
-        number = int(cast["value"])
-        if cast["type"] == "bool":
-            return "true" if number else "false"
-        return enums.get(cast["type"], {}).get(number, value if cast["type"] in enums else str(number))
+        return _of_cast(cast["type"], int(cast["value"]), types)
     if number_text := NUMBER.fullmatch(value):
         return number_text[1]
     if pointer := FUNCTION_POINTER.fullmatch(value):
         return pointer["name"].rpartition("::")[2]
     return TYPES.get(value, value.removeprefix("&"))
+
+
+def ggml_type_enumerator(value: int, types: Mapping[int, str] | None) -> str:
+    """`GGML_TYPE_F16` of 1; `(ggml_type)99` of a value that has no name."""
+    known = {type.value: type.name for type in GGMLQuantizationType} if types is None else types
+    if value not in known:
+        return f"(ggml_type){value}"
+    return "GGML_TYPE_" + known[value].upper().removeprefix("GGML_TYPE_")
+
+
+def _of_cast(type: str, value: int, types: Mapping[int, str] | None) -> str:
+    if type == "ggml_type":
+        return ggml_type_enumerator(value, types)
+    if type == "bool":
+        return "true" if value else "false"
+    return str(value)
 
 
 def split_top(text: str, separator: str) -> Iterator[str]:
@@ -119,9 +134,9 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
 
 def _is_alias(declared: str, known: Sequence[str]) -> bool:
     """Whether g++ only explains a typedef: `uint32_t = unsigned int`."""
-    if known:
-        return _parameter_name(declared) not in known
-    return " " not in declared and ALIAS.fullmatch(declared) is not None
+    if " " in declared or declared in known:
+        return False
+    return bool(known) or ALIAS.fullmatch(declared) is not None
 
 
 def _parameter_name(declared: str) -> str:

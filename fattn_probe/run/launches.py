@@ -9,7 +9,7 @@ from fattn_probe.errors import InputError
 from fattn_probe.run.kernel_name import parse_kernel_name
 
 Dim3 = tuple[int, int, int]
-Enums = Mapping[str, Mapping[int, str]]
+Types = Mapping[int, str]
 Names = Mapping[str, Sequence[str]]
 
 
@@ -61,17 +61,17 @@ class LaunchRecord:
         return json.dumps(line | {"shared": self.shared} | {k: v for k, v in optional.items() if v is not None})
 
 
-def parse_launches(text: str, *, enums: Enums, names: Names | None = None) -> tuple[LaunchRecord, ...]:
+def parse_launches(text: str, *, types: Types | None = None, names: Names | None = None) -> tuple[LaunchRecord, ...]:
     """The launches of the graph's first run, from the JSON lines of an engine and the runner's `{"run": n}` marks.
 
     Warm-up and repeats launch the same again (or replay a CUDA graph, which launches nothing that can be seen).
     """
-    return tuple(_record(entry, enums, names) for entry in _first_run(_entries(text.splitlines())))
+    return tuple(_record(entry, types, names) for entry in _first_run(_entries(text.splitlines())))
 
 
-def parse_launch(line: str, *, enums: Enums, names: Names | None = None) -> LaunchRecord:
+def parse_launch(line: str, *, types: Types | None = None, names: Names | None = None) -> LaunchRecord:
     """One JSON line of an engine."""
-    (record,) = parse_launches(line, enums=enums, names=names)
+    (record,) = parse_launches(line, types=types, names=names)
     return record
 
 
@@ -94,8 +94,8 @@ def _first_run(entries: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield entry
 
 
-def _record(entry: Mapping[str, Any], enums: Enums, names: Names | None) -> LaunchRecord:
-    name = parse_kernel_name(entry["kernel"], enums=enums, names=names)
+def _record(entry: Mapping[str, Any], types: Types | None, names: Names | None) -> LaunchRecord:
+    name = parse_kernel_name(entry["kernel"], types=types, names=names)
     return LaunchRecord(
         order=entry["order"],
         kernel=name.base,

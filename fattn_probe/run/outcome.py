@@ -15,6 +15,7 @@ GRAPH_FAILED = "fattn-runner: ggml_backend_graph_compute: "
 MISSING = re.compile(r"fattn-probe: missing symbol: (?P<symbol>\S+)|undefined symbol: (?P<linker>[^\s,]+)")
 ABORT = re.compile(r"^(?P<place>\S.*?:\d+): (?P<what>.+)$")
 STACK = re.compile(r"^(#\d+ |\d+: 0x|\S*\(.*\) ?\[0x[0-9a-f]+\]$)")
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
 ASAN = re.compile(r"^==\d+==\s*ERROR: (?P<kind>\w+Sanitizer): (?P<what>.+)$", re.MULTILINE)
 UBSAN = re.compile(r"^(?P<place>\S+:\d+(:\d+)?): runtime error: (?P<what>.+)$", re.MULTILINE)
 
@@ -121,9 +122,17 @@ def ggml_failure(done: Completed) -> Failed | None:
         cuda = cuda_error(lines)
         aborts = [line for line in lines if ABORT.match(line)]
         if cuda or aborts:
-            return Failed("\n".join(cuda + aborts[-1:]), tuple(line for line in lines if STACK.match(line)))
+            return Failed("\n".join(cuda + aborts[-1:]), abort_stack(done))
     failed = [line.removeprefix("fattn-runner: ") for line in lines if line.startswith(GRAPH_FAILED)]
     return Failed("\n".join(cuda_error(lines) + failed), ()) if failed else None
+
+
+def abort_stack(done: Completed) -> tuple[str, ...]:
+    """The frames below ggml_abort: gdb, which ggml starts, prints them on stdout; backtrace_symbols on stderr."""
+    text = ANSI.sub("", f"{done.stdout}\n{done.stderr}")
+    frames = [line for line in text.splitlines() if STACK.match(line)]
+    last = max((i for i, frame in enumerate(frames) if "ggml_abort" in frame), default=-1)
+    return tuple(frames[last + 1 :])
 
 
 def cuda_error(lines: list[str]) -> list[str]:

@@ -1,0 +1,37 @@
+// A libcudart that only says that it was reached.
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+
+extern "C" {
+void __cudaRegisterFunction(void **, const char *, char *, const char *name, int, uint3 *, uint3 *, dim3 *, dim3 *,
+                            int *) {
+    std::printf("registered %s\n", name);
+}
+cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *) {
+    static char handle;
+    *kernel = reinterpret_cast<cudaKernel_t>(&handle);
+    return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void **, size_t, cudaStream_t) {
+    std::printf("launched by handle\n");
+    return cudaErrorLaunchFailure;
+}
+cudaError_t cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, cudaStream_t) {
+    std::printf("launched\n");
+    return cudaSuccess;
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *, const void *, void **) {
+    std::printf("launched with a configuration\n");
+    return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *function) {
+    attributes->numRegs = *static_cast<const char *>(function) == 'a' ? 128 : 0;
+    attributes->sharedSizeBytes = 16;
+    return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int threads, size_t) {
+    *blocks = 1024 / threads;
+    return cudaSuccess;
+}
+}

@@ -1,0 +1,105 @@
+"""Starting a runner: the environment it gets, the files it leaves, time-outs, symbols of frames."""
+
+import os
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from gguf import GGUFValueType
+
+from fattn_probe.errors import BuildError
+from fattn_probe.process import run
+from fattn_probe.run.execute import execute, parse_addr2line, symbolise
+from fattn_probe.run.gguf_file import TensorData, array, string, write_gguf
+from fattn_probe.run.outcome import Fault, Lost, Ran, Unsupported
+
+LAUNCH = '{"order":0,"kernel":"void f<2>(int)","grid":[1,1,1],"block":[32,1,1],"shared":0}'
+ADDR2LINE = """0x0000000000001234: load_tile<64> at /src/fattn-mma-f16.cuh:240
+ (inlined by) flash_attn_ext_f16 at /src/fattn-mma-f16.cuh:900
+0x0000000000009999: ?? ??:0
+0x0000000000001300: main at /src/main.cpp:3
+"""
+
+
+@pytest.fixture
+def fake(tmp_path):
+    """A runner that is a Python program."""
+
+    def make(body):
+        path = tmp_path / "fattn-runner"
+        path.write_text(f"#!{sys.executable}\nimport os, shutil, sys\n{body}\n")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+def write_result(path, status="ok", reason=""):
+    fields = {f"fattn.run.{key}": string(value) for key, value in {"backend": "CPU", "device": "x"}.items()}
+    fields |= {"fattn.run.digest": string("d"), "fattn.run.status": string(status), "fattn.run.reason": string(reason)}
+    fields["fattn.run.seconds"] = array(GGUFValueType.FLOAT64, [0.5])
+    dst = TensorData("f32", (64, 4, 7, 1), np.zeros(64 * 4 * 7 * 4, np.uint8))
+    write_gguf(path, fields, {"dst": dst} if status == "ok" else {})
+
+
+def test_a_run_that_ends_well(fake, tmp_path):
+    write_result(tmp_path / "result.gguf")
+    (tmp_path / "out.gguf.launches").write_text("stale\n")
+    runner = fake(
+        f"shutil.copy({str(tmp_path / 'result.gguf')!r}, sys.argv[2])\n"
+        f"open(os.environ['FATTN_PROBE_LAUNCHES'], 'a').write({LAUNCH!r} + '\\n')\n"
+        "print(os.environ['EXTRA'], *sys.argv[3:], file=sys.stderr)"
+    )
+    outcome = execute(
+        runner, tmp_path / "c.gguf", tmp_path / "out.gguf", env={"EXTRA": "hi"}, args=["--backend", "CPU"]
+    )
+    assert isinstance(outcome, Ran)
+    assert outcome.result.dst.shape == (1, 7, 4, 64)
+    assert [launch.spelling for launch in outcome.launches] == ["f<2>"]
+    assert outcome.warnings == "hi --backend CPU\n"
+
+
+def test_an_op_that_is_not_supported(fake, tmp_path):
+    write_result(tmp_path / "result.gguf", "unsupported", "this ggml has no sinks")
+    runner = fake(f"shutil.copy({str(tmp_path / 'result.gguf')!r}, sys.argv[2])")
+    assert execute(runner, tmp_path / "c", tmp_path / "out") == Unsupported("this ggml has no sinks")
+
+
+def test_a_time_out_is_lost(fake, tmp_path):
+    outcome = execute(fake("import time; time.sleep(60)"), tmp_path / "c", tmp_path / "out", timeout=0.3)
+    assert isinstance(outcome, Lost)
+    assert "no end after" in outcome.message
+
+
+def test_a_runner_that_is_not_there(tmp_path):
+    with pytest.raises(BuildError):
+        execute(tmp_path / "none", tmp_path / "c", tmp_path / "out")
+
+
+def test_addr2line_with_inlined_frames_and_an_unknown_place():
+    assert parse_addr2line(["0x1234", "0x9999", "0x1300"], ADDR2LINE) == [
+        ("0x1234", ("load_tile<64> at /src/fattn-mma-f16.cuh:240", "flash_attn_ext_f16 at /src/fattn-mma-f16.cuh:900")),
+        ("0x1300", ("main at /src/main.cpp:3",)),
+    ]
+
+
+def test_frames_without_a_module_stay():
+    assert symbolise(["/nowhere/lib.so+0x10", "0x1234"]) == ("/nowhere/lib.so+0x10", "0x1234")
+
+
+@pytest.mark.skipif(not (shutil.which("g++") and shutil.which("addr2line")), reason="needs g++ and addr2line")
+def test_a_fault_s_frames_name_function_and_line(fake, tmp_path):
+    source = tmp_path / "lib.cpp"
+    source.write_text('extern "C" int\nfaulty(int x) {\n    return x + 1;\n}\n')
+    library = tmp_path / "lib.so"
+    run(["g++", "-g", "-shared", "-fPIC", source, "-o", library])
+    address = next(line.split()[0] for line in run(["nm", library]).stdout.splitlines() if line.endswith(" faulty"))
+    finding = f'{{"kind":"race","message":"m","frames":["{library}+0x{int(address, 16):x}"]}}'
+    outcome = execute(
+        fake(f"print('fattn-probe: finding: ' + {finding!r}, file=sys.stderr); sys.exit(86)"),
+        tmp_path / "c",
+        tmp_path / "out",
+    )
+    assert isinstance(outcome, Fault)
+    assert outcome.frames == (f"faulty at {os.fspath(source)}:2",)

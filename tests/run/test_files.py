@@ -1,0 +1,129 @@
+"""Case files and captures, written and read back."""
+
+import numpy as np
+import pytest
+import toy
+from gguf import GGUFValueType, GGUFWriter
+
+from fattn_probe.errors import InputError
+from fattn_probe.run.capture import Capture, capture_of, read_capture, write_capture
+from fattn_probe.run.casefile import read_case, write_case
+from fattn_probe.run.gguf_file import TensorData, array, read_gguf, write_gguf
+from fattn_probe.run.launches import parse_launches
+from fattn_probe.run.outcome import Ran
+from fattn_probe.run.result import RunResult
+from fattn_probe.scenario.layout import Root, TensorView
+
+LAUNCH = '{"order":0,"kernel":"void f<(bool)1>(int)","grid":[1,2,3],"block":[32,1,1],"shared":16,"regs":40}'
+
+
+@pytest.fixture
+def case_and_inputs():
+    gqa = toy.gqa(np.random.default_rng(0))
+    return gqa.record(logit_softcap=0.5, n_kv_max=3), gqa.inputs
+
+
+def make_capture(case, inputs, launches=LAUNCH):
+    dst = np.arange(7 * 4 * 64, dtype=np.float32).reshape(1, 7, 4, 64)
+    result = RunResult("CUDA0", "NVIDIA H200", case.digest, "", (3e-3, 1e-3, 2e-3), dst)
+    ran = Ran(result, parse_launches(launches), "", 0.5)
+    return capture_of(case, inputs, ran, {"source": "pypi:x==1", "seed": "42"})
+
+
+def test_a_case_comes_back(case_and_inputs, tmp_path):
+    case, inputs = case_and_inputs
+    write_case(case, inputs, tmp_path / "case.gguf")
+    read, read_inputs = read_case(tmp_path / "case.gguf")
+    assert (read.name, read.digest, read.prec, read.n_kv_max, read.logit_softcap) == ("toy", case.digest, 10, 3, 0.5)
+    assert (read.roots, read.tensors) == (case.roots, case.tensors)
+    assert all(np.array_equal(read_inputs[name], inputs[name]) for name in inputs)
+    assert [path.name for path in tmp_path.iterdir()] == ["case.gguf"]
+
+
+def test_a_view_of_another_root_and_a_quantised_one_come_back(tmp_path):
+    gqa = toy.gqa(np.random.default_rng(0))
+    K = gqa.roots["K"]
+    del gqa.roots["V"]
+    gqa.tensors["V"] = TensorView("V", "f16", "K", (32, *K.ne[1:]), K.nb, 64)
+    gqa.roots["Q"] = Root("Q", "q8_0", (64, 1, 2, 3))
+    gqa.inputs["Q"] = np.arange(6 * 68, dtype=np.uint8)
+    gqa.tensors["Q"] = TensorView("Q", "q8_0", "Q", (64, 1, 2, 3), gqa.roots["Q"].nb, 0)
+    write_case(gqa.record(), gqa.inputs, tmp_path / "case.gguf")
+    read, inputs = read_case(tmp_path / "case.gguf")
+    assert (read.roots, read.tensors) == (gqa.roots, gqa.tensors)
+    assert np.array_equal(inputs["Q"], gqa.inputs["Q"])
+
+
+def test_a_capture_comes_back(case_and_inputs, tmp_path):
+    capture = make_capture(*case_and_inputs)
+    write_capture(capture, tmp_path / "capture.gguf")
+    read = read_capture(tmp_path / "capture.gguf")
+    assert np.array_equal(read.dst, capture.dst)
+    assert (read.case.tensors, read.launches) == (capture.case.tensors, capture.launches)
+    assert (read.launches[0].spelling, read.launches[0].regs) == ("f<true>", 40)
+    assert (read.backend, read.device, read.seconds) == ("CUDA0", "NVIDIA H200", capture.seconds)
+    assert read.median_seconds == 2e-3
+    assert read.provenance == {"source": "pypi:x==1", "seed": "42"}
+    assert all(np.array_equal(read.inputs[name], data) for name, data in capture.inputs.items())
+
+
+def test_a_capture_without_launches(case_and_inputs, tmp_path):
+    write_capture(make_capture(*case_and_inputs, launches=""), tmp_path / "capture.gguf")
+    assert read_capture(tmp_path / "capture.gguf").launches == ()
+
+
+def test_a_result_of_another_case_is_refused(case_and_inputs):
+    case, inputs = case_and_inputs
+    result = RunResult("CPU", "x", "f" * 16, "", (1.0,), np.zeros((1, 1, 1, 1), np.float32))
+    with pytest.raises(InputError, match="of case ffffffffffffffff"):
+        capture_of(case, inputs, Ran(result, (), "", 0.1), {})
+
+
+@pytest.mark.parametrize("kept", [0, 3, 100, 700, 0.5, 0.999])
+def test_a_truncated_capture_is_one_clear_error(case_and_inputs, tmp_path, kept):
+    whole, cut = tmp_path / "capture.gguf", tmp_path / "cut.gguf"
+    write_capture(make_capture(*case_and_inputs), whole)
+    data = whole.read_bytes()
+    cut.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
+    with pytest.raises(InputError, match=r"cut\.gguf: (truncated, or not a GGUF file|not a case file)"):
+        read_capture(cut)
+
+
+def test_foreign_files_are_refused(tmp_path):
+    model = tmp_path / "model.gguf"
+    writer = GGUFWriter(model, "llama")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(InputError, match="not a case file of fattn-probe"):
+        read_case(model)
+    (tmp_path / "text").write_text("hello, this is no GGUF file\n")
+    with pytest.raises(InputError, match="not a GGUF file"):
+        read_capture(tmp_path / "text")
+    with pytest.raises(InputError, match="no such file"):
+        read_case(tmp_path / "nowhere.gguf")
+
+
+def test_a_case_file_is_no_capture(case_and_inputs, tmp_path):
+    write_case(*case_and_inputs, tmp_path / "case.gguf")
+    with pytest.raises(InputError, match="there is no tensor dst"):
+        read_capture(tmp_path / "case.gguf")
+
+
+def test_a_write_that_fails_leaves_the_old_file(case_and_inputs, tmp_path):
+    case, inputs = case_and_inputs
+    path = tmp_path / "case.gguf"
+    write_case(case, inputs, path)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="K: 2 bytes for a f16 tensor"):
+        write_case(case, inputs | {"K": np.zeros(2, np.uint8)}, path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_types_of_array_elements_are_those_asked_for(tmp_path):
+    path = tmp_path / "file.gguf"
+    fields = {"a": array(GGUFValueType.UINT64, [1, 2**40]), "empty": array(GGUFValueType.STRING, [])}
+    write_gguf(path, fields, {"t": TensorData("q4_K", (256, 1, 1, 1), np.zeros(144, np.uint8))})
+    file = read_gguf(path)
+    assert (file["a"], "empty" in file.fields, file.tensors["t"].type) == ([1, 2**40], False, "q4_K")

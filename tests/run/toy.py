@@ -1,0 +1,61 @@
+"""A small case and its inputs, written out, so that these tests need no scenario file."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fattn_probe.run.casefile import CaseRecord
+from fattn_probe.scenario.layout import Root, TensorView
+
+N_Q, N_KV, HEADS, KV_HEADS, D = 7, 64, 4, 2, 64
+
+
+@dataclass
+class Toy:
+    """Roots that grow by `tensor`; `record` makes the case."""
+
+    digest: str = "0123456789abcdef"
+    roots: dict = field(default_factory=dict)
+    tensors: dict = field(default_factory=dict)
+    inputs: dict = field(default_factory=dict)
+
+    def root(self, name, type, values):
+        """Add an allocation holding `values`, whose shape is `ne` reversed."""
+        ne = (*values.shape[::-1], 1, 1, 1)[:4]
+        self.roots[name] = Root(name, type, ne)
+        self.inputs[name] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+
+    def tensor(self, name, type, values):
+        """Add an operand that is its own allocation."""
+        self.root(name, type, values)
+        root = self.roots[name]
+        self.tensors[name] = TensorView(name, type, name, root.ne, root.nb, 0)
+
+    def record(self, **params):
+        """The case of what was added."""
+        op = {"scale": D**-0.5, "max_bias": 0.0, "logit_softcap": 0.0, "prec": 10, "n_kv_max": 0} | params
+        return CaseRecord(name="toy", digest=self.digest, roots=self.roots, tensors=self.tensors, **op)
+
+
+def gqa(rng, n_seq=1):
+    """Seven queries of four heads on two K/V heads, with a causal mask."""
+    toy = Toy()
+    toy.tensor("Q", "f32", rng.uniform(-1, 1, (n_seq, HEADS, N_Q, D)).astype(np.float32))
+    toy.tensor("K", "f16", rng.uniform(-1, 1, (n_seq, KV_HEADS, N_KV, D)).astype(np.float16))
+    toy.tensor("V", "f16", rng.uniform(-1, 1, (n_seq, KV_HEADS, N_KV, D)).astype(np.float16))
+    hidden = np.arange(N_KV)[None, :] > np.arange(N_Q)[:, None] + N_KV - N_Q
+    toy.tensor("mask", "f16", np.where(hidden, -np.inf, 0.0).astype(np.float16)[None, None])
+    return toy
+
+
+def attention(Q, K, V, mask, scale, sinks=None):
+    """Plain float64 attention: arrays (n_seq, heads, rows, D); result (n_seq, n_q, n_head, hsv)."""
+    group = Q.shape[1] // K.shape[1]
+    K, V = (np.repeat(x.astype(np.float64), group, axis=1) for x in (K, V))
+    logits = scale * Q.astype(np.float64) @ K.swapaxes(2, 3) + mask.astype(np.float64)
+    top = logits.max(axis=-1, keepdims=True)
+    weights = np.exp(logits - top)
+    total = weights.sum(axis=-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks.astype(np.float64)[None, :, None, None] - top)
+    return (weights / total @ V).swapaxes(1, 2)
