@@ -24,6 +24,14 @@ class CaseLike(Protocol):
         """Up to which error an output passes."""
 
 
+class OpLike(Protocol):
+    """What is needed of the case inside a capture."""
+
+    @property
+    def digest(self) -> str:
+        """Equal for the same op with the same input bytes."""
+
+
 class LaunchLike(Protocol):
     """What is needed of a launch record."""
 
@@ -34,6 +42,10 @@ class LaunchLike(Protocol):
 
 class CaptureLike(Protocol):
     """What is needed of a capture."""
+
+    @property
+    def case(self) -> OpLike:
+        """The op that was run."""
 
     @property
     def dst(self) -> F32:
@@ -107,7 +119,10 @@ class Difference:
 
 
 def compare_captures(a: CaptureLike, b: CaptureLike, names: tuple[str, str] = ("a", "b")) -> Difference:
-    """Compare two captures; `names` are what to call them. Raises InputError where their outputs differ in shape."""
+    """Compare two captures; `names` are what to call them. Raises InputError where they are not of the same op."""
+    if a.case.digest != b.case.digest:
+        digests = f"{a.case.digest} and {b.case.digest}"
+        raise InputError(f"{names[0]} and {names[1]} are of different ops or inputs: digests {digests}")
     kernels = [tuple(launch.spelling for launch in capture.launches) for capture in (a, b)]
     return Difference(names[0], names[1], kernels[0], kernels[1], liken(a.dst, b.dst))
 

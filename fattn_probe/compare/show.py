@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from fattn_probe.compare.command import Difference, Row, count
-from fattn_probe.compare.metrics import Coordinate, Metrics
+from fattn_probe.compare.metrics import Coordinate, Metrics, Tolerance
 from fattn_probe.compare.verdict import Status
 
 STYLES = {
@@ -20,15 +21,12 @@ STYLES = {
     Status.UNSUPPORTED: "dim",
     Status.LOST: "magenta",
 }
-COLUMNS = ("case", "on", "kernel", "NMSE", "tolerance", "max abs error", "at (seq, query, head, d)", "verdict")
-NUMBERS = ("NMSE", "tolerance", "max abs error")
+COLUMNS = ("case", "on", "kernel", "NMSE\nallowed", "max abs error\nat seq, query, head, d", "verdict")
 
 
 def render(rows: Sequence[Row]) -> RenderableType:
     """A table of the rows, then a paragraph for each that did not pass, then the count."""
-    table = Table()
-    for name in COLUMNS:
-        table.add_column(name, overflow="fold", justify="right" if name in NUMBERS else "left")
+    table = Table(*COLUMNS, box=SIMPLE_HEAD, leading=1)
     for row in rows:
         table.add_row(*_cells(row))
     explained = [_explanation(row) for row in rows if row.verdict.status is not Status.PASS]
@@ -68,19 +66,21 @@ def difference_as_json(difference: Difference) -> dict[str, Any]:
 
 
 def _cells(row: Row) -> list[Text]:
+    """A row's words; a kernel breaks before its template arguments, so that the table fits 100 columns."""
     status = row.verdict.status
-    numbers = _numbers(row.verdict.metrics)
-    kernel = row.kernel or ("-" if row.verdict.metrics is None else "no attention kernel")
-    words = [row.case, row.on, kernel, numbers[0], f"{row.tolerance.nmse:.0e}", *numbers[1:]]
+    kernel = row.kernel.replace("<", "\n<", 1) or ("-" if row.verdict.metrics is None else "no attention kernel")
+    words = [row.case, row.on, kernel, *_numbers(row.verdict.metrics, row.tolerance)]
     return [*(Text(word) for word in words), Text(status.value, STYLES[status])]
 
 
-def _numbers(metrics: Metrics | None) -> tuple[str, str, str]:
-    """NMSE, largest error and its place, as the table shows them."""
+def _numbers(metrics: Metrics | None, tolerance: Tolerance) -> tuple[str, str]:
+    """NMSE, and the largest error and its place, as the table shows them."""
     if metrics is None:
-        return ("-", "-", "-")
-    place = metrics.worst if metrics.all_finite else metrics.first_bad
-    return (f"{metrics.nmse:.2e}", f"{metrics.max_abs:.2e}", _short(place))
+        return ("-", "-")
+    largest, place = f"{metrics.max_abs:.2e}", metrics.worst
+    if not metrics.all_finite:
+        largest, place = f"{metrics.nan + metrics.inf + metrics.unwritten} not finite", metrics.first_bad
+    return (f"{metrics.nmse:.2e}\n{tolerance.nmse:.0e}", f"{largest}\n{_short(place)}")
 
 
 def _short(place: Coordinate | None) -> str:
@@ -90,10 +90,10 @@ def _short(place: Coordinate | None) -> str:
 def _explanation(row: Row) -> Text:
     """Why a row did not pass, and whether upstream's test would have."""
     status = row.verdict.status
-    text = Text.assemble((status.value, STYLES[status]), f" {row.case} on {row.on}: {row.verdict.reason}.")
+    text = Text.assemble((status.value, STYLES[status]), f" {row.case} on {row.on}: {row.verdict.reason}")
     if status is Status.FAIL and row.upstream is not None:
         ending = "passes" if row.upstream.passes else "fails too"
-        text.append(f" By upstream's bound it {ending} ({row.upstream.reason}).")
+        text.append(f"; by upstream's bound it {ending} ({row.upstream.reason})")
     return text
 
 

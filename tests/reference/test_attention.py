@@ -200,3 +200,12 @@ def test_arrays_at_odds_are_the_users_mistake(arrays, said):
     sinks = tensors.pop("sinks", None)
     with pytest.raises(InputError, match=said):
         attention(tensors["Q"], tensors["K"], tensors["V"], tensors.get("mask"), params=OpParams(1.0), sinks=sinks)
+
+
+def test_blocks_masked_for_every_query_are_not_worked_on():
+    Q, K, V, _ = random_op(np.random.default_rng(4), n_kv=8)
+    mask = np.zeros((1, 1, 3, 8))
+    mask[..., 4:] = -np.inf
+    K[:, :, 4:] = np.nan
+    assert np.isfinite(attention(Q, K, V, mask, params=OpParams(0.5), blocking=Blocking(8, 4))).all()
+    assert np.isnan(attention(Q, K, V, mask, params=OpParams(0.5), blocking=Blocking(8, 8))).all()
