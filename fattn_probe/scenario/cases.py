@@ -17,7 +17,7 @@ from .layout import Layout, Ne, Root, TensorView, View, ViewOfK, element_strides
 from .mask import AnyMask, MaskShape, NoMask
 from .matrix import apply, names, variations
 from .refuse import refusals
-from .schema import Inspect, Op, Scenario, Tolerance
+from .schema import Inspect, Scenario, Tolerance
 
 INPUTS_VERSION = 1  # part of every digest: raise it when the same case would get other bytes
 PREC = {"default": 0, "f32": 10}
@@ -59,8 +59,8 @@ class Case:
     @cached_property
     def digest(self) -> str:
         """16 hex digits that change with the op or any input byte, and with nothing else."""
-        op = {key: getattr(self, key) for key in _OP_FIELDS}
-        op |= {key: getattr(self, key).model_dump(mode="json") for key in ("mask", "layout", "data")}
+        op = {key: getattr(self, key) for key in _AS_IS | _RESOLVED}
+        op |= {key: getattr(self, key).model_dump(mode="json") for key in _PARTS}
         text = json.dumps(op | {"inputs_version": INPUTS_VERSION}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -70,9 +70,10 @@ class Case:
         return 2 * self.n_head * self.n_q * self.n_kv * (self.hsk + self.hsv) * self.n_seq
 
 
-_OP_FIELDS = (
-    "hsk hsv n_head n_head_kv n_q n_kv n_seq type_K type_V scale max_bias logit_softcap prec n_kv_max sinks seed".split()
-)
+_AS_IS = {"n_head", "n_q", "n_kv", "n_seq", "hsk", "type_K", "max_bias", "logit_softcap", "n_kv_max", "sinks", "seed"}
+_RESOLVED = {"hsv", "n_head_kv", "type_V", "scale", "prec"}
+_PARTS = {"mask", "layout", "data"}
+_BESIDE = {"about", "tolerance", "inspect", "expect", "device"}
 
 
 def expand(scenario: Scenario) -> list[Case]:
@@ -94,7 +95,7 @@ def resolve(scenario: Scenario, name: str, file: str) -> Case:
     return Case(
         name=name,
         scenario=file,
-        **{key: getattr(scenario, key) for key in _AS_IS},
+        **{key: getattr(scenario, key) for key in _AS_IS | _PARTS | _BESIDE},
         hsv=scenario.hsv or scenario.hsk,
         n_head_kv=scenario.n_head_kv or scenario.n_head,
         type_V=scenario.type_V or scenario.type_K,
@@ -103,12 +104,6 @@ def resolve(scenario: Scenario, name: str, file: str) -> Case:
         tensors=tensors,
         roots=roots,
     )
-
-
-_AS_IS = (
-    "about hsk n_head n_q n_kv n_seq type_K max_bias logit_softcap n_kv_max mask sinks layout data seed "
-    "tolerance inspect expect device"
-).split()
 
 
 def default_scale(hsk: int) -> float:
@@ -136,7 +131,7 @@ def view_values(case: Case, inputs: dict[str, Bytes], name: str) -> npt.NDArray[
     return _strided(decode(inputs[view.root], view.type), view).astype(np.float64)
 
 
-def _place_all(op: Op) -> tuple[dict[str, Root], dict[str, TensorView]]:
+def _place_all(op: Scenario) -> tuple[dict[str, Root], dict[str, TensorView]]:
     hsv, heads_kv, type_V = op.hsv or op.hsk, op.n_head_kv or op.n_head, op.type_V or op.type_K
     layout = op.layout
     placed = [

@@ -50,7 +50,7 @@ class Constant(_Data):
 
 
 class Fa3Outliers(_Data):
-    """scale * (N(0, 1) + N(0, 100) * Bernoulli(0.001)): the outliers of FlashAttention-3's accuracy table (arXiv 2407.08608)."""
+    """scale * (N(0, 1) + N(0, 100) * Bernoulli(0.001)), as in FlashAttention-3's accuracy table (arXiv 2407.08608)."""
 
     kind: Literal["fa3_outliers"]
     scale: Positive = 1.0
@@ -72,7 +72,7 @@ class LargeLogits(_Data):
 
 
 class FarBelowZero(_Data):
-    """Q along a direction, K against it: every logit is near `logit`, so that a maximum started at 0 would win. For Q and K together."""
+    """Q and K, which must both have it, point against each other: every logit is near `logit`, far from 0."""
 
     kind: Literal["far_below_zero"]
     logit: float = Field(default=-1000.0, lt=0)

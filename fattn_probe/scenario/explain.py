@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from .schema import Scenario
+from .schema import DEVICE, FACT_NAME, ONE_LINE, Scenario
 
 Key = tuple[str | int, ...]
 BOUNDS = {
@@ -14,12 +14,17 @@ BOUNDS = {
     "greater_than_equal": ("ge", "at least {}"),
     "less_than": ("lt", "less than {}"),
     "less_than_equal": ("le", "at most {}"),
-    "string_pattern_mismatch": ("pattern", "text like {}"),
     "too_short": ("min_length", "at least {} entries"),
     "too_long": ("max_length", "at most {} entries"),
     "string_too_short": ("min_length", "at least {} characters"),
     "string_too_long": ("max_length", "at most {} characters"),
 }
+PATTERNS = {
+    ONE_LINE: "one line of text",
+    FACT_NAME: "the name of a variable, such as ntiles_dst",
+    DEVICE: "sim:NAME such as sim:h200, gpu, gpu:N, or cpu",
+}
+FACTS = "true, false, a number, text, or a list of numbers or of texts"
 KINDS = {
     "int_type": "a whole number",
     "float_type": "a number",
@@ -35,36 +40,43 @@ KINDS = {
 
 def explain(error: ErrorDetails, settings: dict[str, Any]) -> tuple[Key, str]:
     """The key (path in the file) of an error in `settings` and a sentence on it."""
-    key = _file_key(error["loc"], settings)
-    kind, context = error["type"], error.get("ctx", {})
-    found = f"found {_show(error['input'])}, allowed: "
+    key, kind = _file_key(error["loc"], settings), error["type"]
+    if error["loc"][0] == "expect" and len(error["loc"]) > 2:
+        key = error["loc"][:2]
+        return key, f"found {_show(settings['expect'][key[1]])}, allowed: {FACTS}"
+    if kind.startswith("union_tag"):
+        return (*key, "kind"), _wrong_kind(error)
     if kind == "extra_forbidden":
-        return key, _unknown_key(str(key[-1]), fields(error["loc"][:-1]))
+        names = sorted(_schema_at(error["loc"][:-1]).get("properties", {}))
+        return key, f"unknown key, allowed: {', '.join(names)}" + nearest(str(key[-1]), names)
     if kind == "missing":
         return key, "missing" + _about(error["loc"])
-    if kind == "union_tag_not_found":
-        return (*key, "kind"), f"missing, allowed: {_names(context['expected_tags']) if 'expected_tags' in context else _tags(error['loc'])}"
-    if kind == "union_tag_invalid":
-        tags = _split(context["expected_tags"])
-        return (*key, "kind"), f"found {context['tag']!r}, allowed: {', '.join(tags)}" + nearest(context["tag"], tags)
+    return key, f"found {_show(error['input'])}, allowed: {_allowed(error)}"
+
+
+def _wrong_kind(error: ErrorDetails) -> str:
+    tags = sorted(_schema_at(error["loc"]).get("discriminator", {}).get("mapping", {}))
+    tag = error.get("ctx", {}).get("tag")
+    return f"{'missing' if tag is None else f'found {tag!r}'}, allowed: {', '.join(tags)}" + nearest(str(tag), tags)
+
+
+def _allowed(error: ErrorDetails) -> str:
+    kind, context = error["type"], error.get("ctx", {})
     if kind == "literal_error":
-        names = _split(context["expected"])
-        return key, found + ", ".join(names) + nearest(str(error["input"]), names)
+        names = [name.strip(" '") for name in context["expected"].replace(" or ", ", ").split(",")]
+        return ", ".join(names) + nearest(str(error["input"]), names)
+    if kind == "string_pattern_mismatch":
+        return PATTERNS[context["pattern"]]
     if kind in BOUNDS:
         bound, words = BOUNDS[kind]
-        return key, found + words.format(context[bound])
-    return key, found + KINDS[kind] if kind in KINDS else found + error["msg"]
+        return words.format(context[bound])
+    return KINDS.get(kind, error["msg"])
 
 
 def nearest(name: str, names: list[str]) -> str:
     """`; did you mean 'NAME'?`, or nothing if no name is near."""
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def fields(loc: Key) -> list[str]:
-    """The keys that a mapping at a pydantic location (tags of unions included) may have."""
-    return sorted(_schema_at(loc).get("properties", {}))
 
 
 @cache
@@ -90,10 +102,10 @@ def _schema_at(loc: Key) -> dict[str, Any]:
     return _resolve(schema)
 
 
-def _file_key(loc: Key, settings: Any) -> Key:
+def _file_key(loc: Key, settings: dict[str, Any]) -> Key:
     """A pydantic location without the tags of unions, which the file does not have as keys."""
     key: list[str | int] = []
-    value = settings
+    value: Any = settings
     for number, step in enumerate(loc):
         inside = (isinstance(value, dict) and step in value) or (isinstance(value, list) and isinstance(step, int))
         if inside:
@@ -104,28 +116,12 @@ def _file_key(loc: Key, settings: Any) -> Key:
     return tuple(key)
 
 
-def _unknown_key(name: str, names: list[str]) -> str:
-    return f"unknown key, allowed: {', '.join(names)}" + nearest(name, names)
-
-
 def _about(loc: Key) -> str:
     schema = _schema_at(loc)
     words = schema.get("description", "").split(":")[0].rstrip(".")
     return f", allowed: {words[:1].lower() + words[1:]}" if words else ""
 
 
-def _tags(loc: Key) -> str:
-    return ", ".join(sorted(_schema_at(loc).get("discriminator", {}).get("mapping", {})))
-
-
-def _split(listing: str) -> list[str]:
-    return [name.strip(" '") for name in listing.replace(" or ", ", ").split(",")]
-
-
-def _names(listing: str) -> str:
-    return ", ".join(_split(listing))
-
-
-def _show(value: Any) -> str:
+def _show(value: object) -> str:
     text = repr(value) if not isinstance(value, bool) else str(value).lower()
     return text if len(text) <= 60 else text[:57] + "..."

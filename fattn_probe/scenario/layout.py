@@ -60,17 +60,17 @@ class View(Spec):
 
     kind: Literal["view"]
     permute: list[Annotated[int, Field(ge=0, le=3)]] = Field(default=[0, 1, 2, 3], min_length=4, max_length=4)
-    """Place in memory of each dimension of the op, as ggml_permute takes it: [0, 2, 1, 3] stores the heads of a row side by side."""
+    """Place in memory of each dimension of the op: with [0, 2, 1, 3] the heads of a row lie side by side."""
     rows: int | None = Field(default=None, ge=1)
-    """Rows (dimension 1 of the op) the allocation has, such as the size of the KV cache; default: `offset` + those used."""
+    """Rows (dimension 1 of the op) the allocation has, such as the KV cache's size; default: `offset` + those used."""
     heads: int | None = Field(default=None, ge=1)
     """Heads (dimension 2 of the op) the allocation has; default: those used."""
     offset: int = Field(default=0, ge=0)
     """First row that belongs to the view."""
     pad: int = Field(default=0, ge=0)
-    """Elements added to each memory row, whole blocks for quantised types: 4 of f16 give strides that are no multiple of 16 bytes."""
+    """Elements added to each memory row, whole blocks of the type: 4 of f16 give strides no multiple of 16 bytes."""
     outside: Literal["random", "zero", "nan"] = "random"
-    """What lies in the allocation outside the view: data like the view's own, zeros, or NaN, which shows up in the output if it is read."""
+    """What the allocation holds outside the view: data like the view's, zeros, or NaN, which shows if it is used."""
 
 
 class ViewOfK(Spec):

@@ -7,7 +7,6 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from ..errors import InputError
 from .explain import explain
@@ -15,7 +14,9 @@ from .matrix import MAX_CASES, Variation, apply, count, variations
 from .matrix import Path as Key
 from .refuse import refusals
 from .schema import Scenario
-from .yaml_lines import Document, Mistake, parse
+from .yaml_lines import Document, parse
+
+NO_VARIATION = Variation({}, {})
 
 
 @dataclass(frozen=True)
@@ -38,45 +39,47 @@ def load(path: Path | str) -> Scenario:
 
 def loads(text: str, name: str = "scenario") -> Scenario:
     """`load` for text; `name` stands for the path in messages."""
+    document = _parse(text, name)
+    found = [(mistake.line, mistake.text) for mistake in document.mistakes]
+    found += [
+        (document.line(problem.key), f"{_dotted(problem.key)}: {problem.text}") for problem in _problems(document)
+    ]
+    if found:
+        found.sort(key=lambda mistake: mistake[0])
+        raise InputError("\n".join(dict.fromkeys(f"{name}:{line}: {said}" for line, said in found)))
+    return Scenario.model_validate(document.value)
+
+
+def _parse(text: str, name: str) -> Document:
     try:
-        document = parse(text)
+        return parse(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise InputError(f"{name}:{line}: not YAML: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{name}:1: not YAML: {' '.join(str(error).split())}") from None
-    found = [f"{name}:{mistake.line}: {mistake.text}" for mistake in document.mistakes]
-    found += [
-        f"{name}:{document.line(problem.key)}: {_dotted(problem.key)}: {problem.text}" for problem in _problems(document)
-    ]
-    if found:
-        raise InputError("\n".join(dict.fromkeys(found)))
-    return Scenario.model_validate(document.value)
 
 
 def _problems(document: Document) -> Iterator[Problem]:
+    """Mistakes of the file's own settings first, then those that only a case of its matrix has."""
     base = document.value
     if not isinstance(base, dict):
-        yield Problem((), f"found {_kind(base)}, allowed: a mapping of keys such as `version: 1`")
+        yield Problem((), f"found {'nothing' if base is None else repr(base)[:60]}, allowed: keys such as `version: 1`")
         return
-    problems = list(_check(base, Variation({}, {})))
+    matrix = base.get("matrix") or {}
+    problems = list(_check(base, NO_VARIATION, shapes=not matrix))
     yield from problems
-    matrix = base.get("matrix", {})
-    if any(problem.key[:1] == ("matrix",) for problem in problems) or not matrix:
+    if not isinstance(matrix, dict) or any(problem.key[:1] == ("matrix",) for problem in problems):
         return
     if count(matrix) > MAX_CASES:
         yield Problem(("matrix",), f"makes {count(matrix)} cases, allowed: at most {MAX_CASES}")
         return
-    known = {(problem.key, problem.text) for problem in problems}
     for case in variations(matrix):
-        for problem in _check(apply(base, case), case):
-            if (problem.key, problem.text) not in known:
-                known.add((problem.key, problem.text))
-                yield problem
+        yield from (problem for problem in _check(apply(base, case), case) if problem not in problems)
 
 
-def _check(settings: dict[str, Any], case: Variation) -> Iterator[Problem]:
+def _check(settings: dict[str, Any], case: Variation, shapes: bool = True) -> Iterator[Problem]:
     try:
         scenario = Scenario.model_validate(settings)
     except ValidationError as error:
@@ -84,7 +87,7 @@ def _check(settings: dict[str, Any], case: Variation) -> Iterator[Problem]:
             key, text = explain(details, settings)
             yield Problem(_place(key, case), text)
         return
-    for refusal in refusals(scenario):
+    for refusal in refusals(scenario) if shapes else []:
         yield Problem(_place(refusal.path, case), refusal.reason)
 
 
@@ -94,15 +97,10 @@ def _place(key: Key, case: Variation) -> Key:
         parts = tuple(dotted.split("."))
         if key[: len(parts)] == parts:
             return (*place, *key[len(parts) :])
+        if key[-1:] == ("kind",) and len(key) > 1 and key[:-1] == parts[: len(key) - 1]:
+            return place
     return key
 
 
 def _dotted(key: Key) -> str:
     return ".".join(map(str, key)) or "the file"
-
-
-def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
-
-
-__all__ = ["ErrorDetails", "Mistake", "load", "loads"]

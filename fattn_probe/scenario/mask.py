@@ -87,7 +87,7 @@ class MaskedRows(Spec):
 
 
 class Random(Spec):
-    """Uniform in [-scale, scale] with blocks of 64 queries x 128 KV rows of -inf or 0 anywhere: test-backend-ops' mask."""
+    """test-backend-ops' mask: uniform in [-scale, scale], with blocks of 64 queries x 128 KV rows of -inf or 0."""
 
     kind: Literal["random"]
     scale: Positive = 1.0
@@ -124,7 +124,9 @@ Mask = Annotated[
     NoMask | Causal | SlidingWindow | Sequences | Blocks | MaskedTiles | MaskedRows | Random | Alibi | Sparse | Sum,
     Field(discriminator="kind"),
 ]
-AnyMask = NoMask | Causal | SlidingWindow | Sequences | Blocks | MaskedTiles | MaskedRows | Random | Alibi | Sparse | Sum
+AnyMask = (
+    NoMask | Causal | SlidingWindow | Sequences | Blocks | MaskedTiles | MaskedRows | Random | Alibi | Sparse | Sum
+)
 Sum.model_rebuild()
 
 
@@ -151,18 +153,20 @@ def max_finite(mask: AnyMask, shape: MaskShape) -> int:
     """An upper bound of the finite entries in a row, which `n_kv_max` must not be below."""
     match mask:
         case SlidingWindow():
-            return min(mask.window, shape.n_kv)
+            bound = mask.window
         case Causal():
-            return min(_past(mask, shape) + shape.n_q, shape.n_kv)
+            bound = _past(mask, shape) + shape.n_q
         case Sequences():
-            return -(-shape.n_kv // mask.count)
+            bound = -(-shape.n_kv // mask.count)
         case MaskedTiles():
-            return max(0, shape.n_kv - mask.leading - mask.trailing)
+            bound = max(0, shape.n_kv - mask.leading - mask.trailing)
         case Sparse():
-            return mask.finite or shape.n_kv_max
+            bound = mask.finite or shape.n_kv_max
         case Sum():
-            return min(max_finite(part, shape) for part in mask.of)
-    return shape.n_kv
+            bound = min(max_finite(part, shape) for part in mask.of)
+        case _:
+            bound = shape.n_kv
+    return min(bound, shape.n_kv)
 
 
 def _past(mask: _Past, shape: MaskShape) -> int:

@@ -19,7 +19,7 @@ class Variation:
 
 
 def variations(matrix: dict[str, Any]) -> list[Variation]:
-    """All cases of a `matrix:` mapping: the product of its lists, then those of `include`; one empty case without any."""
+    """All cases of a `matrix:` mapping: the product of its lists, then those of `include`."""
     keys = [key for key in matrix if key != "include"]
     include = matrix.get("include", [])
     made = [
@@ -61,10 +61,11 @@ def apply(base: dict[str, Any], variation: Variation) -> dict[str, Any]:
 
 def names(stem: str, cases: list[Variation]) -> list[str]:
     """A name for each case: the stem and what varies, stable, unique, fit for file names and shells."""
-    short = _short_keys({key for case in cases for key in case.values})
+    keys = _short_keys({key for case in cases for key in case.values})
+    texts = {key: _texts([case.values[key] for case in cases if key in case.values]) for key in keys}
     made: list[str] = []
     for case in cases:
-        parts = [stem, *(f"{short[key]}={_text(value)}" for key, value in case.values.items())]
+        parts = [stem, *(f"{keys[key]}={texts[key][repr(value)]}" for key, value in case.values.items())]
         name = plain = re.sub(r"[^A-Za-z0-9._=+-]+", "_", "-".join(parts))
         again = 1
         while name in made:
@@ -79,7 +80,17 @@ def _short_keys(keys: set[str]) -> dict[str, str]:
     return {key: key.rpartition(".")[2] if last.count(key.rpartition(".")[2]) == 1 else key for key in keys}
 
 
-def _text(value: Any) -> str:
+def _texts(values: list[object]) -> dict[str, str]:
+    """What stands for each value in names, by its repr: a mapping's kind alone, where that tells it from the others."""
+    different = {repr(value): value for value in values}
+    kinds = [value["kind"] for value in different.values() if isinstance(value, dict) and "kind" in value]
+    return {
+        key: str(value["kind"]) if isinstance(value, dict) and kinds.count(value.get("kind")) == 1 else _text(value)
+        for key, value in different.items()
+    }
+
+
+def _text(value: object) -> str:
     if isinstance(value, dict):
         rest = [f"{key}{_text(inner)}" for key, inner in value.items() if key != "kind"]
         return "+".join([str(value["kind"])] * ("kind" in value) + rest)

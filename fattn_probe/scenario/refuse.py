@@ -1,4 +1,4 @@
-"""Why ggml, or the op, would refuse a scenario's shapes: ggml_flash_attn_ext's assertions and its kernels' conditions."""
+"""Why ggml, or the op, would refuse a scenario: the assertions of ggml_flash_attn_ext and of the code that runs it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from .data import FarBelowZero
 from .ggml_types import block_size
 from .layout import View, ViewOfK
 from .mask import AnyMask, MaskShape, NoMask, Sparse, Sum, max_finite
-from .schema import Op
+from .schema import Scenario
 
 MAX_BYTES = 2**40
 
@@ -20,12 +20,12 @@ class Refusal:
     reason: str
 
 
-def refusals(op: Op) -> list[Refusal]:
+def refusals(op: Scenario) -> list[Refusal]:
     """All reasons to refuse an op, none if it is good."""
     return [refusal for check in _CHECKS for refusal in check(op)]
 
 
-def _heads(op: Op) -> Iterator[Refusal]:
+def _heads(op: Scenario) -> Iterator[Refusal]:
     n_head_kv = op.n_head_kv or op.n_head
     if op.n_head % n_head_kv:
         fits = ", ".join(str(n) for n in range(1, op.n_head + 1) if op.n_head % n == 0)
@@ -36,7 +36,7 @@ def _heads(op: Op) -> Iterator[Refusal]:
         )
 
 
-def _rows(op: Op) -> Iterator[Refusal]:
+def _rows(op: Scenario) -> Iterator[Refusal]:
     """Rows of quantised tensors are whole blocks."""
     for key, type_, size in (("hsk", op.type_K, op.hsk), ("hsv", op.type_V or op.type_K, op.hsv or op.hsk)):
         block = block_size(type_)
@@ -56,7 +56,7 @@ def _rows(op: Op) -> Iterator[Refusal]:
             )
 
 
-def _views(op: Op) -> Iterator[Refusal]:
+def _views(op: Scenario) -> Iterator[Refusal]:
     n_head_kv = op.n_head_kv or op.n_head
     sizes = {"Q": (op.n_q, op.n_head), "K": (op.n_kv, n_head_kv), "V": (op.n_kv, n_head_kv)}
     for name, (rows, heads) in sizes.items():
@@ -64,7 +64,9 @@ def _views(op: Op) -> Iterator[Refusal]:
         if not isinstance(view, View):
             continue
         if sorted(view.permute) != [0, 1, 2, 3]:
-            yield Refusal(("layout", name, "permute"), f"{view.permute} is no permutation, allowed: each of 0 to 3 once")
+            yield Refusal(
+                ("layout", name, "permute"), f"{view.permute} is no permutation, allowed: each of 0 to 3 once"
+            )
         elif view.permute[0] != 0:
             yield Refusal(
                 ("layout", name, "permute"),
@@ -84,7 +86,7 @@ def _views(op: Op) -> Iterator[Refusal]:
             )
 
 
-def _v_of_k(op: Op) -> Iterator[Refusal]:
+def _v_of_k(op: Scenario) -> Iterator[Refusal]:
     if not isinstance(op.layout.V, ViewOfK):
         return
     if op.type_V not in (None, op.type_K):
@@ -93,10 +95,12 @@ def _v_of_k(op: Op) -> Iterator[Refusal]:
         yield Refusal(("hsv",), f"{op.hsv}, but V is a view of K's rows of {op.hsk}, allowed: at most {op.hsk}")
 
 
-def _mask(op: Op) -> Iterator[Refusal]:
+def _mask(op: Scenario) -> Iterator[Refusal]:
     if isinstance(op.mask, NoMask):
         if op.max_bias > 0:
-            yield Refusal(("max_bias",), f"{op.max_bias:g} without a mask (ggml asserts one), allowed: 0, or set `mask`")
+            yield Refusal(
+                ("max_bias",), f"{op.max_bias:g} without a mask (ggml asserts one), allowed: 0, or set `mask`"
+            )
         if op.n_kv_max > 0:
             yield Refusal(("n_kv_max",), f"{op.n_kv_max} bounds the entries of a mask, allowed: 0, or set `mask`")
         return
@@ -112,25 +116,28 @@ def _mask(op: Op) -> Iterator[Refusal]:
         )
 
 
-def _sparse(op: Op, mask: AnyMask, path: tuple[str, ...]) -> Iterator[Refusal]:
+def _sparse(op: Scenario, mask: AnyMask, path: tuple[str, ...]) -> Iterator[Refusal]:
     if isinstance(mask, Sum):
         for number, part in enumerate(mask.of):
             yield from _sparse(op, part, (*path, "of", str(number)))
     elif isinstance(mask, Sparse) and mask.finite is None and op.n_kv_max == 0:
         yield Refusal((*path, "finite"), "missing, and n_kv_max is 0, allowed: a number, or set n_kv_max")
     elif isinstance(mask, Sparse) and (mask.finite or 0) > op.n_kv:
-        yield Refusal((*path, "finite"), f"{mask.finite} is more than the {op.n_kv} KV rows, allowed: at most {op.n_kv}")
-
-
-def _sequences(op: Op) -> Iterator[Refusal]:
-    if op.mask.kind == "sequences" and op.mask.count > min(op.n_q, op.n_kv):
-        most = min(op.n_q, op.n_kv)
         yield Refusal(
-            ("mask", "count"), f"{op.mask.count} sequences of {op.n_q} queries and {op.n_kv} KV rows, allowed: 1 to {most}"
+            (*path, "finite"), f"{mask.finite} is more than the {op.n_kv} KV rows, allowed: at most {op.n_kv}"
         )
 
 
-def _logits(op: Op) -> Iterator[Refusal]:
+def _sequences(op: Scenario) -> Iterator[Refusal]:
+    if op.mask.kind == "sequences" and op.mask.count > min(op.n_q, op.n_kv):
+        most = min(op.n_q, op.n_kv)
+        yield Refusal(
+            ("mask", "count"),
+            f"{op.mask.count} sequences of {op.n_q} queries and {op.n_kv} KV rows, allowed: 1 to {most}",
+        )
+
+
+def _logits(op: Scenario) -> Iterator[Refusal]:
     far = [name for name in ("Q", "K") if isinstance(getattr(op.data, name), FarBelowZero)]
     if len(far) == 1:
         other = "K" if far == ["Q"] else "Q"
@@ -141,13 +148,13 @@ def _logits(op: Op) -> Iterator[Refusal]:
         )
 
 
-def _size(op: Op) -> Iterator[Refusal]:
+def _size(op: Scenario) -> Iterator[Refusal]:
     biggest = 4 * op.n_seq * max(op.n_kv, op.n_q) * op.n_head * max(op.hsk, op.hsv or 0)
     if biggest > MAX_BYTES:
         yield Refusal(("n_kv",), f"the operands take {biggest / 2**40:.1f} TiB, allowed: up to 1 TiB each")
 
 
-_CHECKS: tuple[Callable[[Op], Iterator[Refusal]], ...] = (
+_CHECKS: tuple[Callable[[Scenario], Iterator[Refusal]], ...] = (
     _heads,
     _rows,
     _views,

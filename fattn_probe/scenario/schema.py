@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from .data import Data, Seed
 from .ggml_types import TypeName
@@ -12,6 +12,9 @@ from .spec import Spec
 
 Size = Annotated[int, Field(ge=1, lt=2**31)]
 Index = Annotated[int, Field(ge=0)]
+ONE_LINE = r"^[^\n]+$"
+FACT_NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
+DEVICE = r"^(sim:[a-z0-9][a-z0-9_-]*|gpu(:\d+)?|cpu)$"
 Fact = bool | int | float | str | list[int] | list[float] | list[str]
 
 
@@ -43,9 +46,22 @@ class Inspect(Spec):
     trace: Trace = Trace()
 
 
-class Op(Spec):
-    """One FLASH_ATTN_EXT op with its inputs."""
+class Matrix(Spec):
+    """Variations: the product of the lists under dotted keys (`n_kv`, `data.V.mean`), and the cases of `include`."""
 
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Annotated[list[Any], Field(min_length=1)]]
+    include: list[Annotated[dict[str, Any], Field(min_length=1)]] = Field(default=[])
+    """Explicit cases, each a mapping of dotted keys to values."""
+
+
+class Scenario(Spec):
+    """A scenario file: one FLASH_ATTN_EXT op, its inputs, what to expect of it, and variations."""
+
+    version: Literal[1]
+    """Version of this schema."""
+    about: str = Field(min_length=1, max_length=200, pattern=ONE_LINE)
+    """One line: what the scenario is there to show."""
     hsk: Size
     """Head size of Q and K (DKQ)."""
     hsv: Size | None = None
@@ -67,45 +83,33 @@ class Op(Spec):
     scale: float | None = Field(default=None, gt=0)
     """Factor on Q.K; default: 1/sqrt(hsk)."""
     max_bias: float = Field(default=0.0, ge=0)
-    """ALiBi's max_bias; 0 switches it off."""
+    """ALiBi's max_bias; 0 is off."""
     logit_softcap: float = Field(default=0.0, ge=0)
-    """Logits become softcap * tanh(logit / softcap); 0 switches it off."""
+    """Logits become softcap * tanh(logit / softcap); 0 is off."""
     prec: Literal["default", "f32"] = "f32"
     """Precision asked for; llama.cpp asks for f32 on every attention op."""
     n_kv_max: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Bound of the finite mask entries in a row: lets kernels gather them (op param, new in 2026); 0 switches it off."""
+    """Bound of the finite mask entries in a row, lets kernels gather them (op param, new in 2026); 0 is off."""
     sinks: bool = False
     """Whether the op gets attention sinks."""
     mask: Mask = NoMask()
+    """The mask."""
     layout: Layout = Layout()
+    """Where the operands lie in memory."""
     data: Data = Data()
+    """What the operands hold."""
     seed: Seed = 0
     """Seed of all random inputs."""
-
-
-class Matrix(Spec):
-    """Variations: the product of the lists under dotted keys (`n_kv`, `data.V.mean`), and the cases of `include`."""
-
-    model_config = {"extra": "allow"}
-    __pydantic_extra__: dict[str, Annotated[list[Any], Field(min_length=1)]]
-    include: list[Annotated[dict[str, Any], Field(min_length=1)]] = []
-    """Explicit cases, each a mapping of dotted keys to values."""
-
-
-class Scenario(Op):
-    """A scenario file."""
-
-    version: Literal[1]
-    """Version of this schema."""
-    about: str = Field(min_length=1, max_length=200, pattern=r"^[^\n]+$")
-    """One line: what the scenario is there to show."""
     tolerance: Tolerance = Tolerance()
+    """What `compare` accepts."""
     inspect: Inspect = Inspect()
-    expect: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")], Fact] = {}
+    """What `inspect` looks at."""
+    expect: dict[Annotated[str, Field(pattern=FACT_NAME)], Fact] = Field(default={})
     """Facts that must hold, by the source's own variable names, such as `ntiles_dst: 2`."""
-    device: str = Field(default="sim:h200", pattern=r"^(sim:[a-z0-9][a-z0-9_-]*|gpu(:\d+)?|cpu)$")
+    device: str = Field(default="sim:h200", pattern=DEVICE)
     """Where it runs unless told otherwise: `sim:NAME` (a simulated GPU), `gpu` or `cpu`."""
-    matrix: Matrix = Matrix()
+    matrix: Matrix = Field(default_factory=Matrix.model_construct)
+    """Variations of the file, each a case of its own."""
     _name: str = PrivateAttr("scenario")
 
     @property

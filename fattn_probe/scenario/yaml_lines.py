@@ -58,7 +58,7 @@ def parse(text: str) -> Document:
     return document
 
 
-def _value(loader: _Loader, node: yaml.Node, key: Key, document: Document) -> Any:
+def _value(loader: _Loader, node: yaml.Node, key: Key, document: Document) -> object:
     document.lines.setdefault(key, node.start_mark.line + 1)
     if len(document.lines) > MAX_NODES or len(key) > MAX_DEPTH:
         raise yaml.MarkedYAMLError(problem="too many or too deeply nested values", problem_mark=node.start_mark)
@@ -69,8 +69,8 @@ def _value(loader: _Loader, node: yaml.Node, key: Key, document: Document) -> An
     return _scalar(loader, node)
 
 
-def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: Document) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: Document) -> dict[str, object]:
+    made: dict[str, object] = {}
     for name_node, value_node in node.value:
         name = str(name_node.value)
         line = name_node.start_mark.line + 1
@@ -84,7 +84,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: Docume
     return made
 
 
-def _scalar(loader: _Loader, node: yaml.Node) -> Any:
+def _scalar(loader: _Loader, node: yaml.Node) -> object:
     """A scalar's value; a tag that safe YAML does not know raises yaml.YAMLError, a date stays text."""
     if node.tag == "tag:yaml.org,2002:timestamp":
         return node.value

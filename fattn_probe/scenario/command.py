@@ -1,0 +1,173 @@
+"""`fattn-probe scenario list|show|check|new|from-ops`: what each does, and how people see it."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import InputError
+from .cases import Case, expand
+from .from_ops import from_ops
+from .load import load
+from .matrix import variations
+from .schema import Scenario
+from .starter import STARTER
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A scenario file in a folder; `problem` is why it cannot be used, empty if it can."""
+
+    name: str
+    path: str
+    about: str
+    cases: int
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What checking a file found: its cases, or its mistakes as `path:line: key: ...`."""
+
+    path: str
+    cases: list[str]
+    problems: list[str]
+
+
+def list_scenarios(folder: Path) -> list[Listing]:
+    """The scenarios in a folder, by name; files with mistakes are listed with the first of them."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no folder of scenarios, allowed: a folder with *.yaml files")
+    return [_listing(path) for path in _files(folder)]
+
+
+def show(path: Path) -> list[Case]:
+    """The cases of a scenario file, fully resolved."""
+    return expand(load(path))
+
+
+def check(paths: Sequence[Path]) -> list[Check]:
+    """Check files, and all files of folders; the mistakes are in the result, not raised."""
+    files = [file for path in paths for file in (_files(path) if path.is_dir() else [path])]
+    return [_check(file) for file in files]
+
+
+def raise_problems(checks: Sequence[Check]) -> None:
+    """InputError with every mistake found, if there is one."""
+    problems = [problem for check in checks for problem in check.problems]
+    if problems:
+        raise InputError("\n".join(problems))
+
+
+def new(path: Path) -> Path:
+    """Write a commented file to start from; InputError if the file exists or cannot be written."""
+    path = path if path.suffix in (".yaml", ".yml") else path.with_name(path.name + ".yaml")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(STARTER)
+    except FileExistsError:
+        raise InputError(f"{path}: exists, allowed: a new file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot write: {error.strerror}") from None
+    return path
+
+
+def from_ops_yaml(text: str, *, separate_V: bool = False) -> str:
+    """A scenario file for a case of test-backend-ops, which `load` reads back as the same scenario."""
+    return to_yaml(from_ops(text, separate_V=separate_V))
+
+
+def to_yaml(scenario: Scenario) -> str:
+    """A scenario as the text of a file, with the keys that were given."""
+    settings = scenario.model_dump(mode="json", exclude_unset=True)
+    return yaml.safe_dump(settings, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
+
+
+def case_json(case: Case) -> dict[str, Any]:
+    """A case as plain data for `--json`."""
+    parts = ("mask", "layout", "data", "tolerance", "inspect")
+    plain = {field.name: getattr(case, field.name) for field in dataclasses.fields(case)}
+    plain |= {name: plain[name].model_dump(mode="json") for name in parts}
+    plain["tensors"] = {name: dataclasses.asdict(view) for name, view in case.tensors.items()}
+    plain["roots"] = {name: dataclasses.asdict(root) for name, root in case.roots.items()}
+    return plain | {"digest": case.digest, "flop": case.flop}
+
+
+def render_list(listings: Sequence[Listing]) -> RenderableType:
+    """A table of scenarios."""
+    table = Table("scenario", "cases", "about", box=None, pad_edge=False)
+    for listing in listings:
+        about = Text(listing.problem, "red") if listing.problem else Text(listing.about)
+        table.add_row(Text(listing.name, "bold"), Text(str(listing.cases)), about)
+    return table
+
+
+def render_show(cases: Sequence[Case]) -> RenderableType:
+    """What a scenario resolves to, case by case, with ne and nb as ggml has them."""
+    parts: list[RenderableType] = []
+    for case in cases:
+        parts += [Text(case.name, "bold"), Text(f"  {case.about}"), Text(f"  {_params(case)}"), _tensors(case), Text()]
+    return Group(*parts[:-1])
+
+
+def render_check(checks: Sequence[Check]) -> RenderableType:
+    """One line a good file, all mistakes of a bad one."""
+    lines = [
+        line
+        for check in checks
+        for line in (
+            [Text(problem, "red") for problem in check.problems]
+            or [Text(f"{check.path}: good, {len(check.cases)} case{'s' * (len(check.cases) != 1)}", "green")]
+        )
+    ]
+    return Group(*lines)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml"))
+
+
+def _listing(path: Path) -> Listing:
+    try:
+        scenario = load(path)
+    except InputError as error:
+        return Listing(path.stem, str(path), "", 0, str(error).splitlines()[0])
+    matrix = scenario.matrix.model_dump(exclude_unset=True)
+    return Listing(scenario.name, str(path), scenario.about, len(variations(matrix)))
+
+
+def _check(path: Path) -> Check:
+    try:
+        return Check(str(path), [case.name for case in expand(load(path))], [])
+    except InputError as error:
+        return Check(str(path), [], str(error).splitlines())
+
+
+def _params(case: Case) -> str:
+    named = [("scale", case.scale), ("max_bias", case.max_bias), ("logit_softcap", case.logit_softcap)]
+    params = " ".join(f"{name}={value:g}" for name, value in named)
+    counts = f"prec={case.prec} n_kv_max={case.n_kv_max} seed={case.seed}"
+    return (
+        f"{params} {counts} mask={case.mask.kind} device={case.device} digest={case.digest} {case.flop / 1e9:.3g} GFLOP"
+    )
+
+
+def _tensors(case: Case) -> Table:
+    table = Table("  tensor", "type", "ne", "nb", "offset", "in", "data", box=None, pad_edge=False)
+    for name, view in case.tensors.items():
+        root = case.roots[view.root]
+        data = case.mask.kind if name == "mask" else getattr(case.data, name).kind
+        place = "" if root.ne == view.ne else f"{root.name} {_ne(root.ne)}"
+        row = (f"  {name}", view.type, _ne(view.ne), _ne(view.nb), str(view.offset), place, data)
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _ne(ne: Sequence[int]) -> str:
+    return "{" + ", ".join(map(str, ne)) + "}"

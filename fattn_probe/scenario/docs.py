@@ -1,0 +1,150 @@
+"""docs/scenario.schema.json and docs/scenario.md, from the schema: `python -m fattn_probe.scenario.docs docs`."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .schema import Scenario
+from .starter import STARTER
+
+INTRO = """\
+# Scenario files
+
+A scenario is one YAML file: one `FLASH_ATTN_EXT` op with its inputs, and what to expect of it. With a `matrix:` one
+file makes many cases. `fattn-probe scenario list` shows those that come along, `scenario show FILE` what a file
+resolves to, `scenario check FILE...` its mistakes, `scenario new FILE` writes one to start from, and
+`scenario from-ops 'FLASH_ATTN_EXT(hsk=64,...)'` turns a case of `test-backend-ops` into one.
+
+This page and `scenario.schema.json` are written from the schema in `fattn_probe/scenario/`. Editors use the latter with
+`# yaml-language-server: $schema=PATH/scenario.schema.json` on the first line of a file. Dimensions are in ggml's order,
+innermost first:
+
+| operand | ne |
+| --- | --- |
+| Q | {hsk, n_q, n_head, n_seq}, f32 |
+| K | {hsk, n_kv, n_head_kv, n_seq} |
+| V | {hsv, n_kv, n_head_kv, n_seq} |
+| mask | {n_kv, n_q (padded), 1, n_seq or 1}, f16 |
+| sinks | {n_head, 1, 1, 1}, f32 |
+| dst | {hsv, n_head, n_q, n_seq}, f32 |
+
+A wrong file is refused before anything is built, all its mistakes together, each as
+`file:line: key: what was found, what is allowed; did you mean ...?`, with exit code 2. So are shapes that ggml or the
+op would refuse.
+
+The same file gives the same bytes on every machine. Values hang on shapes, data and seeds, and not on the layout: the
+same op in another layout reads the same numbers. What lies outside a view is the layout's `outside`.
+
+"""
+
+MATRIX = """\
+Keys are dotted paths of the file (`n_kv`, `data.V.mean`, `mask`), values are lists; the cases are all combinations,
+then those of `include`. A key replaces what the file says outside the matrix, which must be complete by itself. Cases
+are named after the file and what varies: `biased-v-n_kv=4096-mean=1`.
+
+```yaml
+matrix:
+  n_kv: [256, 512]
+  type_K: [f16, q8_0]
+  include:
+    - {n_q: 1, n_kv: 4096, data.V.mean: 1}
+```
+
+"""
+
+
+def schema_json() -> str:
+    """The JSON Schema of a scenario file."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Scenario.model_json_schema()}
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def reference() -> str:
+    """The page on scenario files, in Markdown."""
+    schema = Scenario.model_json_schema()
+    parts = [INTRO, "## Keys of a file\n\n", _table(schema)]
+    for title, definitions in _sections(schema):
+        parts.append(f"## {title}\n\n")
+        for name in definitions:
+            parts.append(_definition(schema["$defs"][name], alone=len(definitions) == 1))
+    parts.append(f"## A file to start from\n\n```yaml\n{STARTER}```\n")
+    return "".join(parts)
+
+
+def write(folder: Path) -> None:
+    """Write both files into a folder."""
+    (folder / "scenario.schema.json").write_text(schema_json(), encoding="utf-8")
+    (folder / "scenario.md").write_text(reference(), encoding="utf-8")
+
+
+def _sections(schema: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Titles and names of definitions, in the order of the page."""
+    definitions = schema["$defs"]
+    unions = {
+        "`mask`": schema["properties"]["mask"],
+        "`layout.Q`, `layout.K`, `layout.V`": definitions["Layout"]["properties"]["V"],
+        "`layout.mask`": {"oneOf": [{"$ref": "/MaskLayout"}]},
+        "`data.Q`, `data.K`, `data.V`, `data.sinks`": definitions["Data"]["properties"]["Q"],
+        "`tolerance`": {"oneOf": [{"$ref": "/Tolerance"}]},
+        "`inspect.trace`": {"oneOf": [{"$ref": "/Trace"}]},
+        "`matrix`": {"oneOf": [{"$ref": "/Matrix"}]},
+    }
+    for title, union in unions.items():
+        yield title, [option["$ref"].rpartition("/")[2] for option in union["oneOf"]]
+
+
+def _definition(schema: dict[str, Any], alone: bool) -> str:
+    kind = schema["properties"].get("kind", {}).get("const")
+    if schema["title"] == "Matrix":
+        return _sentence(schema) + "\n\n" + MATRIX
+    head = "" if alone or not kind else f"### `kind: {kind}`\n\n"
+    return head + _sentence(schema) + "\n\n" + _table(schema)
+
+
+def _table(schema: dict[str, Any]) -> str:
+    rows = [
+        f"| `{key}` | {_type(value)} | {_default(schema, key, value)} | {_sentence(value)} |"
+        for key, value in schema["properties"].items()
+        if key != "kind"
+    ]
+    return "\n".join(["| key | value | default | |", "| --- | --- | --- | --- |", *rows]) + "\n\n" if rows else ""
+
+
+def _sentence(schema: dict[str, Any]) -> str:
+    return " ".join(schema.get("description", "").split())
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return ", ".join(f"`{name}`" for name in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "anyOf" in schema:
+        return _type(next(option for option in schema["anyOf"] if option.get("type") != "null"))
+    if "oneOf" in schema:
+        return ", ".join(f"`{kind}`" for kind in schema["discriminator"]["mapping"])
+    if schema.get("type") == "array":
+        return "list"
+    names = {"integer": "whole number", "number": "number", "boolean": "`true`, `false`", "string": "text"}
+    return names.get(schema.get("type", ""), "mapping") + _bounds(schema)
+
+
+def _bounds(schema: dict[str, Any]) -> str:
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}
+    bounds = [f"{sign} {schema[key]:g}" for key, sign in signs.items() if key in schema]
+    return f" {', '.join(bounds)}" if bounds else ""
+
+
+def _default(schema: dict[str, Any], key: str, value: dict[str, Any]) -> str:
+    if key in schema.get("required", []):
+        return "required"
+    default = value.get("default")
+    if default is None or isinstance(default, dict):
+        return f"`{default['kind']}`" if default and "kind" in default else ""
+    return f"`{json.dumps(default)}`"
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

@@ -1,0 +1,210 @@
+"""From the name that test-backend-ops gives a FLASH_ATTN_EXT case to a scenario of the same op."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InputError
+from .cases import default_scale
+from .explain import nearest
+from .ggml_types import TYPE_NAMES, block_size
+from .refuse import refusals
+from .schema import Scenario
+
+# test_flash_attn_ext::vars(): until April 2026 one type_KV; then type_K, type_V, kv_view, v_is_view_of_k and n_kv_max.
+COMMON = ["hsk", "hsv", "nh", "nr23", "kv", "nb", "mask", "sinks", "max_bias", "logit_softcap", "prec", "permute"]
+OLD = [*COMMON, "type_KV"]
+NEW = [*COMMON, "type_K", "type_V", "kv_view", "v_is_view_of_k", "n_kv_max"]
+NAME = re.compile(r"FLASH_ATTN_EXT\((?P<vars>[^()]*)\)")
+ASSIGNMENT = re.compile(r"\s*(?P<key>[^=,\[\]]+?)\s*=\s*(?P<value>\[[^\]]*\]|[^,]*)\s*(?:,|$)")
+
+
+@dataclass(frozen=True)
+class OpsCase:
+    """test_flash_attn_ext's parameters, under its own names; the old spelling's are translated."""
+
+    hsk: int
+    hsv: int
+    nh: int
+    nr23: list[int]
+    kv: int
+    nb: int
+    mask: bool
+    sinks: bool
+    max_bias: float
+    logit_softcap: float
+    prec: str
+    permute: list[int]
+    type_K: str
+    type_V: str
+    kv_view: bool
+    v_is_view_of_k: bool
+    n_kv_max: int
+
+
+def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
+    """The scenario of a case such as `FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,...)`; InputError names what is wrong with it.
+
+    K and V lie, permuted or not, in an allocation twice as large in memory's dimension 1, and sizes are padded to
+    whole blocks, as test_flash_attn_ext::build_graph does. The old spelling does not say whether V is a view of K: for
+    576/512 it became one between releases 0.2.8 and 0.2.12 of xllamacpp; `separate_V` asks for the older form.
+    Values come from the same distributions, not the same generator: upstream's is not seeded.
+    """
+    case = parse_ops(text, separate_V=separate_V)
+    settings = _settings(case, text)
+    scenario = Scenario.model_validate(settings)
+    problems = refusals(scenario)
+    if problems:
+        raise InputError("\n".join(f"FLASH_ATTN_EXT(...): {'.'.join(p.path)}: {p.reason}" for p in problems))
+    return scenario.named("ops")
+
+
+def parse_ops(text: str, *, separate_V: bool = False) -> OpsCase:
+    """The parameters in a case's name, all mistakes reported together."""
+    match = NAME.search(text)
+    if not match:
+        raise InputError(f"{text.strip()!r} is no case of test-backend-ops, allowed: FLASH_ATTN_EXT(hsk=64,hsv=64,...)")
+    pairs = [(m["key"], m["value"]) for m in ASSIGNMENT.finditer(match["vars"])]
+    given = dict(pairs)
+    expected = OLD if "type_KV" in given else NEW
+    problems = list(_mistakes(pairs, expected))
+    if problems:
+        raise InputError("\n".join(f"FLASH_ATTN_EXT(...): {problem}" for problem in problems))
+    values = {key: _PARSE[key](value) for key, value in given.items()}
+    if "type_KV" in values:
+        values["type_K"] = values["type_V"] = values.pop("type_KV")
+        is_view = (values["hsk"], values["hsv"]) == (576, 512) and not separate_V
+        values |= {"kv_view": True, "v_is_view_of_k": is_view, "n_kv_max": 0}
+    return OpsCase(**values)
+
+
+def _mistakes(pairs: list[tuple[str, str]], expected: list[str]) -> Iterator[str]:
+    given = [key for key, _ in pairs]
+    for key, value in pairs:
+        if key not in expected:
+            yield f"{key}: unknown key, allowed: {', '.join(expected)}" + nearest(key, expected)
+        elif given.count(key) > 1:
+            yield f"{key}: given twice, allowed: once"
+        else:
+            try:
+                _PARSE[key](value)
+            except ValueError as error:
+                yield f"{key}: found {value!r}, allowed: {error}"
+    for key in expected:
+        if key not in given:
+            yield f"{key}: missing"
+
+
+def _settings(case: OpsCase, text: str) -> dict[str, Any]:
+    hsk, hsv = _padded(case.hsk, case.type_K), _padded(case.hsv, case.type_V)
+    Q = _layout(case.permute, case.nh * case.nr23[0], case.nb, view=False)
+    K = _layout(case.permute, case.nh, case.kv, view=case.kv_view)
+    V: dict[str, Any] | None = {"kind": "view_of_K"} if case.v_is_view_of_k else K
+    layout = {name: value for name, value in (("Q", Q), ("K", K), ("V", V)) if value is not None}
+    return {
+        "version": 1,
+        "about": f"test-backend-ops {_vars(text)}",
+        "hsk": hsk,
+        "hsv": hsv,
+        "n_head": case.nh * case.nr23[0],
+        "n_head_kv": case.nh,
+        "n_q": case.nb,
+        "n_kv": case.kv,
+        "n_seq": case.nr23[1],
+        "type_K": case.type_K,
+        "type_V": case.type_V,
+        **({"scale": default_scale(case.hsk)} if hsk != case.hsk else {}),
+        "max_bias": case.max_bias,
+        "logit_softcap": case.logit_softcap,
+        "prec": case.prec,
+        "n_kv_max": case.n_kv_max,
+        "sinks": case.sinks,
+        "mask": {"kind": ("sparse" if case.n_kv_max else "random") if case.mask else "none"},
+        **({"layout": layout} if layout else {}),
+    }
+
+
+def _vars(text: str) -> str:
+    """The case's own spelling, in the 200 characters that `about` may have."""
+    match = NAME.search(text)
+    assert match is not None
+    short = match["vars"].replace("0.000000", "0").replace(" ", "")
+    return short if len(short) <= 180 else short[:177] + "..."
+
+
+def _padded(size: int, type_: str) -> int:
+    block = block_size(type_)
+    return -(-size // block) * block
+
+
+def _layout(permute: list[int], heads: int, rows: int, *, view: bool) -> dict[str, Any] | None:
+    """create_permuted: with `view`, dimension 1 of memory (rows, or heads if they lie there) is twice as large."""
+    if permute == [0, 1, 2, 3] and not view:
+        return None
+    layout: dict[str, Any] = {"kind": "view", "permute": permute}
+    if view:
+        layout |= {"rows": 2 * rows} if permute[1] == 1 else {"heads": 2 * heads}
+    return layout
+
+
+def _integer(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise ValueError(f"a whole number of at least {least}")
+        return int(text)
+
+    return parse
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("0 or 1")
+    return text == "1"
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ValueError("a number of at least 0")
+    return value
+
+
+def _type(text: str) -> str:
+    if text not in TYPE_NAMES:
+        raise ValueError(", ".join(TYPE_NAMES) + nearest(text, list(TYPE_NAMES)))
+    return text
+
+
+def _precision(text: str) -> str:
+    if text not in ("f32", "def"):
+        raise ValueError("f32 or def")
+    return "f32" if text == "f32" else "default"
+
+
+def _pair(text: str) -> list[int]:
+    if not re.fullmatch(r"\[[1-9]\d*,\s*[1-9]\d*\]", text):
+        raise ValueError("two whole numbers, such as [4,1]")
+    return [int(number) for number in text[1:-1].split(",")]
+
+
+def _permutation(text: str) -> list[int]:
+    numbers = [int(digit) for digit in re.findall(r"\d+", text)]
+    if numbers not in ([0, 1, 2, 3], [0, 2, 1, 3]):
+        raise ValueError("[0,1,2,3] or [0,2,1,3]")
+    return numbers
+
+
+_PARSE: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("hsk", "hsv", "nh", "kv", "nb"), _integer(1)),
+    **dict.fromkeys(("mask", "sinks", "kv_view", "v_is_view_of_k"), _flag),
+    **dict.fromkeys(("max_bias", "logit_softcap"), _number),
+    **dict.fromkeys(("type_K", "type_V", "type_KV"), _type),
+    "nr23": _pair,
+    "prec": _precision,
+    "permute": _permutation,
+    "n_kv_max": _integer(0),
+}
