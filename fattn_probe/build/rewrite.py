@@ -27,6 +27,7 @@ class Note:
 class Rewritten:
     """A file's C++17 text, the kernels that it defines, and the PTX (mnemonic, line) that the simulator lacks."""
 
+    path: str
     text: str
     kernels: tuple[KernelInfo, ...]
     unknown_ptx: tuple[tuple[str, int], ...]
@@ -78,4 +79,4 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str]) -> Rewritten:
     unknown_ptx = rewrite_asm(draft, known_ptx)
     kernels = rewrite_kernels(draft)
     rewrite_launches(draft)
-    return Rewritten("".join(draft.out), kernels, unknown_ptx, _notes(draft.tokens))
+    return Rewritten(path, "".join(draft.out), kernels, unknown_ptx, _notes(draft.tokens))

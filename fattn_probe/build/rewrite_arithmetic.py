@@ -12,16 +12,15 @@ FUNCTIONS = {name: f"simt::{name.lstrip('_')}" for name in APPROXIMATED.split()}
 
 def _is_literal(draft: Draft, index: int) -> bool:
     """Whether a token is an integer literal."""
-    word = draft.words[index].lower()
-    return draft.kinds[index] == "number" and (word.startswith(("0x", "0b")) or not set(word) & set(".epf"))
+    word = draft.word(index).lower()
+    return word[:1].isdigit() and (word.startswith(("0x", "0b")) or not set(word) & set(".epf"))
 
 
 def _is_integer_constant(draft: Draft, division: int) -> bool:
     """Whether both sides of a division are `sizeof` or an integer literal."""
     left, right = division - 1, division + 1
-    mate = draft.mates[left]
-    is_size = draft.words[left] == ")" and mate > 0 and draft.words[mate - 1] == "sizeof"
-    return (is_size or _is_literal(draft, left)) and (draft.words[right] == "sizeof" or _is_literal(draft, right))
+    is_size = draft.word(left) == ")" and draft.word(draft.mates[left] - 1) == "sizeof"
+    return (is_size or _is_literal(draft, left)) and (draft.word(right) == "sizeof" or _is_literal(draft, right))
 
 
 def rewrite_divisions(draft: Draft, device: Spans) -> None:
@@ -42,6 +41,6 @@ def rewrite_functions(draft: Draft, device: Spans) -> None:
     """Turn calls of the functions that the GPU approximates into calls of the simulator's."""
     for name, replacement in FUNCTIONS.items():
         for index in draft.where.get(name, ()):
-            is_call = draft.words[index + 1 : index + 2] == ["("]
-            if is_call and index in device and draft.words[index - 1] not in (".", "->", "::"):
+            is_call = draft.word(index + 1) == "(" and draft.word(index - 1) not in (".", "->", "::")
+            if is_call and index in device:
                 draft.replace(index, replacement)

@@ -13,17 +13,16 @@ ESCAPES = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\"}
 
 @dataclass(frozen=True)
 class Statement:
-    """An `asm` statement, as indices of code tokens.
+    """An `asm` statement, as indices of code tokens: its keyword, its brackets, and those that open its operands.
 
-    `operands` are the opening brackets of the operands' expressions, outputs first; `clobbers` is the colon in front
-    of the clobber list, or `stop`, the closing bracket of the statement.
+    The operands are the outputs and then the inputs, as PTX counts them.
     """
 
     start: int
+    opener: int
     stop: int
     text: str
     operands: tuple[int, ...]
-    clobbers: int
 
 
 def _literal(word: str) -> str:
@@ -42,23 +41,21 @@ def _colons(word: str) -> int:
 def parse_asm(draft: Draft, start: int) -> Statement | None:
     """The `asm` statement at a keyword, or None if what follows is none."""
     opener = start + 1
-    while draft.words[opener] in QUALIFIERS:
+    while draft.word(opener) in QUALIFIERS:
         opener += 1
-    stop = draft.mates[opener]
-    if draft.words[opener] != "(" or stop == UNMATCHED:
+    if draft.word(opener) != "(" or draft.mates[opener] == UNMATCHED:
         return None
-    text, operands, clobbers, section, index = "", [], stop, 0, opener + 1
+    stop = draft.mates[opener]
+    text, operands, section, index = "", [], 0, opener + 1
     while index < stop:
         word = draft.words[index]
         section += _colons(word)
-        if section > 2 and clobbers == stop:
-            clobbers = index
         if section == 0 and draft.kinds[index] == "string":
             text += _literal(word)
         if word == "(" and section in (1, 2):
             operands.append(index)
         index = max(index, draft.mates[index]) + 1
-    return Statement(start, stop, text, tuple(operands), clobbers)
+    return Statement(start, opener, stop, text, tuple(operands))
 
 
 def mnemonic(text: str) -> str:
@@ -83,10 +80,9 @@ def is_plain(statement: Statement) -> bool:
 def _call(draft: Draft, statement: Statement, function: str) -> None:
     """Write a call in the statement's place, each operand's expression where it stood."""
     last = [draft.mates[opener] for opener in statement.operands]
-    opener = next(index for index in range(statement.start, statement.stop) if draft.words[index] == "(")
     kept = {index for first, stop in zip(statement.operands, last, strict=True) for index in range(first, stop + 1)}
     for index in range(statement.start, statement.stop):
-        if index != opener and index not in kept:
+        if index != statement.opener and index not in kept:
             draft.replace(index, "")
     draft.replace(statement.start, function)
     for close, _ in pairwise(last):

@@ -29,7 +29,7 @@ def _header_start(draft: Draft, index: int) -> int:
             index = before
         elif draft.words[before] == ")" and mate > 0 and draft.words[mate - 1] in NOT_A_NAME:
             index = mate - 1
-        elif draft.words[before] == "]" and mate > 0 and draft.words[mate + 1] == "[":
+        elif draft.words[before] == "]" and mate > 0 and draft.word(mate + 1) == "[":
             index = mate
         else:
             break
@@ -61,11 +61,13 @@ def _body(draft: Draft, index: int) -> int | None:
 
 def _name(draft: Draft, index: int) -> int | None:
     """The name in front of a header's parameter list."""
-    while index < len(draft.words) and draft.words[index] not in (";", "{", "}", "="):
+    while index < len(draft.words) and draft.words[index] not in (";", "{", "}"):
+        if draft.words[index] == "=" and draft.words[index - 1] != "operator":
+            return None
         if draft.words[index] == "(":
             if draft.words[index - 1] not in NOT_A_NAME:
                 angles = draft.words[index - 1] == ">"
-                return draft.back_over_angles(index - 1) - 1 if angles else index - 1
+                return max(draft.back_over_angles(index - 1), 1) - 1 if angles else index - 1
             index = max(draft.mates[index], index)
         index += 1
     return None

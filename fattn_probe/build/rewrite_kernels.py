@@ -39,14 +39,20 @@ def _is_conditional(draft: Draft, start: int, stop: int) -> bool:
 
 def _bounds(draft: Draft, function: Function, stop: int) -> list[_Bounds]:
     indices = [index for index in draft.where.get("__launch_bounds__", ()) if function.start <= index < stop]
-    return [_Bounds(i, draft.mates[i + 1] + 1, _is_conditional(draft, i, stop)) for i in indices]
+    ends = [_bounds_end(draft, index) for index in indices]
+    return [_Bounds(i, end, _is_conditional(draft, i, stop)) for i, end in zip(indices, ends, strict=True) if end > i]
 
 
 def _strip(draft: Draft) -> None:
     """Take every `__launch_bounds__(...)` out of the text."""
     for index in draft.where.get("__launch_bounds__", ()):
-        if draft.mates[index + 1] != UNMATCHED:
-            draft.blank(index, draft.mates[index + 1] + 1)
+        draft.blank(index, _bounds_end(draft, index))
+
+
+def _bounds_end(draft: Draft, index: int) -> int:
+    """The token behind the brackets of the `__launch_bounds__` at `index`, or `index` if it has none."""
+    has_brackets = draft.word(index + 1) == "(" and draft.mates[index + 1] != UNMATCHED
+    return draft.mates[index + 1] + 1 if has_brackets else index
 
 
 def _has_own_line(draft: Draft, bound: _Bounds) -> bool:
@@ -89,16 +95,17 @@ def rewrite_kernels(draft: Draft) -> tuple[KernelInfo, ...]:
 
 
 def _callee(draft: Draft, bracket: int) -> int:
-    """The first token of the expression in front of a `<<<`."""
+    """The first token of the expression in front of a `<<<`: `f`, `f<int>`, `ns::f`, `p->f`, `(f)`, `f[i]`."""
     index = bracket - 1
-    while True:
+    while index > 0:
         if draft.words[index] == ">":
             index = draft.back_over_angles(index) - 1
-        elif draft.words[index] in (")", "]"):
-            index = draft.mates[index] - (1 if draft.is_name(draft.mates[index] - 1) else 0)
-        if draft.words[index - 1] not in ("::", ".", "->"):
-            return index
-        index -= 2 if draft.words[index - 1] != "::" or draft.is_name(index - 2) else 1
+        while draft.word(index) in (")", "]") and draft.mates[index] > 0:
+            index = draft.mates[index] - draft.is_name(draft.mates[index] - 1)
+        if draft.word(index - 1) not in ("::", ".", "->"):
+            break
+        index -= 2 if draft.is_name(index - 2) else 1
+    return max(index, 0)
 
 
 def _launch_end(draft: Draft, bracket: int) -> int | None:

@@ -16,7 +16,7 @@ class Declarator:
 
 
 def _skip_attributes(draft: Draft, index: int) -> int:
-    while draft.words[index] in ATTRIBUTES:
+    while draft.word(index) in ATTRIBUTES and draft.word(index + 1) == "(" and draft.mates[index + 1] > index:
         index = draft.mates[index + 1] + 1
     return index
 
@@ -25,15 +25,14 @@ def _declarators(draft: Draft, start: int) -> list[Declarator]:
     """The declarators of a declaration whose type starts at `start`."""
     found: list[Declarator] = []
     angles, name, index = 0, start, start
-    while draft.words[index] not in ("}", "="):
-        word = draft.words[index]
+    while (word := draft.word(index)) not in ("}", "=", ")", "]", ""):
         if word in ("[", "(", "{"):
             if draft.mates[index] == UNMATCHED:
                 return []
             index = draft.mates[index]
         elif word in ("<", ">"):
             angles += 1 if word == "<" else -1
-        elif word in (",", ";") and angles == 0:
+        elif word in (",", ";") and angles == 0 and name > start:
             found.append(Declarator(name, index))
         elif draft.is_name(index):
             name = index
@@ -52,7 +51,7 @@ def _dynamic(draft: Draft, declarator: Declarator, type_name: str) -> None:
 def _static(draft: Draft, declarator: Declarator, type_name: str) -> None:
     """Make a name a reference; array bounds go in brackets of their own, because a `>` in one would close the list."""
     bounds, index = "", declarator.name + 1
-    while index < declarator.stop:
+    while index < declarator.stop and draft.words[index] == "[":
         bounds += f"[({draft.written(index + 1, draft.mates[index])})]"
         index = draft.mates[index] + 1
     draft.before(declarator.name, "(&" if bounds else "& ")
@@ -71,7 +70,7 @@ def rewrite_shared(draft: Draft, device: Spans) -> None:
         declarators = _declarators(draft, start)
         if index not in device or not declarators:
             continue
-        storage = draft.words[index - 1]
+        storage = draft.word(index - 1)
         type_name = draft.written(start, declarators[0].name)
         draft.blank(index - (storage in ("extern", "static")), start)
         for declarator in declarators:

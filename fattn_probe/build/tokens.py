@@ -4,6 +4,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
 MASTER = re.compile(
     r"""
@@ -27,9 +28,11 @@ CONDITIONAL = re.compile(r"[ \t]*#[ \t]*(if|else|elif|endif)")
 UNMATCHED = -1
 
 
-@dataclass(frozen=True)
-class Token:
-    """One token, trivia included; the texts of all tokens joined are the file."""
+class Token(NamedTuple):
+    """One token, trivia included; the texts of all tokens joined are the file.
+
+    A tuple, because a tree has a million of them.
+    """
 
     kind: str
     text: str
@@ -61,6 +64,10 @@ class Draft:
     places: list[int] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     out: list[str] = field(default_factory=list)
+
+    def word(self, index: int) -> str:
+        """A token's text, or nothing before the file's first token and behind its last."""
+        return self.words[index] if 0 <= index < len(self.words) else ""
 
     def replace(self, index: int, text: str) -> None:
         """Write `text` in the place of a token, and keep its newlines."""
@@ -106,7 +113,7 @@ class Draft:
 
     def is_name(self, index: int) -> bool:
         """Whether a token is an identifier or a keyword."""
-        return self.kinds[index] == "name"
+        return 0 <= index < len(self.kinds) and self.kinds[index] == "name"
 
     def back_over_angles(self, index: int) -> int:
         """The `<` that the `>` at `index` closes, or UNMATCHED."""

@@ -1,0 +1,116 @@
+"""The rewriter on every CUDA file of the llama.cpp trees at hand: cached sources, and $FATTN_PROBE_TREES."""
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.build.rewrite import Rewritten, rewrite
+from fattn_probe.build.tokens import tokenize
+from fattn_probe.cache import cache_dir
+
+STRING = re.compile(r'"[^"]*"')
+IDENTIFIER = re.compile(r"[^\W\d]\w*")
+WRITTEN = {
+    *("simt", "simt_a", "auto", "return", "if", "const", "define", "describe", "bounds", "launch_kernel"),
+    *("ptx", "unknown_ptx", "divided_by", "reciprocal_of", "static_shared", "dynamic_shared"),
+    *("__PRETTY_FUNCTION__", "__FILE__", "__LINE__"),
+}
+CUDA_ONLY = ("__launch_bounds__", "__shared__", "<<<", "asm(", "asm volatile", "#pragma unroll")
+
+
+def trees() -> list[Path]:
+    """The folders of llama.cpp that this machine has."""
+    named = [Path(name) for name in os.environ.get("FATTN_PROBE_TREES", "").split(os.pathsep) if name]
+    return named + sorted((cache_dir() / "sources").glob("*/llama.cpp"))
+
+
+@dataclass(frozen=True)
+class File:
+    """A CUDA file, its text, and what it became."""
+
+    path: Path
+    text: str
+    result: Rewritten
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The CUDA files of a tree, and the CPU seconds that rewriting them took."""
+
+    files: list[File]
+    seconds: float
+
+
+@pytest.fixture(params=trees() or [None], ids=str, scope="module")
+def corpus(request: pytest.FixtureRequest) -> Corpus:
+    if request.param is None:
+        pytest.skip("no source is cached, and FATTN_PROBE_TREES names none")
+    paths = sorted((request.param / "ggml/src/ggml-cuda").rglob("*.cu*"))
+    texts = [path.read_text() for path in paths]
+    start = time.process_time()
+    results = [rewrite(text, str(path), frozenset()) for path, text in zip(paths, texts, strict=True)]
+    seconds = time.process_time() - start
+    return Corpus([File(*file) for file in zip(paths, texts, results, strict=True)], seconds)
+
+
+def code(text: str) -> list[str]:
+    """The lines of a text without its comments."""
+    plain = "".join("\n" * t.text.count("\n") if t.kind == "comment" else t.text for t in tokenize(text))
+    return plain.split("\n")
+
+
+def bounds_of_kernels(text: str) -> set[str]:
+    """The identifiers in a file's launch bounds, which move into the bodies of kernels."""
+    return {name for line in text.split("\n") if "__launch_bounds__" in line for name in IDENTIFIER.findall(line)}
+
+
+def test_tokens_joined_are_the_file(corpus):
+    for file in corpus.files:
+        tokens = tokenize(file.text)
+        assert "".join(token.text for token in tokens) == file.text, file.path
+        assert not [token for token in tokens if token.kind == "other"], file.path
+
+
+def test_every_token_stays_on_its_line(corpus):
+    for file in corpus.files:
+        before, after = code(file.text), code(file.result.text)
+        assert len(before) == len(after), file.path
+        moved = WRITTEN | bounds_of_kernels(file.text)
+        for number, (old, new) in enumerate(zip(before, after, strict=True), start=1):
+            added = set(IDENTIFIER.findall(STRING.sub("", new))) - set(IDENTIFIER.findall(old)) - moved
+            strangers = {name for name in added if f"__{name}" not in old and not name.startswith("simt_bounds_")}
+            assert not strangers, f"{file.path}:{number}: {new}"
+
+
+def test_nothing_of_cuda_is_left_that_the_prelude_cannot_define(corpus):
+    for file in corpus.files:
+        lines = code(file.result.text)
+        assert not [line for line in lines if any(mark in line for mark in CUDA_ONLY)], file.path
+
+
+def test_every_global_function_is_a_kernel(corpus):
+    for file in corpus.files:
+        marked = sum(line.count("__global__") for line in code(file.text))
+        assert len(file.result.kernels) == marked, file.path
+
+
+def test_files_without_cuda_syntax_are_untouched(corpus):
+    words = re.compile(r"__global__|__device__|__launch_bounds__|__shared__|<<<|\basm\b|#\s*pragma\s+unroll")
+    plain = [file for file in corpus.files if not words.search(file.text)]
+    assert plain
+    assert [file.path for file in plain if file.result.text != file.text] == []
+
+
+def test_attention_kernels_and_their_template_parameters(corpus):
+    file = next(file for file in corpus.files if file.path.name == "fattn-mma-f16.cuh")
+    (kernel,) = file.result.kernels
+    assert kernel.name == "flash_attn_ext_f16"
+    assert kernel.template_parameters[:4] == ("DKQ", "DV", "ncols1", "ncols2")
+
+
+def test_a_tree_is_rewritten_in_seconds(corpus):
+    assert corpus.seconds < 10
