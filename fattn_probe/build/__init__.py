@@ -1,1 +1,20 @@
-"""Builds: a llama.cpp tree as the runner of one engine."""
+"""Builds: a llama.cpp tree as programs that run its attention on the simulator or on a GPU."""
+
+from fattn_probe.build.ensure import add_missing, ensure, export, open_build, plan_build
+from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, Build, BuildRequest, Manifest
+from fattn_probe.build.ninja import Progress
+
+__all__ = [
+    "CPU_RUNNER",
+    "RUNNER",
+    "TEST_BACKEND_OPS",
+    "Build",
+    "BuildRequest",
+    "Manifest",
+    "Progress",
+    "add_missing",
+    "ensure",
+    "export",
+    "open_build",
+    "plan_build",
+]

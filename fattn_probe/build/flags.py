@@ -1,0 +1,133 @@
+"""Compiler flags: upstream's own definitions, and those of the engine and the flavour."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.build.key import BuildRequest
+from fattn_probe.build.sources import Sources
+from fattn_probe.build.toolchain import Toolchain
+
+GGML_INCLUDES = ("-Ioverlay/ggml/include", "-Ioverlay/ggml/src")
+# ggml/src/CMakeLists.txt's own
+GGML_DEFINES = ("-D_GNU_SOURCE", "-D_XOPEN_SOURCE=600", "-DGGML_SCHED_MAX_COPIES=4")
+# ggml-cuda/CMakeLists.txt's; without GGML_CUDA_USE_GRAPHS, and NO_VMM because that links libcuda
+CUDA_DEFINES = ("-DGGML_CUDA_PEER_MAX_BATCH_SIZE=128", "-DGGML_CUDA_NO_VMM")
+X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
+# ggml's host code is not what is looked at: -O1 compiles in half the time of -O2
+HOST_OPTIMISATION = {"release": ("-O1", "-g1"), "check": ("-O1", "-g1"), "debug": ("-O0", "-g")}
+SIM_OPTIMISATION = {"release": ("-O2", "-g1"), "check": ("-O2", "-g1", "-fsanitize=thread"), "debug": ("-O0", "-g3")}
+NVCC_OPTIMISATION = {"release": ("-O3", "-DNDEBUG"), "debug": ("-G", "-g", "-O0")}
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The command-line beginnings of a build's compiles, by kind of source."""
+
+    request: BuildRequest
+    toolchain: Toolchain
+    sources: Sources
+
+    @property
+    def sanitize(self) -> tuple[str, ...]:
+        """What every compile and link of a sanitized build has."""
+        names = self.request.sanitize
+        return (f"-fsanitize={','.join(names)}", "-fno-omit-frame-pointer") if names else ()
+
+    @property
+    def vector(self) -> tuple[str, ...]:
+        """The processor's instructions that code may use: x86-64-v3's, or aarch64's own."""
+        return X86_V3 if self.toolchain.machine in ("x86_64", "AMD64") else ()
+
+    def host(self, source: str, optimisation: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """gcc or g++ for one file of ggml, the runner or test-backend-ops."""
+        compiler = (self.toolchain.cc, "-std=gnu11") if source.endswith(".c") else (self.toolchain.cxx, "-std=gnu++17")
+        level = optimisation or HOST_OPTIMISATION[self.request.flavour]
+        return (*compiler, *level, "-fPIC", "-w", *self.sanitize, *GGML_DEFINES, *GGML_INCLUDES)
+
+    def base(self, source: str) -> tuple[str, ...]:
+        """Libggml-base; releases without ggml-version.h.in take the version from the command line."""
+        version = () if self.sources.version_header else ("-include", "overlay/ggml/src/ggml-version.h")
+        quants = ("-O1", "-g1") if source == "ggml-quants.c" else ()
+        return (*self.host(source, quants), *version)
+
+    def cpu(self, source: str) -> tuple[str, ...]:
+        """ggml-cpu, optimised in every flavour: it is a reference, and nobody steps through it."""
+        return (*self.host(source, ("-O3", "-DNDEBUG")), *self.vector, "-Ioverlay/ggml/src/ggml-cpu")
+
+    def cuda_host(self, source: str) -> tuple[str, ...]:
+        """C++ that includes CUDA's headers: the cuBLAS shim and the launch recorder."""
+        return (*self.host(source), "-Inative/cublas", "-isystem", str(self.toolchain.cuda_include))
+
+    def sim_native(self, source: str) -> tuple[str, ...]:
+        """The simulator's own code: optimised in every flavour."""
+        return (
+            *self.host(source, ("-O2", "-g1" if self.request.flavour != "debug" else "-g")),
+            *self.vector,
+            "-ffp-contract=fast",
+            "-fno-math-errno",
+            f"-DSIMT_ARCH={self.request.cuda_arch}",
+            "-Inative/sim",
+            "-Inative/sim/include",
+            "-Inative/cublas",
+            "-isystem",
+            str(self.toolchain.cuda_include),
+        )
+
+    def kernel(self) -> tuple[str, ...]:
+        """A .cu file."""
+        return self.nvcc() if self.request.engine == "cuda" else self.sim()
+
+    def sim(self) -> tuple[str, ...]:
+        """A rewritten .cu file as C++."""
+        arch = self.request.cuda_arch
+        return (
+            self.toolchain.cxx,
+            "-std=gnu++17",
+            *SIM_OPTIMISATION[self.request.flavour],
+            *self.sanitize,
+            *self.vector,
+            "-ffp-contract=fast",
+            "-fno-math-errno",
+            "-fPIC",
+            "-w",
+            f"-DSIMT_ARCH={arch}",
+            f"-D__CUDA_ARCH_LIST__={arch}",
+            "-include",
+            "native/sim/prelude.h",
+            "-Inative/sim",
+            "-Inative/sim/include",
+            *self.cuda_common(),
+            "-isystem",
+            str(self.toolchain.cuda_include),
+            "-x",
+            "c++",
+        )
+
+    def nvcc(self) -> tuple[str, ...]:
+        """A .cu file by nvcc, with the register counts of its kernels on stderr."""
+        arch = self.request.arch
+        return (
+            str(self.toolchain.nvcc),
+            f"-ccbin={self.toolchain.cxx}",
+            "-std=c++17",
+            f"-gencode=arch=compute_{arch},code=sm_{arch}",
+            "-use_fast_math",
+            "-extended-lambda",
+            "--resource-usage",
+            *NVCC_OPTIMISATION[self.request.flavour],
+            "-Xcompiler=-fPIC,-w",
+            "-w",
+            *self.cuda_common(),
+        )
+
+    def cuda_common(self) -> tuple[str, ...]:
+        """Definitions and folders of ggml-cuda."""
+        folders = ("-Inative/cublas", "-Ioverlay/ggml/src/ggml-cuda", *GGML_INCLUDES)
+        return (*GGML_DEFINES, *CUDA_DEFINES, *self.sources.quant_defines, *folders)
+
+    def link(self, output: str) -> tuple[str, ...]:
+        """The beginning of a link: a shared library in lib/, or a program in bin/."""
+        library = (f"-Wl,-soname,{Path(output).name}", "-shared")
+        program = ("-rdynamic", "-Wl,-rpath,$ORIGIN/../lib")
+        kind = (*library, "-Wl,-rpath,$ORIGIN") if output.startswith("lib/") else program
+        return (self.toolchain.cxx, *self.sanitize, *kind, "-o", output)

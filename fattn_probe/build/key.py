@@ -1,0 +1,202 @@
+"""What identifies a build, what it holds, and what it is once it is made."""
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fattn_probe.build.toolchain import Toolchain
+from fattn_probe.cache import cache_dir
+from fattn_probe.errors import InputError
+from fattn_probe.source import Tree
+from fattn_probe.source.patches import Patch
+
+Engine = Literal["sim", "cuda"]
+Flavour = Literal["release", "debug", "check"]
+
+RUNNER = "fattn-runner"
+CPU_RUNNER = "fattn-runner-cpu"
+TEST_BACKEND_OPS = "test-backend-ops"
+PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS)
+SANITIZERS = ("address", "undefined")
+ARCH = re.compile(r"(\d{2,3})[af]?")
+LAYOUT = 1  # of the build folder; a change makes new folders
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """Which build is wanted.
+
+    `arch` is nvcc's number without sm_ ("90", "120a"). `patches` are unified diffs, put on the overlay in order.
+    `quants` are K-V type pairs ("q8_0-f16") whose vec kernels fattn.cu dispatches to besides upstream's default ones,
+    or ("all",): they change which kernel is chosen, so they make another build.
+    """
+
+    tree: Tree
+    engine: Engine = "sim"
+    flavour: Flavour = "release"
+    arch: str = "90"
+    sanitize: tuple[str, ...] = ()
+    patches: tuple[Patch, ...] = ()
+    quants: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = [problem for problem in self._problems() if problem]
+        if problems:
+            raise InputError("\n".join(problems))
+
+    def _problems(self) -> list[str]:
+        unknown = [name for name in self.sanitize if name not in SANITIZERS]
+        return [
+            f"sanitizer {unknown[0]!r} is not one of {', '.join(SANITIZERS)}" if unknown else "",
+            "" if ARCH.fullmatch(self.arch) else f"arch {self.arch!r} is not a compute capability such as 90 or 120a",
+            ""
+            if self.engine == "sim" or not self.sanitize
+            else "--sanitize is for the sim engine (on a GPU there is compute-sanitizer)",
+            "" if self.engine == "sim" or self.flavour != "check" else "the check flavour is for the sim engine",
+        ]
+
+    @property
+    def cuda_arch(self) -> int:
+        """`__CUDA_ARCH__` of this arch: 900 for "90"."""
+        match = ARCH.fullmatch(self.arch)
+        return int(match.group(1)) * 10 if match else 0
+
+
+@dataclass(frozen=True)
+class BuildKey:
+    """Everything that two builds must share to be one folder; kernels and programs are added to it over time."""
+
+    tree: str
+    patches: tuple[tuple[str, str], ...]
+    engine: str
+    flavour: str
+    arch: str
+    sanitize: tuple[str, ...]
+    quants: tuple[str, ...]
+    compilers: tuple[str, ...]
+    layout: int = LAYOUT
+
+    @property
+    def digest(self) -> str:
+        """The first 12 hex digits of the sha256 over all fields."""
+        return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:12]
+
+
+def key_of(request: BuildRequest, toolchain: Toolchain) -> BuildKey:
+    """The key of a request on this machine."""
+    return BuildKey(
+        tree=request.tree.digest,
+        patches=tuple((patch.name, patch.digest) for patch in request.patches),
+        engine=request.engine,
+        flavour=request.flavour,
+        arch=request.arch,
+        sanitize=tuple(sorted(request.sanitize)),
+        quants=tuple(sorted(request.quants)),
+        compilers=toolchain.versions,
+    )
+
+
+def folder_of(request: BuildRequest, key: BuildKey) -> Path:
+    """The folder of a build in the cache."""
+    marks = [request.flavour, *sorted(request.sanitize), *(patch.name for patch in request.patches)]
+    number = f"b{request.tree.build_number}" if request.tree.build_number.isdigit() else "local"
+    name = re.sub(r"[^\w.+-]", "_", "-".join([number, request.engine, f"sm{request.arch}", *marks]))
+    return cache_dir() / "builds" / f"{name[:100]}-{key.digest}"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a build folder holds: it only grows.
+
+    `kernels` are names of kernel cases ("mma 64,64,8,8"), `sources` further .cu files of ggml-cuda/ by name.
+    """
+
+    kernels: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    full: bool = False
+
+    def union(self, other: "Contents") -> "Contents":
+        """What both hold."""
+        return Contents(
+            tuple(dict.fromkeys(self.kernels + other.kernels)),
+            tuple(dict.fromkeys(self.sources + other.sources)),
+            tuple(dict.fromkeys(self.programs + other.programs)),
+            self.full or other.full,
+        )
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What manifest.json of a build folder says; written last, so a folder that has one is whole.
+
+    `stamp` is of the files of fattn-probe itself that the build was made from.
+    """
+
+    source: str
+    build_number: str
+    tree: str
+    engine: str
+    flavour: str
+    arch: str
+    sanitize: tuple[str, ...]
+    patches: tuple[str, ...]
+    quants: tuple[str, ...]
+    compilers: tuple[str, ...]
+    contents: Contents
+    stamp: str
+    date: str
+
+    def to_json(self) -> str:
+        """The text of manifest.json."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+
+def manifest_of(text: str) -> Manifest:
+    """The manifest in the text of a manifest.json."""
+    value = tuples(json.loads(text))
+    return Manifest(**{**value, "contents": Contents(**tuples(value["contents"]))})
+
+
+def tuples(value: dict[str, Any]) -> dict[str, Any]:
+    """A JSON object with its lists as tuples."""
+    return {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}
+
+
+@dataclass(frozen=True)
+class Build:
+    """A build that exists; `request` is None for one that was opened from a folder."""
+
+    folder: Path
+    manifest: Manifest
+    request: BuildRequest | None = None
+
+    def program(self, name: str) -> Path:
+        """The path of a program, or InputError if this build was made without it."""
+        path = self.folder / "bin" / name
+        if not path.is_file():
+            has = ", ".join(self.manifest.contents.programs)
+            raise InputError(f"the build in {self.folder} has no {name}; it has {has}")
+        return path
+
+    @property
+    def runner(self) -> Path:
+        """fattn-runner on the engine's device."""
+        return self.program(RUNNER)
+
+    @property
+    def cpu_runner(self) -> Path:
+        """fattn-runner on ggml's CPU backend."""
+        return self.program(CPU_RUNNER)
+
+    @property
+    def test_backend_ops(self) -> Path:
+        """Upstream's test-backend-ops, with the engine's device and the CPU backend."""
+        return self.program(TEST_BACKEND_OPS)
+
+    def env(self) -> dict[str, str]:
+        """What the programs want in their environment: no look for fusions, which asks operators that are left out."""
+        return {"GGML_CUDA_DISABLE_FUSION": "1"}

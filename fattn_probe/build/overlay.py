@@ -1,0 +1,120 @@
+"""The files of a build folder that are copied or generated: the overlay, and fattn-probe's own C++."""
+
+import hashlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from fattn_probe.build.key import BuildRequest
+from fattn_probe.build.plan import Native, case_file, case_text
+from fattn_probe.build.rewrite import rewrite
+from fattn_probe.build.sources import CUDA, Sources
+from fattn_probe.source import KernelCase, kept_files, patches
+
+NATIVE = Path(__file__).parent.parent / "native"
+NATIVE_FOLDERS = ("cublas", "cuda", "runner", "sim")
+NATIVE_SUFFIXES = (".h", ".hpp", ".cpp", ".inc", "")
+CUDA_SUFFIXES = (".cu", ".cuh", ".h")
+CALLED = re.compile(r"\b(\w+)\s*\(")
+
+
+def own_files() -> Iterator[Path]:
+    """The files of fattn-probe that builds are made from: native/ but its data, and the build room's own code."""
+    for folder in NATIVE_FOLDERS:
+        for path in sorted((NATIVE / folder).rglob("*")):
+            if path.is_file() and path.suffix in NATIVE_SUFFIXES:
+                yield path
+    yield from sorted(Path(__file__).parent.glob("*.py"))
+
+
+def own_stamp() -> str:
+    """A digest of the names, sizes and times of fattn-probe's own files: cheap, and new when any of them changed."""
+    digest = hashlib.sha256()
+    for path in own_files():
+        status = path.stat()
+        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def native_files() -> Native:
+    """The C++ files of the runner and of the simulator."""
+    runner, sim = (
+        tuple(path.relative_to(NATIVE).as_posix() for path in sorted((NATIVE / folder).glob("*.cpp")))
+        for folder in ("runner", "sim")
+    )
+    return Native(runner, sim)
+
+
+def known_ptx() -> frozenset[str]:
+    """The names of `simt::ptx`: what the simulator's headers that open this namespace declare or call."""
+    names: set[str] = set()
+    for path in (NATIVE / "sim").rglob("*.h"):
+        text = path.read_text()
+        if re.search(r"namespace (simt::)?ptx\b", text):
+            names.update(CALLED.findall(text))
+    return frozenset(names)
+
+
+def prepare(folder: Path, request: BuildRequest, sources: Sources, cases: Iterable[KernelCase]) -> None:
+    """Bring the overlay and native/ of a build folder up to date; files whose content is right keep their times."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".overlay-", dir=folder) as name:
+        fresh = Path(name) / "overlay"
+        make_overlay(fresh, request, sources)
+        settle(fresh, folder / "overlay", keep="fattn-probe-*")
+    instances = folder / "overlay" / CUDA / "template-instances"
+    for case in cases:
+        write_if_changed(instances / case_file(case), case_text(case))
+    for path in own_files():
+        if path.is_relative_to(NATIVE):
+            write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())
+
+
+def make_overlay(overlay: Path, request: BuildRequest, sources: Sources) -> None:
+    """Copy what is built of a tree, put the patches on it, and for the simulator rewrite ggml-cuda."""
+    for path in kept_files(request.tree.root):
+        target = overlay / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(request.tree.root / path, target)
+    for patch in request.patches:
+        patches.apply(patch, overlay)
+    version = f'#pragma once\n#define GGML_VERSION "{sources.version}"\n#define GGML_COMMIT "unknown"\n'
+    (overlay / "ggml/src/ggml-version.h").write_text(version)
+    if request.engine == "sim":
+        rewrite_folder(overlay / CUDA)
+
+
+def rewrite_folder(cuda: Path) -> None:
+    """Turn every CUDA file below a folder into C++, in place."""
+    known = known_ptx()
+    for path in sorted(cuda.rglob("*")):
+        if path.suffix in CUDA_SUFFIXES:
+            rewritten = rewrite(path.read_text(errors="surrogateescape"), str(path), known)
+            path.write_text(rewritten.text, errors="surrogateescape")
+
+
+def settle(fresh: Path, target: Path, keep: str) -> None:
+    """Make `target` equal to `fresh`, leaving alone what is equal already and files that match `keep`."""
+    if not target.exists():
+        fresh.rename(target)
+        return
+    wanted = {path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file()}
+    for path in wanted:
+        if not (target / path).is_file() or (target / path).read_bytes() != (fresh / path).read_bytes():
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            (fresh / path).replace(target / path)
+    for path in [path for path in target.rglob("*") if path.is_file() and not path.match(keep)]:
+        if path.relative_to(target) not in wanted:
+            path.unlink()
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    """Write a text file beside its place and rename it, unless it has this content already."""
+    if path.is_file() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    part.replace(path)

@@ -1,0 +1,156 @@
+"""The plan of a build: which steps, in which order."""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.build.flags import Flags
+from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, Contents
+from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step, StubStep
+from fattn_probe.source import KernelCase
+
+GGML = "overlay/ggml/src"
+CUDA = f"{GGML}/ggml-cuda"
+BASE, CPU_LIBRARY, CUDA_LIBRARY = "lib/libggml-base.so", "lib/libggml-cpu.so", "lib/libggml-cuda.so"
+STUBS_SCRIPT = Path(__file__).with_name("stubs.py")
+
+# The backends of each program. The registry names its backends at compile time, so it is compiled for each set of
+# them and linked into the program: fattn-runner needs no ggml-cpu, which would double the simulator's first build.
+BACKENDS = {RUNNER: ("cuda",), CPU_RUNNER: ("cpu",), TEST_BACKEND_OPS: ("cuda", "cpu")}
+
+
+@dataclass(frozen=True)
+class Native:
+    """fattn-probe's own C++ files, relative to native/."""
+
+    runner: tuple[str, ...]
+    sim: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Makes the steps of one build; `cudart` is the name of the CUDA runtime library for the cuda engine."""
+
+    flags: Flags
+    contents: Contents
+    native: Native
+    cudart: str | None
+
+    def plan(self) -> Plan:
+        """Everything that the contents need, and no backend that no program has."""
+        backends = {backend for program in self.contents.programs for backend in BACKENDS[program]}
+        steps: list[Step] = []
+        if "cuda" in backends:
+            steps += self.cuda_library()
+        if "cpu" in backends:
+            steps += self.cpu_library()
+        steps += self.base_library()
+        steps += [step for program in self.contents.programs for step in self.program(program)]
+        return Plan(tuple({step.outputs: step for step in steps}.values()))
+
+    def compile(self, source: str, command: Iterable[str], folder: str = "", log: bool = False) -> CompileStep:
+        """One compile; objects lie under obj/ as their sources lie in the build folder."""
+        target = f"obj/{folder}{source.removeprefix('overlay/').removeprefix('ggml/src/')}.o"
+        words = (*command, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target)
+        return CompileStep(source, target, words, log)
+
+    def base_library(self) -> list[Step]:
+        """libggml-base.so."""
+        files = self.flags.sources.base
+        return self.library(BASE, [self.compile(f"{GGML}/{name}", self.flags.base(name)) for name in files])
+
+    def cpu_library(self) -> list[Step]:
+        """libggml-cpu.so."""
+        files = self.flags.sources.cpu
+        return self.library(CPU_LIBRARY, [self.compile(f"{GGML}/{name}", self.flags.cpu(name)) for name in files], BASE)
+
+    def library(self, output: str, compiles: list[CompileStep], *libraries: str) -> list[Step]:
+        """A shared library with its compiles."""
+        objects = [step.object for step in compiles]
+        return [*compiles, self.link(output, objects, libraries)]
+
+    def link(self, output: str, objects: Iterable[str], libraries: Iterable[str]) -> LinkStep:
+        """The link of a library or a program."""
+        inputs = (*objects, *libraries)
+        return LinkStep(output, inputs, (*self.flags.link(output), *inputs, "-lm", "-ldl", "-lpthread"))
+
+    def kernel_sources(self) -> list[str]:
+        """The .cu files, the heaviest first, relative to ggml-cuda/."""
+        if self.contents.full:
+            return list(self.flags.sources.full)
+        cases = [f"template-instances/{case_file(self.flags.sources.cases[name])}" for name in self.contents.kernels]
+        heaviest = sorted(self.flags.sources.cuda, key=lambda name: (name != "fattn.cu", name != "ggml-cuda.cu"))
+        return list(dict.fromkeys([heaviest[0], *cases, *heaviest[1:], *self.contents.sources]))
+
+    def cuda_library(self) -> list[Step]:
+        """libggml-cuda.so: the kernels, what stands in for CUDA's libraries, and stubs for all that is left out."""
+        kernel, sim = self.flags.kernel(), self.flags.request.engine == "sim"
+        compiles = [self.compile(f"{CUDA}/{name}", kernel, log=not sim) for name in self.kernel_sources()]
+        if sim:
+            compiles += [self.compile(f"native/{name}", self.flags.sim_native(name)) for name in self.native.sim]
+        lazy = "native/cublas/cublas_lazy.cpp"
+        compiles.append(self.compile(lazy, self.flags.cuda_host(lazy)))
+        objects = [step.object for step in compiles]
+        libraries = [BASE, *self.cuda_runtime()]
+        stubs = self.compile("obj/stubs.c", self.flags.host("stubs.c", ("-O1",)), folder="generated/")
+        return [
+            *compiles,
+            self.stub_step(objects),
+            stubs,
+            self.link(CUDA_LIBRARY, [*objects, stubs.object], libraries),
+        ]
+
+    def cuda_runtime(self) -> list[str]:
+        """The CUDA runtime library of the cuda engine; the simulator is its own."""
+        return [f"lib/{self.cudart}"] if self.cudart else []
+
+    def stub_step(self, objects: list[str]) -> StubStep:
+        """The list of stubs, made anew whenever an object changed.
+
+        It reads libggml-base's objects, not the library: ninja starts what has most steps behind it, and would
+        otherwise compile those first and the heavy kernels last.
+        """
+        base = [self.compile(f"{GGML}/{name}", ()).object for name in self.flags.sources.base]
+        command = [sys.executable, "-I", str(STUBS_SCRIPT), "--output", "obj/stubs.c"]
+        command += ["--compiler", self.flags.toolchain.cxx, "--sanitize", ",".join(self.flags.request.sanitize)]
+        command += [word for library in self.cuda_runtime() for word in ("--library", library)]
+        command += [word for path in base for word in ("--provided", path)]
+        return StubStep("obj/stubs.c", (*objects, *base, *self.cuda_runtime()), (*command, *objects))
+
+    def program(self, name: str) -> list[Step]:
+        """A program with its compiles: its own files and the registry of its backends."""
+        backends = BACKENDS[name]
+        steps = self.registry(backends) + self.program_files(name)
+        libraries = [CUDA_LIBRARY] if "cuda" in backends else []
+        libraries += [CPU_LIBRARY] if "cpu" in backends else []
+        if "cuda" in backends and self.cudart:
+            steps.append(self.compile(record := "native/cuda/record_launches.cpp", self.flags.cuda_host(record)))
+            libraries += self.cuda_runtime()
+        return [*steps, self.link(f"bin/{name}", [step.object for step in steps], [*libraries, BASE])]
+
+    def program_files(self, name: str) -> list[CompileStep]:
+        """A program's own files."""
+        if name == TEST_BACKEND_OPS:
+            source = "overlay/tests/test-backend-ops.cpp"
+            return [self.compile(source, self.flags.host(source))]
+        files = [f"native/{file}" for file in self.native.runner]
+        return [self.compile(file, self.flags.host(file)) for file in files]
+
+    def registry(self, backends: tuple[str, ...]) -> list[CompileStep]:
+        """The backend registry for a set of backends."""
+        uses = tuple(f"-DGGML_USE_{backend.upper()}" for backend in backends)
+        folder = f"registry-{'-'.join(backends)}/"
+        files = [f"{GGML}/{name}" for name in self.flags.sources.registry]
+        return [self.compile(file, (*self.flags.host(file), *uses), folder) for file in files]
+
+
+def case_file(case: KernelCase) -> str:
+    """The name of the generated .cu file that holds one kernel case."""
+    words = "-".join(arg.removeprefix("GGML_TYPE_").lower() for arg in case.args)
+    return f"fattn-probe-{case.family}-{words}.cu"
+
+
+def case_text(case: KernelCase) -> str:
+    """Its text: what upstream's instance file has, with one declaration of its list."""
+    return f'#include "../{case.header}"\n\n{case.declaration}\n'

@@ -1,0 +1,116 @@
+"""The files of a llama.cpp tree that a build compiles, read from its CMakeLists and folders."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.errors import InputError
+from fattn_probe.source import KernelCase, Tree, kernel_cases
+
+CUDA = Path("ggml/src/ggml-cuda")
+MINIMAL = ("ggml-cuda.cu", "fattn.cu", "fattn-tile.cu", "convert.cu")
+ALL_QUANTS = "all"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Source files by library: relative to ggml/src, those of `cuda` and `full` to ggml/src/ggml-cuda.
+
+    `cuda` is what every attention needs, `full` what upstream compiles. `quant_defines` select fattn.cu's vec kernels.
+    """
+
+    base: tuple[str, ...]
+    registry: tuple[str, ...]
+    cpu: tuple[str, ...]
+    cuda: tuple[str, ...]
+    full: tuple[str, ...]
+    cases: dict[str, KernelCase]
+    quant_defines: tuple[str, ...]
+    version: str
+    version_header: bool
+
+
+def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
+    """Read the lists of a tree; `machine` is the processor that ggml-cpu is compiled for."""
+    cmake = (tree.root / "ggml/src/CMakeLists.txt").read_text()
+    source = tree.root / "ggml/src"
+    pairs = vec_pairs(tree, quants)
+    return Sources(
+        base=listed(cmake, "ggml-base"),
+        registry=listed(cmake, "ggml"),
+        cpu=cpu_sources(source, machine),
+        cuda=tuple(name for name in MINIMAL if (tree.root / CUDA / name).is_file()),
+        full=full_sources(tree.root / CUDA, pairs),
+        cases={case.name: case for case in kernel_cases(tree)},
+        quant_defines=quant_defines(tree, quants, pairs),
+        version=ggml_version((tree.root / "ggml/CMakeLists.txt").read_text()),
+        version_header=(source / "ggml-version.h.in").is_file(),
+    )
+
+
+def listed(cmake: str, target: str) -> tuple[str, ...]:
+    """The C and C++ files of `add_library(target ...)`."""
+    match = re.search(rf"add_library\({re.escape(target)}\s([^)]*)\)", cmake)
+    return tuple(re.findall(r"(?<!\S)[\w-]+\.(?:cpp|c)\b", match.group(1))) if match else ()
+
+
+def ggml_version(cmake: str) -> str:
+    """ggml's own version, as in `0.9.4`."""
+    parts = [re.search(rf"set\(GGML_VERSION_{part}\s+(\d+)\)", cmake) for part in ("MAJOR", "MINOR", "PATCH")]
+    return ".".join(part.group(1) for part in parts if part)
+
+
+def cpu_sources(source: Path, machine: str) -> tuple[str, ...]:
+    """ggml-cpu's portable files and those of the processor's architecture.
+
+    The first list of its CMakeLists is the portable one; llamafile's matrix product, which attention does not use, and
+    `cpu-feats.cpp`, which is for loadable variants, stay out.
+    """
+    cmake = (source / "ggml-cpu/CMakeLists.txt").read_text()
+    match = re.search(r"list\s*\(APPEND GGML_CPU_SOURCES\s([^)]*)\)", cmake)
+    portable = re.findall(r"ggml-cpu/[\w/-]+\.(?:cpp|c)\b", match.group(1)) if match else []
+    arch = "arm" if machine in ("aarch64", "arm64") else "x86"
+    own = [path for path in sorted((source / "ggml-cpu/arch" / arch).glob("*.c*")) if path.stem != "cpu-feats"]
+    return (*portable, *(path.relative_to(source).as_posix() for path in own))
+
+
+def full_sources(cuda: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
+    """What ggml-cuda's CMakeLists compiles, with the vec instances of these K-V type pairs."""
+    patterns = ("*.cu", *(f"template-instances/{family}*.cu" for family in ("fattn-tile", "fattn-mma", "mmq", "mmf")))
+    files = [path for pattern in patterns for path in sorted(cuda.glob(pattern))]
+    files += [path for pair in pairs if (path := cuda / f"template-instances/fattn-vec-instance-{pair}.cu").is_file()]
+    return tuple(path.relative_to(cuda).as_posix() for path in files)
+
+
+def vec_types(tree: Tree) -> tuple[str, ...]:
+    """The K and V types that have vec instances."""
+    names = [path.stem for path in sorted((tree.root / CUDA / "template-instances").glob("fattn-vec-instance-*.cu"))]
+    return tuple(dict.fromkeys(name.removeprefix("fattn-vec-instance-").split("-")[0] for name in names))
+
+
+def vec_pairs(tree: Tree, quants: tuple[str, ...]) -> tuple[str, ...]:
+    """The K-V type pairs that fattn.cu dispatches to: upstream's default ones and `quants`.
+
+    GGML_CUDA_FA_QUANTS lists its default in ggml/CMakeLists.txt; GGML_CUDA_FA_ALL_QUANTS knows only the equal pairs of
+    f16, q4_0, q8_0 and bf16, or all.
+    """
+    types = vec_types(tree)
+    every = tuple(f"{k}-{v}" for k in types for v in types)
+    unknown = [pair for pair in quants if pair not in (ALL_QUANTS, *every)]
+    if unknown:
+        raise InputError(
+            f"K-V types {unknown[0]!r}: this tree has vec kernels for pairs of {', '.join(types)}: q8_0-f16"
+        )
+    if ALL_QUANTS in quants or (quants and tree.features.quants_option != "GGML_CUDA_FA_QUANTS"):
+        return every
+    default = [f"{name}-{name}" for name in ("q4_0", "q8_0", "f16", "bf16") if name in types]
+    return tuple(dict.fromkeys([*default, *quants]))
+
+
+def quant_defines(tree: Tree, quants: tuple[str, ...], pairs: tuple[str, ...]) -> tuple[str, ...]:
+    """The compiler's -D words for the vec kernels, as upstream's cmake gives them."""
+    if tree.features.quants_option != "GGML_CUDA_FA_QUANTS":
+        return ("-DGGML_CUDA_FA_ALL_QUANTS",) if quants else ()
+    types = vec_types(tree)
+    flags = [f"-DGGML_CUDA_FA_{k}_{v}".upper() + f"={int(f'{k}-{v}' in pairs)}" for k in types for v in types]
+    return (*flags, f'-DGGML_CUDA_FA_QUANTS="{",".join(pairs)}"')

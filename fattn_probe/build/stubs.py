@@ -1,0 +1,105 @@
+"""Write the C source of a stub for each function that objects need and nothing defines.
+
+Run by ninja as a script of its own, so it imports nothing of fattn-probe. A stub that is called says its symbol and
+ends the program with status 87; by that the build learns which file is to be compiled in. Undefined functions could
+wait for lazy binding, but the addresses that fattn.cu's table of vec kernels takes are resolved at load.
+"""
+
+import argparse
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+SYSTEM_LIBRARIES = ("libstdc++.so.6", "libm.so.6", "libc.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2")
+LOADERS = ("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1")
+SYSTEM_ARCHIVES = ("libc_nonshared.a", "libgcc.a")  # atexit, stat; arithmetic
+SANITIZER_LIBRARIES = {"address": "libasan.so", "undefined": "libubsan.so"}
+LINKER_SYMBOLS = frozenset({"__dso_handle", "_GLOBAL_OFFSET_TABLE_", "__ehdr_start", "__start_", "_DYNAMIC"})
+PROLOGUE = """\
+#include <string.h>
+#include <unistd.h>
+
+static void say(const char * text) {
+    if (write(2, text, strlen(text)) < 0) {
+        _exit(87);
+    }
+}
+
+__attribute__((noreturn)) static void missing(const char * symbol) {
+    say("fattn-probe: missing symbol: ");
+    say(symbol);
+    say("\\n");
+    _exit(87);
+}
+"""
+
+
+def parse_nm(text: str) -> tuple[set[str], set[str]]:
+    """The (defined, undefined) global symbols in nm's output, without glibc's @versions; weak needs are left out."""
+    defined, undefined = set(), set()
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 2 or len(words[-2]) != 1:
+            continue
+        kind, symbol = words[-2], words[-1].partition("@")[0]
+        if kind == "U":
+            undefined.add(symbol)
+        elif kind not in "wv":
+            defined.add(symbol)
+    return defined, undefined
+
+
+def missing_symbols(objects: str, libraries: Iterable[str]) -> list[str]:
+    """What the objects need and neither they nor the libraries define; each text is nm's output."""
+    defined, undefined = parse_nm(objects)
+    provided = defined.union(*(parse_nm(text)[0] for text in libraries))
+    return sorted(undefined - provided - LINKER_SYMBOLS)
+
+
+def render_stubs(symbols: Iterable[str]) -> str:
+    """The C source; a symbol is given by an assembler name, because a mangled one need not be a C identifier."""
+    stubs = [
+        f'void fattn_stub_{index}(void) __asm__("{symbol}");\n'
+        f'void fattn_stub_{index}(void) {{ missing("{symbol}"); }}\n'
+        for index, symbol in enumerate(symbols)
+    ]
+    return PROLOGUE + "\n" + "".join(stubs)
+
+
+def nm(*words: str) -> str:
+    """The output of nm."""
+    return subprocess.run(["nm", *words], check=True, capture_output=True, text=True, errors="replace").stdout
+
+
+def library_paths(compiler: str, names: Iterable[str]) -> list[str]:
+    """Where the compiler finds these shared libraries; those that it does not have are left out."""
+    found = []
+    for name in names:
+        argv = [compiler, f"-print-file-name={name}"]
+        path = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+        found += [path] if Path(path).is_absolute() else []
+    return found
+
+
+def main() -> None:
+    """Read objects and libraries, write the stubs where they changed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--compiler", required=True)
+    parser.add_argument("--sanitize", default="")
+    parser.add_argument("--library", action="append", default=[])
+    parser.add_argument("--provided", action="append", default=[], help="an object that is linked elsewhere")
+    parser.add_argument("objects", nargs="+")
+    options = parser.parse_args()
+    sanitizers = [SANITIZER_LIBRARIES[name] for name in options.sanitize.split(",") if name]
+    system = library_paths(options.compiler, (*SYSTEM_LIBRARIES, *LOADERS, *sanitizers))
+    libraries = [nm("-D", "--defined-only", path) for path in (*options.library, *system)]
+    archives = library_paths(options.compiler, SYSTEM_ARCHIVES)
+    libraries.append(nm("-g", "--defined-only", *options.provided, *archives))
+    text = render_stubs(missing_symbols(nm("-g", *options.objects), libraries))
+    if not options.output.is_file() or options.output.read_text() != text:
+        options.output.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

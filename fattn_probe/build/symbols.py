@@ -1,0 +1,53 @@
+"""From a symbol that a program missed to the kernel case or the .cu file that defines it."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from fattn_probe.process import run
+from fattn_probe.source import KernelCase
+
+CASE = re.compile(r"\bggml_cuda_flash_attn_ext_(?P<family>mma_f16|tile|vec)_case<(?P<args>[^>]*)>\(")
+TYPE = re.compile(r"\(ggml_type\)(\d+)")
+FAMILIES = {"mma_f16": "mma", "tile": "tile", "vec": "vec"}
+
+
+def demangle(symbol: str) -> str:
+    """A C++ symbol as source spells it; other symbols stay as they are."""
+    return run(["c++filt", symbol]).stdout.strip()
+
+
+def case_of(name: str, cases: Iterable[KernelCase], types: Mapping[int, str]) -> KernelCase | None:
+    """The kernel case that a demangled function instantiates, or None.
+
+    `types` are ggml_type's values with their names, because a demangled `vec` case holds `(ggml_type)8`.
+    """
+    match = CASE.search(name)
+    if match is None:
+        return None
+    words = TYPE.sub(lambda number: f"GGML_TYPE_{types.get(int(number.group(1)), '?').upper()}", match.group("args"))
+    key = FAMILIES[match.group("family")], tuple(word.strip() for word in words.split(","))
+    return next((case for case in cases if (case.family, case.args) == key), None)
+
+
+def function_name(name: str) -> str:
+    """The bare name of a demangled function: no return type, namespace, template arguments or parameters."""
+    plain = name
+    while "<" in plain:
+        shorter = re.sub(r"<[^<>]*>", "", plain)
+        if shorter == plain:
+            break
+        plain = shorter
+    return plain.partition("(")[0].split()[-1].rpartition("::")[2]
+
+
+def defines(text: str, function: str) -> bool:
+    """Whether C++ text has a definition, not only a declaration or a call, of a function that is not static."""
+    pattern = rf"^(?!static\b)[\w:<>*& ]*\b{re.escape(function)}\s*\([^;{{}}]*\)\s*\{{"
+    return re.search(pattern, text, re.MULTILINE) is not None
+
+
+def defining_source(name: str, cuda: Path) -> str | None:
+    """The .cu file in ggml-cuda/ that defines a demangled function, or None."""
+    function = function_name(name)
+    return next((path.name for path in sorted(cuda.glob("*.cu")) if defines(path.read_text(), function)), None)

@@ -1,0 +1,86 @@
+"""The compilers of this machine: g++, and nvcc from the system or from PyPI's wheels."""
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.errors import BuildError
+from fattn_probe.process import run
+
+INSTALL_GXX = "install it: `sudo apt install g++`"
+INSTALL_HEADERS = "install them: `pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl`"
+INSTALL_NVCC = "install a CUDA toolkit, or PyPI's: `pip install 'fattn-probe[cuda]'`"
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Compilers and CUDA files; `nvcc` and `cudart` (the shared library) are None for the simulator."""
+
+    cc: str
+    cxx: str
+    versions: tuple[str, ...]
+    machine: str
+    cuda_include: Path
+    nvcc: Path | None = None
+    cudart: Path | None = None
+
+
+def wheel_root() -> Path | None:
+    """site-packages/nvidia/cu13, where PyPI's CUDA wheels put their files, or None."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    return next((path for folder in folders if (path := Path(folder) / "cu13").is_dir()), None)
+
+
+def cuda_roots() -> Iterator[Path]:
+    """Folders that may hold a toolkit (bin/nvcc), the ones named by the user first."""
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if value := os.environ.get(name):
+            yield Path(value)
+    yield Path("/usr/local/cuda")
+    if found := shutil.which("nvcc"):
+        yield Path(found).resolve().parent.parent
+    if wheels := wheel_root():
+        yield wheels
+
+
+def find_cudart(root: Path) -> Path | None:
+    """libcudart.so.N of a toolkit, or of the wheels."""
+    folders = [root / "lib64", root / "lib", *sorted(root.glob("targets/*/lib"))]
+    return next((path for folder in folders for path in sorted(folder.glob("libcudart.so.[0-9][0-9]"))), None)
+
+
+def find_toolchain(engine: str) -> Toolchain:
+    """The toolchain for an engine, or a BuildError that says what to install."""
+    machine = platform.machine()
+    cxx, cc = shutil.which("g++"), shutil.which("gcc")
+    if cxx is None or cc is None:
+        raise BuildError(f"g++ is not on this machine; {INSTALL_GXX}")
+    gxx = version_line(run([cxx, "--version"]).stdout)
+    if engine == "cuda":
+        return find_cuda(cc, cxx, gxx, machine)
+    wheels = wheel_root()
+    if wheels is None or not (wheels / "include/cuda_runtime.h").is_file():
+        raise BuildError(f"the CUDA headers are missing; {INSTALL_HEADERS}")
+    return Toolchain(cc, cxx, (gxx,), machine, wheels / "include")
+
+
+def find_cuda(cc: str, cxx: str, gxx: str, machine: str) -> Toolchain:
+    """g++ with the first nvcc of `cuda_roots` that has its runtime library beside it."""
+    for root in cuda_roots():
+        nvcc, cudart = root / "bin/nvcc", find_cudart(root)
+        if nvcc.is_file() and cudart:
+            version = version_line(run([nvcc, "--version"]).stdout)
+            return Toolchain(cc, cxx, (gxx, version), machine, root / "include", nvcc, cudart)
+    raise BuildError(f"nvcc is not on this machine; {INSTALL_NVCC}")
+
+
+def version_line(text: str) -> str:
+    """The line of `--version` that says the version: nvcc's names its release, g++'s is the first."""
+    release = re.search(r"release \S+ (V[\d.]+)", text)
+    return f"nvcc {release.group(1)}" if release else text.splitlines()[0]
