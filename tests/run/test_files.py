@@ -6,7 +6,7 @@ import toy
 from gguf import GGUFValueType, GGUFWriter
 
 from fattn_probe.errors import InputError
-from fattn_probe.run.capture import Capture, capture_of, read_capture, write_capture
+from fattn_probe.run.capture import capture_of, read_capture, write_capture
 from fattn_probe.run.casefile import read_case, write_case
 from fattn_probe.run.gguf_file import TensorData, array, read_gguf, write_gguf
 from fattn_probe.run.launches import parse_launches

@@ -31,6 +31,11 @@ class Toy:
         root = self.roots[name]
         self.tensors[name] = TensorView(name, type, name, root.ne, root.nb, 0)
 
+    def values(self, name):
+        """An operand that is its own float allocation, as an array of `ne` reversed."""
+        root = self.roots[name]
+        return self.inputs[name].view({"f32": np.float32, "f16": np.float16}[root.type]).reshape(root.ne[::-1])
+
     def record(self, **params):
         """The case of what was added."""
         op = {"scale": D**-0.5, "max_bias": 0.0, "logit_softcap": 0.0, "prec": 10, "n_kv_max": 0} | params
@@ -46,16 +51,3 @@ def gqa(rng, n_seq=1):
     hidden = np.arange(N_KV)[None, :] > np.arange(N_Q)[:, None] + N_KV - N_Q
     toy.tensor("mask", "f16", np.where(hidden, -np.inf, 0.0).astype(np.float16)[None, None])
     return toy
-
-
-def attention(Q, K, V, mask, scale, sinks=None):
-    """Plain float64 attention: arrays (n_seq, heads, rows, D); result (n_seq, n_q, n_head, hsv)."""
-    group = Q.shape[1] // K.shape[1]
-    K, V = (np.repeat(x.astype(np.float64), group, axis=1) for x in (K, V))
-    logits = scale * Q.astype(np.float64) @ K.swapaxes(2, 3) + mask.astype(np.float64)
-    top = logits.max(axis=-1, keepdims=True)
-    weights = np.exp(logits - top)
-    total = weights.sum(axis=-1, keepdims=True)
-    if sinks is not None:
-        total = total + np.exp(sinks.astype(np.float64)[None, :, None, None] - top)
-    return (weights / total @ V).swapaxes(1, 2)

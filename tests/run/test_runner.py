@@ -1,0 +1,170 @@
+"""The native runner on ggml's CPU backend, of the oldest and the newest era."""
+
+import numpy as np
+import pytest
+import toy
+
+import fattn_probe
+from fattn_probe import source
+from fattn_probe.process import run
+from fattn_probe.reference.attention import OpParams, attention
+from fattn_probe.run.casefile import write_case
+from fattn_probe.run.execute import execute
+from fattn_probe.run.outcome import Failed, Lost, Ran, Unsupported
+from fattn_probe.scenario.layout import Root, TensorView
+
+pytestmark = [pytest.mark.build, pytest.mark.network]
+CPU = ("--backend", "CPU")
+NATIVE = f"{fattn_probe.__path__[0]}/native/runner/runner.cpp"
+CMAKE = """cmake_minimum_required(VERSION 3.14)
+project(runner C CXX)
+add_subdirectory({ggml} ggml)
+add_executable(fattn-runner {runner})
+target_compile_features(fattn-runner PRIVATE cxx_std_17)
+target_link_libraries(fattn-runner PRIVATE ggml)
+"""
+O1 = ["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_C_FLAGS=-O1", "-DCMAKE_CXX_FLAGS=-O1"]  # half the time of Release
+OPTIONS = [*O1, "-DGGML_NATIVE=OFF", "-DGGML_OPENMP=OFF", "-DGGML_CCACHE=OFF", "-DGGML_LLAMAFILE=OFF"]
+SOURCES = [
+    pytest.param("pypi:xllamacpp==0.2.8", id="era-a", marks=pytest.mark.slow),
+    pytest.param(source.DEFAULT_SOURCE, id="default"),
+]
+
+
+@pytest.fixture(scope="module", params=SOURCES)
+def runner(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runner")
+    tree = source.resolve(request.param)
+    (folder / "CMakeLists.txt").write_text(CMAKE.format(ggml=tree.root / "ggml", runner=NATIVE))
+    run(["cmake", "-S", folder, "-B", folder / "build", *OPTIONS], timeout=120)
+    run(["cmake", "--build", folder / "build", "--target", "fattn-runner", "--parallel", "2"], timeout=600)
+    return next(path for path in (folder / "build").rglob("fattn-runner") if path.is_file())
+
+
+@pytest.fixture
+def go(runner, tmp_path):
+    """Write a toy case and run it."""
+
+    def go(gqa, *args, **params):
+        case = gqa.record(**params)
+        write_case(case, gqa.inputs, tmp_path / "case.gguf")
+        return execute(runner, tmp_path / "case.gguf", tmp_path / "out.gguf", args=[*CPU, *args], timeout=60)
+
+    return go
+
+
+def nmse(gqa, outcome, **params):
+    assert isinstance(outcome, Ran), outcome
+    Q, K, V, mask = (gqa.values(name) for name in ("Q", "K", "V", "mask"))
+    sinks = gqa.values("sinks").ravel() if "sinks" in gqa.tensors else None
+    exact = attention(Q, K, V, mask, params=OpParams(**({"scale": toy.D**-0.5} | params)), sinks=sinks)
+    return float(((outcome.result.dst - exact) ** 2).sum() / (exact**2).sum())
+
+
+def test_attention_comes_out(go):
+    gqa = toy.gqa(np.random.default_rng(1), n_seq=2)
+    outcome = go(gqa, "--repeat", "3", "--warmup", "2", "--threads", "2")
+    assert nmse(gqa, outcome) < 1e-4
+    assert (outcome.result.backend, outcome.result.dst.shape) == ("CPU", (2, toy.N_Q, toy.HEADS, toy.D))
+    assert len(outcome.result.seconds) == 3
+    assert outcome.launches == ()
+
+
+def test_parameters_and_sinks_reach_the_op(go):
+    gqa = toy.gqa(np.random.default_rng(1))
+    gqa.tensor("sinks", "f32", np.linspace(-1, 3, toy.HEADS, dtype=np.float32))
+    params = {"scale": 0.3, "max_bias": 8.0, "logit_softcap": 2.0}
+    outcome = go(gqa, **params)
+    assert nmse(gqa, outcome, **params) < 1e-4
+    assert nmse(gqa, outcome) > 1e-3
+
+
+def test_views_with_strides_and_offsets(go):
+    plain = toy.gqa(np.random.default_rng(1))
+    gqa = toy.gqa(np.random.default_rng(1))
+    cache = np.full((1, toy.N_KV + 8, toy.KV_HEADS, toy.D), np.nan, np.float16)
+    cache[:, 8:] = plain.values("K").transpose(0, 2, 1, 3)
+    gqa.root("K_cache", "f16", cache)
+    nb = gqa.roots["K_cache"].nb
+    view = TensorView("K", "f16", "K_cache", gqa.roots["K"].ne, (nb[0], nb[2], nb[1], nb[3]), 8 * nb[2])
+    gqa.tensors["K"] = view
+    del gqa.roots["K"]
+    assert nmse(plain, go(gqa)) < 1e-4
+
+
+def test_V_as_a_view_of_K(go):
+    gqa = toy.gqa(np.random.default_rng(1))
+    plain = toy.gqa(np.random.default_rng(1))
+    K = gqa.roots["K"]
+    gqa.tensors["V"] = TensorView("V", "f16", "K", (32, *K.ne[1:]), K.nb, 0)
+    del gqa.roots["V"]
+    plain.tensor("V", "f16", plain.values("K")[..., :32])
+    assert nmse(plain, go(gqa)) < 1e-4
+
+
+def test_support_only_computes_nothing(go):
+    outcome = go(toy.gqa(np.random.default_rng(1)), "--support-only")
+    assert isinstance(outcome, Ran)
+    assert outcome.result.dst is None
+
+
+def test_a_setter_that_the_source_lacks_is_unsupported(go, request):
+    outcome = go(toy.gqa(np.random.default_rng(1)), n_kv_max=toy.N_KV)
+    if "era-a" in request.node.callspec.id:
+        assert outcome == Unsupported("this ggml has no ggml_flash_attn_ext_set_n_kv_max")
+    else:
+        assert isinstance(outcome, Ran)
+
+
+def test_ggml_s_assertion_is_a_failure_in_its_own_words(go):
+    gqa = toy.gqa(np.random.default_rng(1))
+    gqa.tensor("K", "f16", np.zeros((2, toy.KV_HEADS, toy.N_KV, toy.D), np.float16))
+    outcome = go(gqa)
+    assert isinstance(outcome, Failed)
+    assert "GGML_ASSERT(ggml_can_mul_mat(k, q)) failed" in outcome.message
+
+
+def test_a_view_past_its_root_is_refused_before_ggml_reads_it(go):
+    gqa = toy.gqa(np.random.default_rng(1))
+    K = gqa.roots["K"]
+    gqa.tensors["K"] = TensorView("K", "f16", "K", K.ne, K.nb, 16)
+    outcome = go(gqa)
+    assert isinstance(outcome, Lost)
+    assert f"K: the view ends at byte {K.nbytes + 16} of K, which has {K.nbytes}" in outcome.message
+
+
+def test_a_backend_that_is_not_here(go, runner, tmp_path):
+    go(toy.gqa(np.random.default_rng(1)))
+    outcome = execute(runner, tmp_path / "case.gguf", tmp_path / "out.gguf", args=["--backend", "CUDA7"])
+    assert isinstance(outcome, Lost)
+    assert "there is no backend 'CUDA7' here; there is: CPU" in outcome.message
+
+
+def test_a_case_file_cut_off_is_refused(go, runner, tmp_path):
+    go(toy.gqa(np.random.default_rng(1)))
+    data = (tmp_path / "case.gguf").read_bytes()
+    (tmp_path / "case.gguf").write_bytes(data[: len(data) // 2])
+    outcome = execute(runner, tmp_path / "case.gguf", tmp_path / "out.gguf", args=CPU)
+    assert isinstance(outcome, Lost)
+    assert "not a readable GGUF file" in outcome.message
+
+
+def q8_0(values):
+    """ggml's q8_0 of an array: the bytes, and the values that they stand for."""
+    blocks = values.astype(np.float32).reshape(-1, 32)
+    d = (np.abs(blocks).max(axis=1, keepdims=True) / 127).astype(np.float16)
+    quants = np.round(blocks / d).clip(-127, 127).astype(np.int8)
+    packed = np.concatenate([d.view(np.uint8), quants.view(np.uint8)], axis=1).ravel()
+    return packed, (quants * d.astype(np.float32)).reshape(values.shape)
+
+
+def test_a_quantised_cache(go):
+    plain = toy.gqa(np.random.default_rng(1))
+    gqa = toy.gqa(np.random.default_rng(1))
+    for name in ("K", "V"):
+        packed, values = q8_0(plain.values(name))
+        plain.tensor(name, "f32", values)
+        root = Root(name, "q8_0", gqa.roots[name].ne)
+        gqa.roots[name], gqa.inputs[name] = root, packed
+        gqa.tensors[name] = TensorView(name, "q8_0", name, root.ne, root.nb, 0)
+    assert nmse(plain, go(gqa)) < 1e-4
