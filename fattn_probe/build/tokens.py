@@ -25,6 +25,8 @@ CODE_KINDS = frozenset({"string", "char", "name", "number", "punct"})
 CLOSERS = {")": "(", "]": "[", "}": "{"}
 OPENERS = frozenset(CLOSERS.values())
 CONDITIONAL = re.compile(r"[ \t]*#[ \t]*(if|else|elif|endif)")
+BRACKETS = frozenset("()[]{}")
+ONE_LINE_KINDS = frozenset({"name", "number", "punct"})
 UNMATCHED = -1
 
 
@@ -160,21 +162,21 @@ class _Brackets:
 
 def draft_of(tokens: list[Token]) -> Draft:
     """Index the code tokens of a file and match their brackets; a bracket without a mate has UNMATCHED."""
-    draft, brackets, line = Draft(tokens, out=[token.text for token in tokens]), _Brackets(), 1
-    for place, token in enumerate(tokens):
-        if token.kind == "directive":
-            brackets.directive(token.text)
-        elif token.kind in CODE_KINDS:
-            index = len(draft.words)
-            draft.words.append(token.text)
-            draft.kinds.append(token.kind)
+    draft, brackets, line = Draft(tokens, out=[text for _, text in tokens]), _Brackets(), 1
+    for place, (kind, text) in enumerate(tokens):
+        if kind == "directive":
+            brackets.directive(text)
+        elif kind in CODE_KINDS:
+            draft.where.setdefault(text, []).append(len(draft.words))
+            draft.words.append(text)
+            draft.kinds.append(kind)
             draft.mates.append(UNMATCHED)
             draft.places.append(place)
             draft.lines.append(line)
-            draft.where.setdefault(token.text, []).append(index)
-            if token.text in "()[]{}":
-                brackets.code(token.text, index, draft)
-        line += token.text.count("\n")
+            if text in BRACKETS:
+                brackets.code(text, len(draft.words) - 1, draft)
+        if kind not in ONE_LINE_KINDS:
+            line += text.count("\n")
     return draft
 
 
