@@ -3,7 +3,15 @@
 
 #include <cstdio>
 
+static cudaError_t last_error = cudaSuccess;
+
 extern "C" {
+cudaError_t cudaPeekAtLastError() { return last_error; }
+cudaError_t cudaGetLastError() {
+    const cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
 void __cudaRegisterFunction(void **, const char *, char *, const char *name, int, uint3 *, uint3 *, dim3 *, dim3 *,
                             int *) {
     std::printf("registered %s\n", name);
@@ -19,14 +27,17 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void **, size_t, cudaSt
 }
 cudaError_t cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, cudaStream_t) {
     std::printf("launched\n");
-    return cudaSuccess;
+    return last_error = cudaErrorInvalidConfiguration;
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *, const void *, void **) {
     std::printf("launched with a configuration\n");
     return cudaSuccess;
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *function) {
-    attributes->numRegs = *static_cast<const char *>(function) == 'a' ? 128 : 0;
+    if (*static_cast<const char *>(function) != 'a') {
+        return last_error = cudaErrorInvalidDeviceFunction;
+    }
+    attributes->numRegs = 128;
     attributes->sharedSizeBytes = 16;
     return cudaSuccess;
 }

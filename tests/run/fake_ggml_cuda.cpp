@@ -26,5 +26,8 @@ void launch_all() {
     config.gridDim = dim3(2, 8, 8);
     config.blockDim = dim3(64, 1, 1);
     cudaLaunchKernelExC(&config, fixup, nullptr);
+    std::printf("last error %d\n", cudaGetLastError());
     cudaLaunchKernel(fixup, dim3(1, 1, 1), dim3(64, 1, 1), nullptr, 0, nullptr);
+    cudaLaunchKernelExC(&config, f16, nullptr);
+    std::printf("last error %d\n", cudaGetLastError() == cudaErrorInvalidConfiguration);
 }

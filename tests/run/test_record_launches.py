@@ -39,9 +39,12 @@ def test_each_launch_is_recorded_and_forwarded_with_its_answer(program, tmp_path
         "launched by handle",
         "answer 1",
         "launched with a configuration",
+        "last error 0",
         "launched",
+        "launched with a configuration",
+        "last error 1",
     ]
-    attention, general, plain = read_launches(file)
+    attention, general, plain, after_an_error = read_launches(file)
     assert (attention.spelling, attention.grid, attention.block) == (
         "flash_attn_ext_f16<64,8,false>",
         (92, 1, 1),
@@ -51,6 +54,8 @@ def test_each_launch_is_recorded_and_forwarded_with_its_answer(program, tmp_path
     assert attention.max_blocks_per_sm == 8
     assert (general.spelling, general.grid, general.order) == ("fixup", (2, 8, 8), 1)
     assert (plain.spelling, plain.grid, plain.order) == ("fixup", (1, 1, 1), 2)
+    assert (general.regs, general.max_blocks_per_sm) == (None, 16)
+    assert (after_an_error.kernel, after_an_error.regs) == ("flash_attn_ext_f16", None)
 
 
 def test_without_the_environment_nothing_is_written(program):

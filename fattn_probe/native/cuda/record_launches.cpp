@@ -74,21 +74,24 @@ std::string escaped(const std::string &text) {
     return result;
 }
 
-// The driver's numbers of a kernel; empty where it gives none, as for a kernel without code for this GPU.
+// The driver's numbers of a kernel; empty where it gives none, as for a kernel without code for this GPU. ggml asks for
+// the last error after its launches, so what fails here must leave none, and what failed before must stay.
 std::string resources(const void *function, dim3 block, size_t shared) {
+    if (cudaPeekAtLastError() != cudaSuccess) {
+        return "";
+    }
     cudaFuncAttributes attributes = {};
     int blocks = 0;
-    const cudaError_t told = cudaFuncGetAttributes(&attributes, function);
-    const cudaError_t counted =
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, int(block.x * block.y * block.z), shared);
+    const int threads = int(block.x * block.y * block.z);
     std::string text;
-    if (told == cudaSuccess) {
+    if (cudaFuncGetAttributes(&attributes, function) == cudaSuccess) {
         text += ",\"regs\":" + std::to_string(attributes.numRegs) +
                 ",\"static_shared\":" + std::to_string(attributes.sharedSizeBytes);
     }
-    if (counted == cudaSuccess) {
+    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads, shared) == cudaSuccess) {
         text += ",\"max_blocks_per_sm\":" + std::to_string(blocks);
     }
+    (void)cudaGetLastError();
     return text;
 }
 

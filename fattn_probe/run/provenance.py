@@ -1,0 +1,26 @@
+"""Where a capture comes from: versions of what made it, and of the driver."""
+
+import platform
+import re
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ("fattn-probe", "numpy", "gguf")
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
+DRIVER = re.compile(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", re.MULTILINE)
+
+
+def versions() -> dict[str, str]:
+    """The versions of this package, of what it makes inputs with, and of Python."""
+    return {name: metadata.version(name) for name in PACKAGES} | {"python": platform.python_version()}
+
+
+def driver(file: Path = DRIVER_FILE) -> str | None:
+    """The version of the NVIDIA driver that is loaded; None without one."""
+    return parse_driver(file.read_text()) if file.exists() else None
+
+
+def parse_driver(text: str) -> str | None:
+    """The version in /proc/driver/nvidia/version."""
+    match = DRIVER.search(text)
+    return match[1] if match else None
