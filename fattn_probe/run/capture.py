@@ -24,13 +24,15 @@ class Capture:
     """One run of one case.
 
     `inputs` are the bytes of each root; `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed; `launches`
-    are those of the first run; `seconds` one wall-clock time for each repeat; `provenance` says what ran where.
+    are those of the first run; `seconds` has one time for each repeat by `clock` (`gpu` or `wall`, see RunResult);
+    `provenance` says what ran where.
     """
 
     case: CaseLike
     inputs: Mapping[str, Bytes]
     dst: npt.NDArray[np.float32]
     launches: tuple[LaunchRecord, ...]
+    clock: str
     seconds: tuple[float, ...]
     backend: str
     device: str
@@ -49,7 +51,17 @@ def capture_of(case: CaseLike, inputs: Mapping[str, Bytes], ran: Ran, provenance
         raise InputError(f"{case.name}: nothing was computed (--support-only), so there is nothing to capture")
     if result.digest != case.digest:
         raise InputError(f"{case.name}: the result is of case {result.digest}, not of {case.digest}")
-    return Capture(case, inputs, result.dst, ran.launches, result.seconds, result.backend, result.device, provenance)
+    return Capture(
+        case=case,
+        inputs=inputs,
+        dst=result.dst,
+        launches=ran.launches,
+        clock=result.clock,
+        seconds=result.seconds,
+        backend=result.backend,
+        device=result.device,
+        provenance=provenance,
+    )
 
 
 def write_capture(capture: Capture, path: Path) -> None:
@@ -57,6 +69,7 @@ def write_capture(capture: Capture, path: Path) -> None:
     fields = case_fields(capture.case) | {
         "fattn.run.backend": string(capture.backend),
         "fattn.run.device": string(capture.device),
+        "fattn.run.clock": string(capture.clock),
         "fattn.run.seconds": array(GGUFValueType.FLOAT64, capture.seconds),
         "fattn.launches": array(GGUFValueType.STRING, [launch.to_json() for launch in capture.launches]),
     }
@@ -78,6 +91,7 @@ def read_capture(path: Path, *, types: Types | None = None, names: Names | None 
         inputs=inputs,
         dst=read_dst(file),
         launches=parse_launches(lines, types=types, names=names),
+        clock=file["fattn.run.clock"],
         seconds=tuple(file["fattn.run.seconds"]),
         backend=file["fattn.run.backend"],
         device=file["fattn.run.device"],

@@ -12,12 +12,17 @@ from fattn_probe.run.gguf_file import GgufFile, read_gguf
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """One result file; `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed, None if nothing was run."""
+    """One result file.
+
+    `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed, None if nothing was run; `seconds` has one time for
+    each repeat, by `clock`: `gpu` (events around the kernels) or `wall` (around ggml_backend_graph_compute).
+    """
 
     backend: str
     device: str
     digest: str
     unsupported: str
+    clock: str
     seconds: tuple[float, ...]
     dst: npt.NDArray[np.float32] | None
 
@@ -30,6 +35,7 @@ def read_result(path: Path) -> RunResult:
         device=file["fattn.run.device"],
         digest=file["fattn.run.digest"],
         unsupported=_reason(file),
+        clock=file.fields.get("fattn.run.clock", ""),
         seconds=tuple(file.fields.get("fattn.run.seconds", ())),
         dst=read_dst(file) if "dst" in file.tensors else None,
     )

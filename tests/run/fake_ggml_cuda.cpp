@@ -31,3 +31,11 @@ void launch_all() {
     cudaLaunchKernelExC(&config, f16, nullptr);
     std::printf("last error %d\n", cudaGetLastError() == cudaErrorInvalidConfiguration);
 }
+
+void launch_graph_and_capture() {
+    cudaLaunchConfig_t config = {};
+    cudaLaunchKernelExC(&config, f16, nullptr);
+    cudaGraphLaunch(nullptr, nullptr);
+    config.stream = reinterpret_cast<cudaStream_t>(f16);
+    cudaLaunchKernelExC(&config, f16, nullptr);
+}

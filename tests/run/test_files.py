@@ -25,7 +25,7 @@ def case_and_inputs():
 
 def make_capture(case, inputs, launches=LAUNCH):
     dst = np.arange(7 * 4 * 64, dtype=np.float32).reshape(1, 7, 4, 64)
-    result = RunResult("CUDA0", "NVIDIA H200", case.digest, "", (3e-3, 1e-3, 2e-3), dst)
+    result = RunResult("CUDA0", "NVIDIA H200", case.digest, "", "gpu", (3e-3, 1e-3, 2e-3), dst)
     ran = Ran(result, parse_launches(launches), "", 0.5)
     return capture_of(case, inputs, ran, {"source": "pypi:x==1", "seed": "42"})
 
@@ -61,7 +61,7 @@ def test_a_capture_comes_back(case_and_inputs, tmp_path):
     assert np.array_equal(read.dst, capture.dst)
     assert (read.case.tensors, read.launches) == (capture.case.tensors, capture.launches)
     assert (read.launches[0].spelling, read.launches[0].regs) == ("f<true>", 40)
-    assert (read.backend, read.device, read.seconds) == ("CUDA0", "NVIDIA H200", capture.seconds)
+    assert (read.backend, read.device, read.clock, read.seconds) == ("CUDA0", "NVIDIA H200", "gpu", capture.seconds)
     assert read.median_seconds == 2e-3
     assert read.provenance == {"source": "pypi:x==1", "seed": "42"}
     assert all(np.array_equal(read.inputs[name], data) for name, data in capture.inputs.items())
@@ -74,7 +74,7 @@ def test_a_capture_without_launches(case_and_inputs, tmp_path):
 
 def test_a_result_of_another_case_is_refused(case_and_inputs):
     case, inputs = case_and_inputs
-    result = RunResult("CPU", "x", "f" * 16, "", (1.0,), np.zeros((1, 1, 1, 1), np.float32))
+    result = RunResult("CPU", "x", "f" * 16, "", "wall", (1.0,), np.zeros((1, 1, 1, 1), np.float32))
     with pytest.raises(InputError, match="of case ffffffffffffffff"):
         capture_of(case, inputs, Ran(result, (), "", 0.1), {})
 

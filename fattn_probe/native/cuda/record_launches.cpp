@@ -1,4 +1,4 @@
-// Records the kernel launches of a real CUDA build, by standing in front of libcudart.
+// Records and times the kernel launches of a real CUDA build, by standing in front of libcudart.
 //
 // Linked into an executable whose symbols are exported (-rdynamic, or --export-dynamic) and which uses the shared
 // libcudart: the dynamic linker then finds these functions first, for libggml-cuda too. Each forwards to the next
@@ -111,6 +111,39 @@ void record(const void *function, dim3 grid, dim3 block, size_t shared) {
     std::fflush(file);
 }
 
+// Time between events before the first and after the last work that ggml gives a stream while the timer is armed. Work
+// that is captured into a CUDA graph is timed when the graph is launched.
+struct GpuTimer {
+    bool armed = false;
+    bool seen = false;
+    cudaEvent_t start = nullptr;
+    cudaEvent_t stop = nullptr;
+
+    static bool capturing(cudaStream_t stream) {
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        return cudaStreamIsCapturing(stream, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone;
+    }
+
+    template <typename Launch> cudaError_t around(cudaStream_t stream, const Launch &launch) {
+        if (!armed || capturing(stream)) {
+            return launch();
+        }
+        if (!seen) {
+            seen = cudaEventRecord(start, stream) == cudaSuccess;
+        }
+        const cudaError_t error = launch();
+        if (error == cudaSuccess) {
+            (void)cudaEventRecord(stop, stream);
+        }
+        return error;
+    }
+};
+
+GpuTimer &gpu_timer() {
+    static GpuTimer &instance = *new GpuTimer;
+    return instance;
+}
+
 const void *host_function(cudaKernel_t kernel) {
     Registry &known = registry();
     const std::lock_guard<std::mutex> lock(known.mutex);
@@ -147,19 +180,41 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void 
                                cudaStream_t stream) {
     static const auto forward = next<decltype(__cudaLaunchKernel)>("__cudaLaunchKernel");
     record(host_function(kernel), grid, block, shared);
-    return forward(kernel, grid, block, args, shared, stream);
+    return gpu_timer().around(stream, [&] { return forward(kernel, grid, block, args, shared, stream); });
 }
 
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args, size_t shared,
                              cudaStream_t stream) {
     static const auto forward = next<decltype(cudaLaunchKernel)>("cudaLaunchKernel");
     record(function, grid, block, shared);
-    return forward(function, grid, block, args, shared, stream);
+    return gpu_timer().around(stream, [&] { return forward(function, grid, block, args, shared, stream); });
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **args) {
     static const auto forward = next<decltype(cudaLaunchKernelExC)>("cudaLaunchKernelExC");
     record(function, config->gridDim, config->blockDim, config->dynamicSmemBytes);
-    return forward(config, function, args);
+    return gpu_timer().around(config->stream, [&] { return forward(config, function, args); });
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+    static const auto forward = next<decltype(cudaGraphLaunch)>("cudaGraphLaunch");
+    return gpu_timer().around(stream, [&] { return forward(graph, stream); });
+}
+
+// The runner's clock (native/runner/timer.h).
+void fattn_probe_gpu_timer_start() {
+    GpuTimer &timer = gpu_timer();
+    timer.seen = false;
+    timer.armed = timer.start != nullptr ||
+                  (cudaEventCreate(&timer.start) == cudaSuccess && cudaEventCreate(&timer.stop) == cudaSuccess);
+}
+
+double fattn_probe_gpu_timer_stop() {
+    GpuTimer &timer = gpu_timer();
+    timer.armed = false;
+    float milliseconds = 0.0f;
+    const bool told = timer.seen && cudaEventSynchronize(timer.stop) == cudaSuccess &&
+                      cudaEventElapsedTime(&milliseconds, timer.start, timer.stop) == cudaSuccess;
+    return told ? milliseconds / 1e3 : -1.0;
 }
 }

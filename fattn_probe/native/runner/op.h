@@ -3,9 +3,9 @@
 #pragma once
 
 #include "case_file.h"
-#include "features.h"
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
+#include "setters.h"
 
 #include <algorithm>
 #include <vector>

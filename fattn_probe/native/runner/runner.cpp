@@ -7,8 +7,8 @@
 #include "op.h"
 #include "options.h"
 #include "result_file.h"
+#include "timer.h"
 
-#include <chrono>
 #include <fstream>
 
 namespace {
@@ -31,18 +31,17 @@ void mark_run(int index) {
     }
 }
 
-std::vector<double> time_runs(Op &op, int warmup, int repeat) {
-    std::vector<double> seconds;
+Timer time_runs(Op &op, int warmup, int repeat) {
+    Timer timer;
     for (int i = 0; i < warmup + repeat; i++) {
         mark_run(i);
-        const auto start = std::chrono::steady_clock::now();
-        op.compute();
-        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-        if (i >= warmup) {
-            seconds.push_back(taken.count());
+        if (i < warmup) {
+            op.compute();
+        } else {
+            timer.measure([&op] { op.compute(); });
         }
     }
-    return seconds;
+    return timer;
 }
 
 void run(const Options &options) {
@@ -61,7 +60,9 @@ void run(const Options &options) {
     std::vector<uint8_t> dst;
     if (unsupported.empty() && !options.support_only) {
         op.poison_dst();
-        result.set("fattn.run.seconds", time_runs(op, options.warmup, options.repeat));
+        const Timer timer = time_runs(op, options.warmup, options.repeat);
+        result.set("fattn.run.clock", timer.clock());
+        result.set("fattn.run.seconds", timer.seconds());
         dst = op.dst_bytes();
         result.set_dst(op.dst(), dst);
     }

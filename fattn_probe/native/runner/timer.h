@@ -1,0 +1,38 @@
+// Times of one run of the graph: on the GPU by events where the executable can, else by the wall clock.
+#pragma once
+
+#include <chrono>
+#include <vector>
+
+// Of native/cuda/record_launches.cpp, which only an executable of the cuda engine holds: weak, and null elsewhere.
+extern "C" {
+__attribute__((weak)) void fattn_probe_gpu_timer_start();
+__attribute__((weak)) double fattn_probe_gpu_timer_stop(); // seconds; negative if no work was seen
+}
+
+// A series of measurements, all by one clock.
+class Timer {
+  public:
+    template <typename Work> void measure(const Work &work) {
+        if (fattn_probe_gpu_timer_start != nullptr) {
+            fattn_probe_gpu_timer_start();
+        }
+        const auto start = std::chrono::steady_clock::now();
+        work();
+        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+        wall_.push_back(taken.count());
+        const double gpu = fattn_probe_gpu_timer_stop != nullptr ? fattn_probe_gpu_timer_stop() : -1.0;
+        if (gpu >= 0.0) {
+            gpu_.push_back(gpu);
+        }
+    }
+
+    const char *clock() const { return by_events() ? "gpu" : "wall"; }
+    const std::vector<double> &seconds() const { return by_events() ? gpu_ : wall_; }
+
+  private:
+    bool by_events() const { return gpu_.size() == wall_.size(); }
+
+    std::vector<double> wall_;
+    std::vector<double> gpu_;
+};
