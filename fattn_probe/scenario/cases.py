@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..errors import InputError
 from . import mask as masks
 from .data import STREAMS, UNUSED, AnyData, Data, Logits, draw, stream
-from .ggml_types import Bytes, Floats, block_size, decode, encode, nan_blocks
+from .ggml_types import Bytes, Floats, block_size, decode, encode, nan_blocks, type_size
 from .layout import Layout, Ne, Root, TensorView, View, ViewOfK, element_strides, place, place_mask, view_of_K
 from .mask import AnyMask, MaskShape, NoMask
 from .matrix import apply, names, variations
@@ -138,18 +138,16 @@ def _place_all(op: Scenario) -> tuple[dict[str, Root], dict[str, TensorView]]:
         place("Q", "f32", (op.hsk, op.n_q, op.n_head, op.n_seq), layout.Q),
         place("K", op.type_K, (op.hsk, op.n_kv, heads_kv, op.n_seq), layout.K),
     ]
-    if not isinstance(layout.V, ViewOfK):
+    if isinstance(layout.V, ViewOfK):
+        placed.append((placed[1][0], view_of_K(placed[1][1], hsv, layout.V)))
+    else:
         placed.append(place("V", type_V, (hsv, op.n_kv, heads_kv, op.n_seq), layout.V))
     if not isinstance(op.mask, NoMask):
         placed.append(place_mask(op.n_kv, op.n_q, op.n_seq, layout.mask))
     if op.sinks:
         root = Root("sinks", "f32", (op.n_head, 1, 1, 1))
         placed.append((root, TensorView("sinks", "f32", "sinks", root.ne, root.nb, 0)))
-    roots = {root.name: root for root, _ in placed}
-    tensors = {view.name: view for _, view in placed}
-    if isinstance(layout.V, ViewOfK):
-        tensors["V"] = view_of_K(tensors["K"], hsv)
-    return roots, tensors
+    return {root.name: root for root, _ in placed}, {view.name: view for _, view in placed}
 
 
 def _strided(flat: npt.NDArray[Any], view: TensorView) -> npt.NDArray[Any]:
@@ -160,9 +158,8 @@ def _strided(flat: npt.NDArray[Any], view: TensorView) -> npt.NDArray[Any]:
 
 
 def element_offset(view: TensorView) -> int:
-    """A view's offset in elements instead of bytes."""
-    row, row_elements = view.nb[1], element_strides(view)[1]
-    return view.offset // row * row_elements if row else 0
+    """A view's offset in elements instead of bytes; it is at a whole block."""
+    return view.offset // type_size(view.type) * block_size(view.type)
 
 
 def _tensor_bytes(case: Case, name: str, root: Root) -> Bytes:

@@ -162,7 +162,7 @@ def _tensors(case: Case) -> Table:
     table = Table("  tensor", "type", "ne", "nb", "offset", "in", "data", box=None, pad_edge=False)
     for name, view in case.tensors.items():
         root = case.roots[view.root]
-        data = case.mask.kind if name == "mask" else getattr(case.data, name).kind
+        data = case.mask.kind if name == "mask" else getattr(case.data, view.root).kind
         place = "" if root.ne == view.ne else f"{root.name} {_ne(root.ne)}"
         row = (f"  {name}", view.type, _ne(view.ne), _ne(view.nb), str(view.offset), place, data)
         table.add_row(*(Text(cell) for cell in row))

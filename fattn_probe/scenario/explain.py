@@ -119,7 +119,8 @@ def _file_key(loc: Key, settings: dict[str, Any]) -> Key:
 def _about(loc: Key) -> str:
     schema = _schema_at(loc)
     words = schema.get("description", "").split(":")[0].rstrip(".")
-    return f", allowed: {words[:1].lower() + words[1:]}" if words else ""
+    lower = words[:1].lower() + words[1:] if words[1:2].islower() else words
+    return f", allowed: {lower}" if words else ""
 
 
 def _show(value: object) -> str:

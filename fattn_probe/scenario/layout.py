@@ -74,9 +74,11 @@ class View(Spec):
 
 
 class ViewOfK(Spec):
-    """V is the first hsv elements of every row of K, as models with latent attention (MLA) have it."""
+    """V is a part of every row of K, as models with latent attention (MLA) have it."""
 
     kind: Literal["view_of_K"]
+    offset: int = Field(default=0, ge=0)
+    """First element of the part. The 576/512 kernels take V from K: at 0, but in releases of 2025 at hsk - hsv = 64."""
 
 
 class MaskLayout(Spec):
@@ -116,9 +118,9 @@ def place(name: str, type_: str, ne: Ne, layout: Contiguous | View) -> tuple[Roo
     return root, TensorView(name, type_, name, ne, (nb[0], nb[1], nb[2], nb[3]), view.offset * nb[1])
 
 
-def view_of_K(K: TensorView, hsv: int) -> TensorView:
-    """V as the first `hsv` elements of each row of K."""
-    return TensorView("V", K.type, K.root, (hsv, *K.ne[1:]), K.nb, K.offset)
+def view_of_K(K: TensorView, hsv: int, layout: ViewOfK) -> TensorView:
+    """V as `hsv` elements of each row of K."""
+    return TensorView("V", K.type, K.root, (hsv, *K.ne[1:]), K.nb, K.offset + row_size(K.type, layout.offset))
 
 
 def place_mask(n_kv: int, n_q: int, n_seq: int, layout: MaskLayout) -> tuple[Root, TensorView]:

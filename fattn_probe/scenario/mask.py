@@ -203,8 +203,8 @@ def _sequences(mask: Sequences, shape: MaskShape, sequence: int, queries: Intege
     everyone = np.arange(shape.n_q) * mask.count // shape.n_q
     hidden = owner != everyone[queries][:, None]
     if mask.causal:
-        left = np.stack([np.cumsum((owner == s)[::-1])[::-1] - (owner == s) for s in range(mask.count)])
-        after = np.array([(everyone[q + 1 :] == everyone[q]).sum() for q in queries])
+        left = np.stack([np.cumsum((owner == s)[::-1])[::-1] - (owner == s) for s in range(mask.count)])  # rows to come
+        after = np.searchsorted(everyone, everyone[queries], "right") - 1 - queries
         hidden |= left[everyone[queries]] < after[:, None]
     return _hide(hidden)
 
@@ -232,10 +232,11 @@ def _random(mask: Random, shape: MaskShape, sequence: int, queries: Integers, le
     size = (len(queries), shape.n_kv)
     values = (np.float32(mask.scale) * (2 * rng.random(size, np.float32) - 1)).astype(np.float16)
     places = stream(shape.seed, STREAMS["mask"], (level << 32, sequence))
-    for _ in range(int(mask.blocks * shape.n_q * shape.n_kv / (64 * 128))):
-        row, column, infinite = places.integers(shape.n_q), places.integers(shape.n_kv), places.integers(2)
-        inside = (queries >= row) & (queries < row + 64)
-        values[inside, column : column + 128] = -np.inf if infinite else 0
+    corners = places.integers(0, [shape.n_q, shape.n_kv, 2], (int(mask.blocks * shape.n_q * shape.n_kv / 8192), 3))
+    touching = (corners[:, 0] <= queries[-1]) & (corners[:, 0] + 64 > queries[0])
+    for row, column, infinite in corners[touching]:
+        first = max(0, row - queries[0])
+        values[first : row + 64 - queries[0], column : column + 128] = -np.inf if infinite else 0
     return values
 
 

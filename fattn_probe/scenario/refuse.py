@@ -91,8 +91,18 @@ def _v_of_k(op: Scenario) -> Iterator[Refusal]:
         return
     if op.type_V not in (None, op.type_K):
         yield Refusal(("type_V",), f"{op.type_V}, but V is a view of K, allowed: K's type, {op.type_K}")
-    if (op.hsv or op.hsk) > op.hsk:
+    hsv, offset = op.hsv or op.hsk, op.layout.V.offset
+    if hsv > op.hsk:
         yield Refusal(("hsv",), f"{op.hsv}, but V is a view of K's rows of {op.hsk}, allowed: at most {op.hsk}")
+    elif offset + hsv > op.hsk or offset % block_size(op.type_K):
+        block = f" in steps of {block_size(op.type_K)}" if block_size(op.type_K) > 1 else ""
+        reason = f"{offset} puts {hsv} elements of V outside K's {op.hsk} or across blocks"
+        yield Refusal(("layout", "V", "offset"), f"{reason}, allowed: 0 to {op.hsk - hsv}{block}")
+
+
+def _unused_data(op: Scenario) -> Iterator[Refusal]:
+    if isinstance(op.layout.V, ViewOfK) and "V" in op.data.model_fields_set:
+        yield Refusal(("data", "V"), "given, but V is a view of K and holds what K holds, allowed: data.K alone")
 
 
 def _mask(op: Scenario) -> Iterator[Refusal]:
@@ -159,6 +169,7 @@ _CHECKS: tuple[Callable[[Scenario], Iterator[Refusal]], ...] = (
     _rows,
     _views,
     _v_of_k,
+    _unused_data,
     _mask,
     _sequences,
     _logits,

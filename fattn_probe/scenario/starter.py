@@ -47,5 +47,5 @@ mask: {kind: causal}
 #   n_kv: [256, 512]
 #   data.V.mean: [0, 1]
 #   include:
-#     - {n_q: 1, n_kv: 4096}
+#     - {n_q: 1, n_kv: 1024}
 """

@@ -1,0 +1,212 @@
+import pytest
+
+from fattn_probe.errors import InputError
+from fattn_probe.scenario import expand, load, loads
+
+HEAD = "version: 1\nabout: a test\n"
+SHAPE = "hsk: 64\nn_head: 4\nn_head_kv: 2\nn_q: 3\nn_kv: 32\n"
+
+
+def mistakes(text):
+    with pytest.raises(InputError) as caught:
+        loads(text, "x.yaml")
+    assert caught.value.exit_code == 2
+    return str(caught.value).splitlines()
+
+
+def mistake(more):
+    """The only mistake of a good file with lines added, the first of which is line 8."""
+    (message,) = mistakes(HEAD + SHAPE + more)
+    return message
+
+
+def test_defaults():
+    (case,) = expand(loads(HEAD + "hsk: 64\nn_head: 4\nn_q: 3\nn_kv: 32\n"))
+    assert (case.hsv, case.n_head_kv, case.n_seq, case.type_K, case.type_V) == (64, 4, 1, "f16", "f16")
+    assert (case.scale, case.prec, case.max_bias, case.n_kv_max, case.sinks) == (0.125, 10, 0, 0, False)
+    assert set(case.tensors) == {"Q", "K", "V"}
+
+
+def test_all_mistakes_are_reported_together_in_the_order_of_the_file():
+    text = HEAD + "hsk: 64\nn_haed: 4\nn_head: 4\nn_q: seven\nn_kv: true\ntype_K: q8_1\nmask: {kind: causl}\n"
+    unknown, *rest = mistakes(text)
+    assert unknown.startswith("x.yaml:4: n_haed: unknown key, allowed: about, data, ")
+    assert unknown.endswith("; did you mean 'n_head'?")
+    assert rest == [
+        "x.yaml:6: n_q: found 'seven', allowed: a whole number",
+        "x.yaml:7: n_kv: found true, allowed: a whole number",
+        "x.yaml:8: type_K: found 'q8_1', allowed: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl; "
+        "did you mean 'q8_0'?",
+        "x.yaml:9: mask.kind: found 'causl', allowed: alibi, blocks, causal, masked_rows, masked_tiles, none, random, "
+        "sequences, sliding_window, sparse, sum; did you mean 'causal'?",
+    ]
+
+
+def test_missing_keys_say_what_they_are():
+    assert mistakes("about: x\n") == [
+        "x.yaml:1: version: missing, allowed: version of this schema",
+        "x.yaml:1: hsk: missing, allowed: head size of Q and K (DKQ)",
+        "x.yaml:1: n_head: missing, allowed: attention heads of Q",
+        "x.yaml:1: n_q: missing, allowed: queries",
+        "x.yaml:1: n_kv: missing, allowed: KV rows the op sees",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("n_q: 4", "x.yaml:8: n_q: given twice, first on line 6, allowed: once"),
+        ("device: h200", "x.yaml:8: device: found 'h200', allowed: sim:NAME such as sim:h200, gpu, gpu:N, or cpu"),
+        ("tolerance: {nmse: 0}", "x.yaml:8: tolerance.nmse: found 0, allowed: more than 0.0"),
+        (
+            "tolerance: {nsme: 1}",
+            "x.yaml:8: tolerance.nsme: unknown key, allowed: max_abs, nmse; did you mean 'nmse'?",
+        ),
+        ("inspect: {trace: {lane: 32}}", "x.yaml:8: inspect.trace.lane: found 32, allowed: less than 32"),
+        (
+            "expect: {ntiles: {a: 1}}",
+            "x.yaml:8: expect.ntiles: found {'a': 1}, allowed: true, false, a number, text, or a list of numbers or of "
+            "texts",
+        ),
+        ("layout: {V: {rows: 3}}", "x.yaml:8: layout.V.kind: missing, allowed: contiguous, view, view_of_K"),
+        ("data:\n  V:\n    kind: uniform\n    scale: -1", "x.yaml:11: data.V.scale: found -1, allowed: more than 0.0"),
+        (
+            "mask:\n  kind: sum\n  of:\n    - {kind: causal}\n    - {kind: sliding_window, window: 0}",
+            "x.yaml:12: mask.of.1.window: found 0, allowed: at least 1",
+        ),
+        ("mask: causal", "x.yaml:8: mask: found 'causal', allowed: a mapping"),
+        ("seed: -1", "x.yaml:8: seed: found -1, allowed: at least 0"),
+        ("max_bias: .nan", "x.yaml:8: max_bias: found nan, allowed: a finite number"),
+    ],
+)
+def test_mistakes(more, message):
+    assert mistake(more) == message
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            "max_bias: 8",
+            "x.yaml:8: max_bias: 8 without a mask (ggml asserts one), allowed: 0, or set `mask`",
+        ),
+        ("n_kv_max: 8", "x.yaml:8: n_kv_max: 8 bounds the entries of a mask, allowed: 0, or set `mask`"),
+        (
+            "n_kv_max: 8\nmask: {kind: sliding_window, window: 9}",
+            "x.yaml:8: n_kv_max: 8 must bound the finite entries of every mask row (ggml.h), and this sliding_window mask "
+            "has up to 9, allowed: 9 to 32",
+        ),
+        (
+            "mask:\n  kind: sparse",
+            "x.yaml:8: mask.finite: missing, and n_kv_max is 0, allowed: a number, or set n_kv_max",
+        ),
+        (
+            "hsv: 40\ntype_V: q8_0",
+            "x.yaml:8: hsv: hsv 40 is no whole number of q8_0 blocks of 32 elements, allowed: multiples of 32, such as 64",
+        ),
+        (
+            "layout: {K: {kind: view, pad: 4}}\ntype_K: q4_0",
+            "x.yaml:8: layout.K.pad: 4 is no whole number of q4_0 blocks, allowed: multiples of 32",
+        ),
+        (
+            "layout:\n  K:\n    kind: view\n    rows: 32\n    offset: 1",
+            "x.yaml:11: layout.K.rows: an allocation of 32 rows is too small, allowed: at least offset + rows used "
+            "= 1 + 32 = 33",
+        ),
+        (
+            "layout: {Q: {kind: view, permute: [1, 0, 2, 3]}}",
+            "x.yaml:8: layout.Q.permute: [1, 0, 2, 3] moves the elements of a row apart, which the op refuses "
+            "(nb[0] must be the element's size), allowed: 0 in the first place",
+        ),
+        (
+            "layout: {Q: {kind: view, permute: [0, 2, 2, 3]}}",
+            "x.yaml:8: layout.Q.permute: [0, 2, 2, 3] is no permutation, allowed: each of 0 to 3 once",
+        ),
+        (
+            "layout: {V: {kind: view_of_K}}\ntype_V: q8_0",
+            "x.yaml:9: type_V: q8_0, but V is a view of K, allowed: K's type, f16",
+        ),
+        (
+            "layout: {V: {kind: view_of_K, offset: 60}}\nhsv: 32",
+            "x.yaml:8: layout.V.offset: 60 puts 32 elements of V outside K's 64 or across blocks, allowed: 0 to 32",
+        ),
+        (
+            "data: {Q: {kind: far_below_zero}}",
+            "x.yaml:8: data.K: uniform, but far_below_zero needs Q and K to point against each other, allowed: "
+            "far_below_zero on both or neither",
+        ),
+        (
+            "mask: {kind: sequences, count: 4}",
+            "x.yaml:8: mask.count: 4 sequences of 3 queries and 32 KV rows, allowed: 1 to 3",
+        ),
+    ],
+)
+def test_refusals(more, message):
+    assert mistake(more) == message
+
+
+def test_heads_that_do_not_divide_are_refused_with_those_that_do():
+    (message,) = mistakes(HEAD + "hsk: 64\nn_head: 14\nn_head_kv: 4\nn_q: 3\nn_kv: 32\n")
+    assert message.startswith("x.yaml:5: n_head_kv: 4 K/V heads do not divide 14 heads")
+    assert message.endswith("allowed: 1, 2, 7, 14")
+
+
+def test_mistakes_of_a_matrix_are_placed_where_the_matrix_makes_them():
+    assert mistakes(
+        HEAD + SHAPE + "matrix:\n  n_kv: [16, x]\n  include:\n    - n_q: 1\n      type_K: q8_1\n  data.V.meen: [1]\n"
+    ) == [
+        "x.yaml:9: matrix.n_kv.1: found 'x', allowed: a whole number",
+        "x.yaml:12: matrix.include.0.type_K: found 'q8_1', allowed: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl; "
+        "did you mean 'q8_0'?",
+        "x.yaml:13: matrix.data.V.meen.0: missing, allowed: constant, extreme, fa3_outliers, normal, uniform",
+    ]
+
+
+def test_a_matrix_has_limits():
+    numbers = ", ".join(map(str, range(1, 102)))
+    assert mistake(f"matrix:\n  n_q: [{numbers}]\n  n_kv: [{numbers}]") == (
+        "x.yaml:8: matrix: makes 10201 cases, allowed: at most 10000"
+    )
+    assert mistake("matrix:\n  n_q: 3") == "x.yaml:9: matrix.n_q: found 3, allowed: a list"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1, 2", "x.yaml:1: not YAML: "),
+        ("a: 1\nb: !!python/object/apply:os.system [ls]\n", "x.yaml:1: about: missing"),
+        ("a: !!python/name:os.system x", "x.yaml:1: not YAML: could not determine a constructor"),
+        ("- 1\n", "x.yaml:1: the file: found [1], allowed: keys such as `version: 1`"),
+        ("", "x.yaml:1: the file: found nothing, allowed: keys such as `version: 1`"),
+        ("a: &a [*a]", "x.yaml:1: not YAML: "),
+        ("a: 1\n--- \nb: 2", "x.yaml:2: not YAML: but found another document"),
+        ("n_q: 0x", "x.yaml:1: "),
+        ("a: 2026-99-99", "x.yaml:1: "),
+    ],
+)
+def test_what_is_no_scenario_at_all(text, message):
+    assert any(line.startswith(message) for line in mistakes(text))
+
+
+def test_anchors_do_not_blow_up():
+    levels = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10))
+    (message,) = mistakes(f"a0: &a0 [1, 2, 3]\n{levels}\n")
+    assert "too many" in message
+
+
+def test_numbers_with_an_exponent_are_numbers():
+    scenario = loads(HEAD + SHAPE + "tolerance: {nmse: 1e-5, max_abs: 1E+2}\n")
+    assert (scenario.tolerance.nmse, scenario.tolerance.max_abs) == (1e-5, 100)
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match="cannot read the scenario: No such file"):
+        load(tmp_path / "none.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot read the scenario"):
+        load(tmp_path / "binary.yaml")
+
+
+def test_expect_takes_facts():
+    scenario = loads(HEAD + SHAPE + "expect: {ntiles_dst: 2, launch.grid: [8, 1, 1], kernel: mma, uniform: true}\n")
+    assert scenario.expect == {"ntiles_dst": 2, "launch.grid": [8, 1, 1], "kernel": "mma", "uniform": True}

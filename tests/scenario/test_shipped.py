@@ -1,0 +1,65 @@
+"""The scenarios that come along."""
+
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.scenario import expand, load, make_inputs
+from fattn_probe.scenario.docs import reference, schema_json
+from fattn_probe.scenario.mask import MaskShape, max_finite
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "scenarios").glob("*.yaml"))
+ASKED_FOR = (
+    "gqa decode prefill mha mqa mla softcap alibi sinks sliding-window q8-cache unpadded-kv sequences biased-v "
+    "streamk-fractional sparse"
+).split()
+SLOW = {"streamk-fractional", "biased-v"}
+
+
+def test_all_are_there():
+    assert set(ASKED_FOR) <= {path.stem for path in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_is_good_and_small(path):
+    for case in expand(load(path)):
+        assert all(view.end <= case.roots[view.root].nbytes for view in case.tensors.values())
+        assert case.flop <= (26e9 if path.stem in SLOW else 1e9)
+
+
+def test_no_two_cases_are_the_same():
+    cases = [case for path in FILES for case in expand(load(path))]
+    assert len({case.digest for case in cases}) == len({case.name for case in cases}) == len(cases)
+
+
+def test_gqa_is_the_session_to_reproduce():
+    (case,) = expand(load(ROOT / "scenarios" / "gqa.yaml"))
+    tensors = case.tensors
+    assert tensors["Q"].ne == (64, 7, 14, 1)
+    assert tensors["K"].ne == tensors["V"].ne == (64, 256, 2, 1)
+    assert tensors["mask"].ne == (256, 7, 1, 1)
+    assert (case.scale, case.prec) == (0.125, 10)
+    dst_ne = (case.hsv, case.n_head, case.n_q, case.n_seq)
+    assert dst_ne == (64, 14, 7, 1)
+    assert {name: data.size for name, data in make_inputs(case).items()} == {
+        "Q": 25088,
+        "K": 65536,
+        "V": 65536,
+        "mask": 3584,
+    }
+
+
+def test_sparse_meets_the_kernels_conditions():
+    for case in expand(load(ROOT / "scenarios" / "sparse.yaml")):
+        assert (case.hsk, case.hsv) in ((256, 256), (512, 512), (576, 512))
+        assert case.n_kv >= max(4096, 2 * case.n_kv_max * case.n_q)
+        assert case.n_head // case.n_head_kv > 4
+        shape = MaskShape(case.n_kv, case.n_q, case.n_seq, case.seed, case.n_kv_max)
+        assert max_finite(case.mask, shape) <= case.n_kv_max
+
+
+@pytest.mark.parametrize(("name", "text"), [("scenario.md", reference()), ("scenario.schema.json", schema_json())])
+def test_documents_are_up_to_date(name, text):
+    """If this fails: python -m fattn_probe.scenario.docs docs."""
+    assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text
