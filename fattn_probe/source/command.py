@@ -1,0 +1,163 @@
+"""What `fattn-probe source list`, `get` and `show` find out, as records, and how people see it."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+from rich.text import Text
+
+from fattn_probe.source import kernel_cases, patches, resolve, store, template_parameters
+from fattn_probe.source.download import Progress as Callback
+from fattn_probe.source.features import Features
+from fattn_probe.source.spec import DEFAULT_SOURCE, PINS
+
+FAMILY_ARGS = {"mma": "DKQ,DV,ncols1,ncols2", "tile": "DKQ,DV", "vec": "D,type_K,type_V"}
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """A source that is in the cache or pinned; `root` and `digest` are None while it is not in the cache."""
+
+    spec: str
+    build_number: str
+    pinned: bool
+    default: bool
+    root: str | None
+    digest: str | None
+
+
+@dataclass(frozen=True)
+class SourceSummary:
+    """What `source get` says of a tree."""
+
+    spec: str
+    root: str
+    build_number: str
+    digest: str
+    era: str
+
+
+@dataclass(frozen=True)
+class SourceDetails:
+    """What `source show` says of a tree: its marks, its kernels and the shipped patches that go onto it."""
+
+    spec: str
+    root: str
+    build_number: str
+    digest: str
+    features: Features
+    kernels: tuple[str, ...]
+    template_parameters: dict[str, list[str]]
+    patches: tuple[str, ...]
+
+
+def list_sources() -> list[SourceRow]:
+    """Every cached or pinned source, the default first."""
+    from_cache = {entry.spec: (name, entry) for name, entry in store.entries().items()}
+    pinned = {f"pypi:{name}=={version}" for name, version in PINS}
+    rows = [source_row(spec, spec in pinned, from_cache.get(spec)) for spec in sorted(pinned | set(from_cache))]
+    return sorted(rows, key=lambda row: not row.default)
+
+
+def source_row(spec: str, pinned: bool, cached: tuple[str, store.Entry] | None) -> SourceRow:
+    """One row of the list."""
+    default = spec == DEFAULT_SOURCE
+    if cached is None:
+        return SourceRow(spec, "?", pinned, default, None, None)
+    name, entry = cached
+    return SourceRow(spec, entry.build_number, pinned, default, str(store.tree_root(name)), entry.digest)
+
+
+def get_source(spec: str, progress: Callback | None = None) -> SourceSummary:
+    """Fetch a source if it is not there."""
+    tree = resolve(spec, progress)
+    return SourceSummary(tree.spec, str(tree.root), tree.build_number, tree.digest, tree.features.era)
+
+
+def show_source(spec: str, progress: Callback | None = None) -> SourceDetails:
+    """Fetch a source if it is not there, and look into it."""
+    tree = resolve(spec, progress)
+    fitting = {patch.name for patch in patches.shipped() if patches.applies(patch, tree.root)}
+    return SourceDetails(
+        spec=tree.spec,
+        root=str(tree.root),
+        build_number=tree.build_number,
+        digest=tree.digest,
+        features=tree.features,
+        kernels=tuple(case.name for case in kernel_cases(tree)),
+        template_parameters=template_parameters(tree),
+        patches=tuple(sorted(fitting)),
+    )
+
+
+def render_list(rows: list[SourceRow]) -> RenderableType:
+    """The list as a table."""
+    table = Table("source", "build", "pinned", "in the cache")
+    for row in rows:
+        name = f"{row.spec} (default)" if row.default else row.spec
+        table.add_row(name, row.build_number, "yes" if row.pinned else "", row.root or "no")
+    return table
+
+
+def render_summary(summary: SourceSummary) -> RenderableType:
+    """Two lines: what it is, where it lies."""
+    return Text(f"{summary.spec}: llama.cpp build {summary.build_number}, era {summary.era}\n{summary.root}")
+
+
+def render_details(details: SourceDetails) -> RenderableType:
+    """The marks, the kernels by family and head size, the kernels' template parameters, the patches."""
+    title = f"{details.spec}: llama.cpp build {details.build_number}, digest {details.digest[:16]}"
+    parts: list[RenderableType] = [Text(title), Text(details.root), features_table(details.features)]
+    parts += [kernels_table(details.kernels), parameters_table(details.template_parameters)]
+    return Group(*parts, Text(f"shipped patches that apply: {', '.join(details.patches) or 'none'}"))
+
+
+def features_table(features: Features) -> Table:
+    """The features found, one a row."""
+    table = Table("feature", "found")
+    for name, value in asdict(features).items():
+        table.add_row(name, ", ".join(value) if isinstance(value, tuple) else str(value))
+    return table
+
+
+def kernels_table(kernels: tuple[str, ...]) -> Table:
+    """How many instances there are of each family and head size (or pair of types)."""
+    table = Table("kernel", "instances", "arguments", "head sizes")
+    pairs = [name.split(" ", 1) for name in kernels]
+    for family, count in Counter(family for family, _ in pairs).items():
+        sizes = dict.fromkeys(head_sizes(family, args) for kind, args in pairs if kind == family)
+        table.add_row(family, str(count), FAMILY_ARGS[family], " ".join(sizes))
+    return table
+
+
+def head_sizes(family: str, args: str) -> str:
+    """`64`, or `576/512` where K and V differ."""
+    words = args.split(",")
+    return words[0] if family == "vec" or words[0] == words[1] else f"{words[0]}/{words[1]}"
+
+
+def parameters_table(parameters: dict[str, list[str]]) -> Table:
+    """Each kernel's template parameters."""
+    table = Table("__global__ kernel", "template parameters")
+    for kernel, names in parameters.items():
+        table.add_row(kernel, ", ".join(names))
+    return table
+
+
+@contextlib.contextmanager
+def download_bar(console: Console) -> Iterator[Callback]:
+    """A progress callback that draws a bar on `console` while something downloads."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        tasks = {}
+
+        def report(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield report
