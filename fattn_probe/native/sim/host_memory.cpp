@@ -1,0 +1,136 @@
+#include "host_memory.h"
+
+#include "finding.h"
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <sys/mman.h>
+
+#if defined(__x86_64__)
+#    include <immintrin.h>
+#endif
+
+namespace simt {
+namespace {
+
+constexpr size_t page     = 4096;
+constexpr size_t distance = size_t{1} << 33;  // of address space before and after each allocation
+constexpr size_t alignment = 256;
+
+size_t round_up(size_t bytes, size_t multiple) {
+    return (bytes + multiple - 1) / multiple * multiple;
+}
+
+struct Registry {
+    std::mutex                   mutex;
+    std::map<char *, Allocation> by_reserve;
+    size_t                       count = 0;
+};
+
+Registry & registry() {
+    static Registry once;
+    return once;
+}
+
+}  // namespace
+
+void * map_pages(size_t bytes) {
+    void * pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages == MAP_FAILED) {
+        fail("no memory: mmap of " + std::to_string(bytes) + " bytes failed");
+    }
+    return pages;
+}
+
+void protect_pages(void * address, size_t bytes) {
+    mprotect(address, bytes, PROT_NONE);
+}
+
+void * allocate(size_t bytes) {
+    const size_t   usable   = round_up(bytes == 0 ? 1 : bytes, page);
+    const size_t   reserved = usable + 2 * distance;
+    void * const   reserve  = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserve == MAP_FAILED) {
+        return nullptr;
+    }
+    char * const memory = static_cast<char *>(reserve) + distance;
+    if (mprotect(memory, usable, PROT_READ | PROT_WRITE) != 0) {
+        munmap(reserve, reserved);
+        return nullptr;
+    }
+    Allocation allocation;
+    allocation.start    = memory + (usable - round_up(bytes, alignment));
+    allocation.bytes    = bytes;
+    allocation.reserve  = static_cast<char *>(reserve);
+    allocation.reserved = reserved;
+    memset(memory, 0xFF, usable);  // NaN in every format
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    allocation.number = registry().count++;
+    registry().by_reserve[allocation.reserve] = allocation;
+    return allocation.start;
+}
+
+bool release(void * pointer) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    for (auto & [reserve, allocation] : registry().by_reserve) {
+        if (allocation.start == pointer && allocation.live) {
+            // Its addresses stay reserved, so that a use after the free is found too.
+            allocation.live = false;
+            mmap(reserve, allocation.reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+            return true;
+        }
+    }
+    return false;
+}
+
+const Allocation * find_allocation(const void * address) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    auto & all   = registry().by_reserve;
+    auto   after = all.upper_bound(static_cast<char *>(const_cast<void *>(address)));
+    if (after == all.begin()) {
+        return nullptr;
+    }
+    const Allocation & candidate = std::prev(after)->second;
+    return address < candidate.reserve + candidate.reserved ? &candidate : nullptr;
+}
+
+std::string describe_address(const void * address) {
+    const Allocation * allocation = find_allocation(address);
+    if (allocation == nullptr) {
+        char text[100];
+        snprintf(text, sizeof(text), "global memory is accessed at %p, far from every allocation", address);
+        return text;
+    }
+    const std::string name = "allocation " + std::to_string(allocation->number) + " (" +
+                             std::to_string(allocation->bytes) + " bytes)";
+    const ptrdiff_t   offset = static_cast<const char *>(address) - allocation->start;
+    if (!allocation->live) {
+        return "global memory is accessed in " + name + ", which was freed";
+    }
+    if (offset < 0) {
+        return "global memory is accessed " + std::to_string(-offset) + " bytes before " + name;
+    }
+    return "global memory is accessed " + std::to_string(offset - static_cast<ptrdiff_t>(allocation->bytes)) +
+           " bytes past the end of " + name;
+}
+
+#if defined(__x86_64__)
+FlushDenormals::FlushDenormals() : saved_(_mm_getcsr()) {
+    _mm_setcsr(static_cast<unsigned>(saved_) | 0x8040);  // flush to zero, denormals are zero
+}
+FlushDenormals::~FlushDenormals() {
+    _mm_setcsr(static_cast<unsigned>(saved_));
+}
+#else
+FlushDenormals::FlushDenormals() {
+    asm volatile("mrs %0, fpcr" : "=r"(saved_));
+    asm volatile("msr fpcr, %0" : : "r"(saved_ | 1ul << 24));
+}
+FlushDenormals::~FlushDenormals() {
+    asm volatile("msr fpcr, %0" : : "r"(saved_));
+}
+#endif
+
+}  // namespace simt

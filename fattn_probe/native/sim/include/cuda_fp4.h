@@ -1,0 +1,2 @@
+// Upstream includes this header; the attention kernels use nothing of it.
+#pragma once

@@ -1,0 +1,265 @@
+// CUDA's device intrinsics (CUDA C++ Programming Guide, "C++ Language Extensions").
+#pragma once
+
+#include "warp.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace simt {
+
+// The value of `value` in the lane that `source(lane)` names, word by word.
+template <class T, class Source> T exchange(uint32_t mask, T value, const char * name, Source source) {
+    constexpr int words = (sizeof(T) + 3) / 4;
+    static_assert(words <= 8, "a shuffled value has at most 32 bytes");
+    uint32_t word[words] = {};
+    memcpy(word, &value, sizeof(T));
+    Registers & registers = warp_instruction(
+        mask, name,
+        [&](Registers & r, uint32_t lane) {
+            for (int i = 0; i < words; i++) {
+                r.in[i][lane] = word[i];
+            }
+        },
+        [](Registers &) {});
+    const int from = source(static_cast<int>(self->lane));
+    for (int i = 0; i < words; i++) {
+        word[i] = registers.in[i][from];
+    }
+    memcpy(&value, word, sizeof(T));
+    return value;
+}
+
+inline uint32_t ballot(uint32_t mask, bool predicate, const char * name) {
+    Registers & registers = warp_instruction(
+        mask, name, [&](Registers & r, uint32_t lane) { r.in[0][lane] = predicate; },
+        [](Registers & r) {
+            uint32_t votes = 0;
+            for (int lane = 0; lane < warp_size; lane++) {
+                votes |= (self->warp->alive >> lane & 1) ? r.in[0][lane] << lane : 0;
+            }
+            r.out[0][0] = votes;
+        });
+    return registers.out[0][0];
+}
+
+// __syncthreads_or, _and, _count: a barrier that also adds up a predicate.
+int sync_block_count(bool predicate, const char * file, int line);
+
+}  // namespace simt
+
+template <class T> inline T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
+    return simt::exchange(mask, value, "shfl.sync",
+                          [=](int lane) { return (lane & ~(width - 1)) + (source & (width - 1)); });
+}
+template <class T> inline T __shfl_xor_sync(unsigned mask, T value, int offset, int width = 32) {
+    return simt::exchange(mask, value, "shfl.sync.bfly", [=](int lane) {
+        const int from = lane ^ offset;
+        return from < (lane & ~(width - 1)) + width ? from : lane;
+    });
+}
+template <class T> inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+    return simt::exchange(mask, value, "shfl.sync.down", [=](int lane) {
+        return lane % width + static_cast<int>(delta) < width ? lane + static_cast<int>(delta) : lane;
+    });
+}
+template <class T> inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+    return simt::exchange(mask, value, "shfl.sync.up", [=](int lane) {
+        return lane % width - static_cast<int>(delta) >= 0 ? lane - static_cast<int>(delta) : lane;
+    });
+}
+inline void __syncwarp(unsigned mask = simt::full_mask) {
+    simt::warp_instruction(mask, "bar.warp.sync", [](simt::Registers &, uint32_t) {}, [](simt::Registers &) {});
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+    return simt::ballot(mask, predicate != 0, "vote.sync.ballot");
+}
+inline int __any_sync(unsigned mask, int predicate) {
+    return simt::ballot(mask, predicate != 0, "vote.sync.any") != 0;
+}
+inline int __all_sync(unsigned mask, int predicate) {
+    return simt::ballot(mask, predicate == 0, "vote.sync.all") == 0;
+}
+inline unsigned __activemask() {
+    return simt::self->warp->alive;
+}
+template <class T> inline T __reduce_add_sync(unsigned mask, T value) {
+    for (int offset = 16; offset > 0; offset >>= 1) {
+        value += __shfl_xor_sync(mask, value, offset);
+    }
+    return value;
+}
+template <class T> inline T __reduce_max_sync(unsigned mask, T value) {
+    for (int offset = 16; offset > 0; offset >>= 1) {
+        value = std::max(value, __shfl_xor_sync(mask, value, offset));
+    }
+    return value;
+}
+#define __syncthreads_or(predicate) (simt::sync_block_count((predicate) != 0, __FILE__, __LINE__) != 0)
+#define __syncthreads_and(predicate) (simt::sync_block_count((predicate) == 0, __FILE__, __LINE__) == 0)
+#define __syncthreads_count(predicate) simt::sync_block_count((predicate) != 0, __FILE__, __LINE__)
+
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+inline void __nanosleep(unsigned) {}
+template <class T> inline T __ldg(const T * pointer) {
+    return *pointer;
+}
+
+// Integers.
+inline unsigned __umulhi(unsigned a, unsigned b) {
+    return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
+}
+inline int __mulhi(int a, int b) {
+    return static_cast<int>(static_cast<long long>(a) * b >> 32);
+}
+inline int __popc(unsigned a) {
+    return __builtin_popcount(a);
+}
+inline int __ffs(int a) {
+    return __builtin_ffs(a);
+}
+inline int __clz(int a) {
+    return a == 0 ? 32 : __builtin_clz(static_cast<unsigned>(a));
+}
+inline unsigned __brev(unsigned a) {
+    unsigned reversed = 0;
+    for (int i = 0; i < 32; i++) {
+        reversed |= (a >> i & 1) << (31 - i);
+    }
+    return reversed;
+}
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+    const uint64_t bytes  = static_cast<uint64_t>(y) << 32 | x;
+    unsigned       result = 0;
+    for (int i = 0; i < 4; i++) {
+        const unsigned choice = selector >> (4 * i);
+        uint8_t        byte   = static_cast<uint8_t>(bytes >> (8 * (choice & 7)));
+        if (choice & 8) {
+            byte = byte & 0x80 ? 0xFF : 0;  // the mode that replicates the sign
+        }
+        result |= static_cast<unsigned>(byte) << (8 * i);
+    }
+    return result;
+}
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
+    return static_cast<unsigned>((static_cast<uint64_t>(high) << 32 | low) << (shift & 31) >> 32);
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+    return static_cast<unsigned>((static_cast<uint64_t>(high) << 32 | low) >> (shift & 31));
+}
+inline int __dp4a(int a, int b, int sum) {
+    for (int i = 0; i < 4; i++) {
+        sum += static_cast<int8_t>(a >> (8 * i)) * static_cast<int8_t>(b >> (8 * i));
+    }
+    return sum;
+}
+
+namespace simt {
+
+// Four bytes at a time, `operation(int8, int8) -> byte`.
+template <class Operation> unsigned bytewise(unsigned a, unsigned b, Operation operation) {
+    unsigned result = 0;
+    for (int i = 0; i < 4; i++) {
+        const int byte = operation(static_cast<int8_t>(a >> (8 * i)), static_cast<int8_t>(b >> (8 * i)));
+        result |= static_cast<unsigned>(byte & 0xFF) << (8 * i);
+    }
+    return result;
+}
+
+}  // namespace simt
+
+inline unsigned __vsub4(unsigned a, unsigned b) {
+    return simt::bytewise(a, b, [](int x, int y) { return x - y; });
+}
+inline unsigned __vadd4(unsigned a, unsigned b) {
+    return simt::bytewise(a, b, [](int x, int y) { return x + y; });
+}
+inline unsigned __vsubss4(unsigned a, unsigned b) {
+    return simt::bytewise(a, b, [](int x, int y) { return x - y < -128 ? -128 : x - y > 127 ? 127 : x - y; });
+}
+inline unsigned __vcmpeq4(unsigned a, unsigned b) {
+    return simt::bytewise(a, b, [](int x, int y) { return x == y ? 0xFF : 0; });
+}
+inline unsigned __vcmpne4(unsigned a, unsigned b) {
+    return simt::bytewise(a, b, [](int x, int y) { return x != y ? 0xFF : 0; });
+}
+
+// Bits and numbers.
+inline float __uint_as_float(unsigned bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+inline float __int_as_float(int bits) {
+    return __uint_as_float(static_cast<unsigned>(bits));
+}
+inline unsigned __float_as_uint(float value) {
+    unsigned bits;
+    memcpy(&bits, &value, 4);
+    return bits;
+}
+inline int __float_as_int(float value) {
+    return static_cast<int>(__float_as_uint(value));
+}
+inline int __float2int_rn(float value) {
+    return static_cast<int>(std::nearbyint(value));
+}
+inline float __saturatef(float value) {
+    return value > 0.0f ? (value < 1.0f ? value : 1.0f) : 0.0f;
+}
+inline float __fmaf_rn(float a, float b, float c) {
+    return std::fma(a, b, c);
+}
+inline float __fmul_rn(float a, float b) {
+    volatile float product = a * b;  // never contracted
+    return product;
+}
+inline float __fadd_rn(float a, float b) {
+    volatile float sum = a + b;
+    return sum;
+}
+
+// min and max of mixed types, as CUDA overloads them for device code.
+#undef min
+#undef max
+template <class A, class B> constexpr std::common_type_t<A, B> min(A a, B b) {
+    using C = std::common_type_t<A, B>;
+    if constexpr (std::is_floating_point_v<C>) {
+        return fmin(static_cast<C>(a), static_cast<C>(b));  // of a number and a NaN: the number
+    } else {
+        return static_cast<C>(b) < static_cast<C>(a) ? static_cast<C>(b) : static_cast<C>(a);
+    }
+}
+template <class A, class B> constexpr std::common_type_t<A, B> max(A a, B b) {
+    using C = std::common_type_t<A, B>;
+    if constexpr (std::is_floating_point_v<C>) {
+        return fmax(static_cast<C>(a), static_cast<C>(b));
+    } else {
+        return static_cast<C>(a) < static_cast<C>(b) ? static_cast<C>(b) : static_cast<C>(a);
+    }
+}
+
+// Atomics: blocks run on several host threads.
+template <class T, class U> inline T atomicAdd(T * address, U value) {
+    if constexpr (std::is_integral_v<T>) {
+        return __atomic_fetch_add(address, static_cast<T>(value), __ATOMIC_RELAXED);
+    } else {
+        static_assert(sizeof(T) == 4, "atomicAdd of float or an integer");
+        auto *   bits = reinterpret_cast<uint32_t *>(address);
+        uint32_t old  = __atomic_load_n(bits, __ATOMIC_RELAXED);
+        while (!__atomic_compare_exchange_n(bits, &old, __float_as_uint(__uint_as_float(old) + value), true,
+                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        }
+        return __uint_as_float(old);
+    }
+}
+template <class T> inline T atomicMax(T * address, T value) {
+    T old = __atomic_load_n(address, __ATOMIC_RELAXED);
+    while (old < value && !__atomic_compare_exchange_n(address, &old, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+    return old;
+}

@@ -1,0 +1,129 @@
+#include "mathematics.h"
+
+#include "environment.h"
+#include "finding.h"
+#include "half_bits.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace simt {
+namespace {
+
+constexpr int      significand_bits = 23;
+constexpr uint32_t fraction_mask    = (1u << significand_bits) - 1;
+
+// A table of data/, unpacked by fattn-probe into the folder FATTN_PROBE_SIM_DATA.
+template <class T> const T * map_table(const char * name, size_t entries) {
+    const std::string path = environment().tables + "/" + name;
+    const int         file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    struct stat       status;
+    if (file < 0 || fstat(file, &status) != 0 || static_cast<size_t>(status.st_size) != entries * sizeof(T)) {
+        fail("the table " + path + " is missing or damaged (FATTN_PROBE_SIM_DATA)");
+    }
+    void * pages = mmap(nullptr, entries * sizeof(T), PROT_READ, MAP_PRIVATE, file, 0);
+    close(file);
+    if (pages == MAP_FAILED) {
+        fail("cannot map " + path);
+    }
+    return static_cast<const T *>(pages);
+}
+
+// 2^f for 0 <= f < 1, to about 1e-16: 2^(i/64) times a polynomial in the rest (Taylor, |rest| < 1/128).
+double exp2_fraction(double f) {
+    static const struct Powers {
+        double of[65];
+        Powers() {
+            for (int i = 0; i <= 64; i++) {
+                of[i] = std::exp2(i / 64.0);
+            }
+        }
+    } powers;
+    const int    i = static_cast<int>(f * 64.0 + 0.5);
+    const double x = (f - i / 64.0) * 0.69314718055994530942;
+    const double p = 1 + x * (1 + x * (1.0 / 2 + x * (1.0 / 6 + x * (1.0 / 24 + x * (1.0 / 120 + x / 720)))));
+    return powers.of[i] * p;
+}
+
+float scaled(float significand, int exponent) {
+    return float_of_bits(bits_of_float(significand) + (static_cast<uint32_t>(exponent) << significand_bits));
+}
+
+}  // namespace
+
+// The table holds, for each of the 2^23 fractions, how far the hardware is from the correctly rounded power.
+float ex2_approx(float x) {
+    static const int8_t * const table = map_table<int8_t>("ex2", 1 << significand_bits);
+    if (x != x) {
+        return x;
+    }
+    if (x < -126.0f) {
+        return 0.0f;
+    }
+    if (x >= 128.0f) {
+        return INFINITY;
+    }
+    // Truncated toward zero to a multiple of 2^-23. Of a negative number the fraction is complemented bit by bit.
+    const auto fixed    = static_cast<int64_t>(static_cast<double>(x) * (1 << significand_bits));
+    const auto size     = static_cast<uint64_t>(fixed < 0 ? -fixed : fixed);
+    int        exponent = static_cast<int>(size >> significand_bits);
+    auto       fraction = static_cast<uint32_t>(size & fraction_mask);
+    if (fixed < 0) {
+        exponent = fraction == 0 ? -exponent : -exponent - 1;
+        fraction = fraction == 0 ? 0 : (1u << significand_bits) - fraction - 1;
+    }
+    const auto     rounded = static_cast<float>(exp2_fraction(fraction * (1.0 / (1 << significand_bits))));
+    const uint32_t bits    = bits_of_float(rounded) + static_cast<uint32_t>(static_cast<int32_t>(table[fraction]));
+    return scaled(float_of_bits(bits), exponent);
+}
+
+// The table holds the same for 1/m, 1 <= m < 2; powers of two scale exactly, denormals are zero.
+float rcp_approx(float x) {
+    static const int8_t * const table    = map_table<int8_t>("rcp", 1 << significand_bits);
+    const uint32_t              bits     = bits_of_float(x);
+    const uint32_t              sign     = bits & 0x80000000;
+    const int                   exponent = static_cast<int>(bits >> significand_bits & 255);
+    const uint32_t              fraction = bits & fraction_mask;
+    if (exponent == 0) {
+        return float_of_bits(sign | 0x7F800000);
+    }
+    if (exponent == 255) {
+        return fraction != 0 ? x : float_of_bits(sign);
+    }
+    const auto     rounded = static_cast<float>(1.0 / static_cast<double>(float_of_bits(fraction | 0x3F800000)));
+    const uint32_t near    = bits_of_float(rounded) + static_cast<uint32_t>(static_cast<int32_t>(table[fraction]));
+    const int      field   = static_cast<int>(near >> significand_bits) - (exponent - 127);
+    return field <= 0 ? float_of_bits(sign)
+                      : float_of_bits(sign | static_cast<uint32_t>(field) << significand_bits | (near & fraction_mask));
+}
+
+float lg2_approx(float x) {
+    return static_cast<float>(std::log2(static_cast<double>(x)));
+}
+
+float tanh_approx(float x) {
+    return static_cast<float>(std::tanh(static_cast<double>(x)));
+}
+
+float sinf(float x) {
+    return std::sin(x);
+}
+float cosf(float x) {
+    return std::cos(x);
+}
+float tanf(float x) {
+    return std::tan(x);
+}
+float sqrtf(float x) {
+    return std::sqrt(x);
+}
+float rsqrtf(float x) {
+    return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x)));
+}
+
+}  // namespace simt

@@ -1,0 +1,96 @@
+// Included before the first line of every CUDA source that is compiled as C++ for the simulated GPU.
+//
+// CUDA's own headers are read in host mode first; after that the language's keywords become nothing, the device's
+// built-ins become functions of namespace simt, and __CUDA_ARCH__ takes the value of the simulated device, so that the
+// sources choose the code path of that device.
+#pragma once
+
+// Headers of the C++ library use names that are macros below: they must have been read before.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cassert>
+#include <cfloat>
+#include <climits>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <initializer_list>
+#include <iostream>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#undef __global__
+#undef __device__
+#undef __host__
+#undef __forceinline__
+#undef __noinline__
+#undef __shared__
+#undef __constant__
+#undef __managed__
+#undef __grid_constant__
+#undef __launch_bounds__
+#undef __align__
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __constant__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __CUDA_ARCH__ SIMT_ARCH
+
+#include "division.h"
+#include "intrinsics.h"
+#include "launch.h"
+#include "mathematics.h"
+#include "ptx.h"
+#include "thread.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp4.h>
+#include <cuda_fp8.h>
+
+#undef threadIdx
+#undef blockIdx
+#undef blockDim
+#undef gridDim
+// threadIdx belongs to the running fiber; the other three are variables of simt, since `gridDim` and `blockDim` are
+// also members of cudaLaunchConfig_t.
+#define threadIdx (simt::self->thread_idx)
+using simt::blockDim;
+using simt::blockIdx;
+using simt::gridDim;
+
+#undef __syncthreads
+#define __syncthreads() simt::sync_block(__FILE__, __LINE__)
+#define __trap() simt::trap(__FILE__, __LINE__)
+#define __builtin_assume(condition)
+#define cudaLaunchKernelEx simt::launch_kernel_ex
+#define cudaOccupancyMaxActiveBlocksPerMultiprocessor simt::occupancy
+#define cudaFuncGetAttributes simt::function_attributes
+#define cudaFuncSetAttribute simt::set_function_attribute
+// Programmatic dependent launch: kernels of a stream run one after the other here, so both are satisfied already.
+#define cudaGridDependencySynchronize() cudaSuccess
+#define cudaTriggerProgrammaticLaunchCompletion() cudaSuccess

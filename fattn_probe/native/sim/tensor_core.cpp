@@ -1,0 +1,330 @@
+#include "tensor_core.h"
+
+#include "half_bits.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace simt {
+namespace {
+
+// How many products are added at once, and how many bits beyond 24 take part, by generation.
+#if SIMT_ARCH >= 900
+constexpr int group = 16, extra = 2;
+#elif SIMT_ARCH >= 800
+constexpr int group = 8, extra = 1;
+#else
+constexpr int group = 4, extra = 0;  // Volta; Turing is taken to be the same
+#endif
+
+constexpr int columns = 8;  // of every result here, and lanes of an AVX2 register
+
+typedef float   Floats __attribute__((vector_size(32)));
+typedef int32_t Ints __attribute__((vector_size(32)));
+typedef int32_t QuadInts __attribute__((vector_size(16)));
+typedef float   QuadFloats __attribute__((vector_size(16)));
+typedef double  Doubles __attribute__((vector_size(32)));
+typedef int64_t Longs __attribute__((vector_size(32)));
+
+template <class To, class From> To as(From value) {
+    static_assert(sizeof(To) == sizeof(From), "the same bits");
+    To result;
+    memcpy(&result, &value, sizeof(To));
+    return result;
+}
+
+// A factor's value, and the power of two by which its products are aligned: that of its exponent field, 0 for a zero.
+struct Factors {
+    Floats value;
+    Floats power;
+};
+
+Factors factors_of_halves(const uint16_t * halves) {
+    Ints bits;
+    Floats value;
+    for (int i = 0; i < columns; i++) {
+        bits[i]  = halves[i];
+        value[i] = float_of_half(halves[i]);
+    }
+    const Ints exponent = bits >> 10 & 31;
+    const Ints field    = (exponent == 0 ? Ints{} + 1 : exponent) + 112;
+    return {value, as<Floats>((bits & 0x7FFF) == 0 ? Ints{} : field << 23)};
+}
+
+// The operands of `rows` x 8 results: a[row][k] and b[k][column].
+struct Operands {
+    float  a[16][16], a_power[16][16];
+    Floats b[16], b_power[16];
+    bool   finite = true;
+
+    // Eight consecutive k of a row of A, or of a column of B (which must then be `spread`).
+    void set_a(int row, int k, const uint16_t * halves) {
+        const Factors factors = factors_of_halves(halves);
+        memcpy(&a[row][k], &factors.value, sizeof(Floats));
+        memcpy(&a_power[row][k], &factors.power, sizeof(Floats));
+        note(factors);
+    }
+    void set_b(int k, int column, const uint16_t * halves, int count) {
+        uint16_t padded[8] = {};
+        memcpy(padded, halves, 2 * static_cast<size_t>(count));
+        const Factors factors = factors_of_halves(padded);
+        for (int i = 0; i < count; i++) {
+            b[k + i][column]       = factors.value[i];
+            b_power[k + i][column] = factors.power[i];
+        }
+        note(factors);
+    }
+    void note(const Factors & factors) {
+        const Ints infinite = factors.power >= 65536.0f;
+        for (int i = 0; i < columns; i++) {
+            finite = finite && !infinite[i];
+        }
+    }
+};
+
+// One group of products and the accumulator, aligned and truncated to integers; times `unit` they are what was meant.
+struct Aligned {
+    Ints   sum[2];  // two, so that 17 terms below 2^27 cannot overflow
+    Floats unit;
+    Ints   no_product;
+};
+
+Aligned align(const Operands & operands, int row, int first, Floats c) {
+    Floats largest{};
+    for (int k = first; k < first + group; k++) {
+        const Floats power = operands.a_power[row][k] * operands.b_power[k];
+        largest            = power > largest ? power : largest;
+    }
+    const Ints   no_product = largest == 0.0f;
+    const Floats c_power    = as<Floats>(as<Ints>(c) & 0x7F800000);
+    largest                 = c_power > largest ? c_power : largest;
+    // The largest exponent becomes 23 + extra: 24 bits and `extra` before the point.
+    const Ints   shift = (no_product ? Ints{} + (127 << 23) : as<Ints>(largest)) - ((23 + extra) << 23);
+    const Floats scale = as<Floats>((254 << 23) - shift);
+    Aligned      aligned{{__builtin_convertvector(c * scale, Ints), Ints{}}, as<Floats>(shift), no_product};
+    for (int k = first; k < first + group; k++) {
+        aligned.sum[k & 1] += __builtin_convertvector(operands.a[row][k] * operands.b[k] * scale, Ints);
+    }
+    return aligned;
+}
+
+// Toward zero to 24 bits. `sticky` keeps a trace of what was cut in the last bit, so that rounding to f16 afterwards
+// comes out as one rounding of the exact sum.
+QuadFloats truncate(Doubles exact, bool sticky) {
+    Longs bits = as<Longs>(exact);
+    if (sticky) {
+        bits |= (bits & 0x1FFFFFFF) != 0 ? Longs{} + 0x20000000 : Longs{};
+    }
+    return __builtin_convertvector(as<Doubles>(bits & ~0x1FFFFFFFll), QuadFloats);
+}
+
+Floats sum_of(const Aligned & aligned, Floats c, bool sticky) {
+    Floats result;
+    for (int half = 0; half < 2; half++) {
+        QuadInts   sum[2];
+        QuadFloats unit;
+        for (int i = 0; i < 2; i++) {
+            memcpy(&sum[i], reinterpret_cast<const char *>(&aligned.sum[i]) + 16 * half, 16);
+        }
+        memcpy(&unit, reinterpret_cast<const char *>(&aligned.unit) + 16 * half, 16);
+        const Doubles    exact = (__builtin_convertvector(sum[0], Doubles) + __builtin_convertvector(sum[1], Doubles)) *
+                              __builtin_convertvector(unit, Doubles);
+        const QuadFloats part  = truncate(exact, sticky);
+        memcpy(reinterpret_cast<char *>(&result) + 16 * half, &part, 16);
+    }
+    return aligned.no_product ? c : result;
+}
+
+// Infinities and NaNs spread as in any sum of products.
+Floats plain_row(const Operands & operands, int row, int K, Floats c) {
+    for (int k = 0; k < K; k++) {
+        c += operands.a[row][k] * operands.b[k];
+    }
+    return c;
+}
+
+// `sticky`: the result will be rounded to f16.
+Floats multiply_row(const Operands & operands, int row, int K, Floats c, bool sticky) {
+    const Ints finite = as<Floats>(as<Ints>(c) & 0x7FFFFFFF) < __builtin_inff();
+    bool       plain  = !operands.finite;
+    for (int i = 0; i < columns; i++) {
+        plain = plain || !finite[i];
+    }
+    if (__builtin_expect(plain, 0)) {
+        return plain_row(operands, row, K, c);
+    }
+    for (int first = 0; first < K; first += group) {
+        const int last = first + group >= K;
+        c              = sum_of(align(operands, row, first, c), c, sticky && last);
+    }
+    return c;
+}
+
+// The fragments of m16n8kK: register 2*(k/8) + (row/8) of A holds an 8x8 tile, row by row; those of B are columns.
+Operands operands_m16n8(int K, const uint32_t (*a)[32], const uint32_t (*b)[32]) {
+    Operands operands;
+    for (int k = 0; k < K; k += 8) {
+        for (int row = 0; row < 16; row++) {
+            operands.set_a(row, k, reinterpret_cast<const uint16_t *>(&a[2 * (k / 8) + row / 8][4 * (row % 8)]));
+        }
+        for (int column = 0; column < columns; column++) {
+            operands.set_b(k, column, reinterpret_cast<const uint16_t *>(&b[k / 8][4 * column]), 8);
+        }
+    }
+    for (int k = K; k < group; k++) {  // a group longer than K: m16n8k8 on Hopper
+        for (int row = 0; row < 16; row++) {
+            operands.a[row][k] = operands.a_power[row][k] = 0.0f;
+        }
+        operands.b[k] = operands.b_power[k] = Floats{};
+    }
+    return operands;
+}
+
+uint32_t pack(float low, float high) {
+    return half_of_float(low) | static_cast<uint32_t>(half_of_float(high)) << 16;
+}
+
+}  // namespace
+
+void mma_f16_accumulate_f32(int K, const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
+                            uint32_t (*d)[32]) {
+    const Operands operands = operands_m16n8(K, a, b);
+    for (int row = 0; row < 16; row++) {
+        // c0, c1: row lane/4, columns 2*(lane%4) and the next; c2, c3: the row eight below.
+        const int pair = row / 8 * 2, lane = row % 8 * 4;
+        Floats    accumulator;
+        for (int column = 0; column < columns; column++) {
+            accumulator[column] = float_of_bits(c[pair + column % 2][lane + column / 2]);
+        }
+        accumulator = multiply_row(operands, row, K, accumulator, false);
+        for (int column = 0; column < columns; column++) {
+            d[pair + column % 2][lane + column / 2] = bits_of_float(accumulator[column]);
+        }
+    }
+}
+
+void mma_f16_accumulate_f16(int K, const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
+                            uint32_t (*d)[32]) {
+    const Operands operands = operands_m16n8(K, a, b);
+    for (int row = 0; row < 16; row++) {
+        const auto * halves = reinterpret_cast<const uint16_t *>(&c[row / 8][row % 8 * 4]);
+        Floats       accumulator;
+        for (int column = 0; column < columns; column++) {
+            accumulator[column] = float_of_half(halves[column]);
+        }
+        accumulator = multiply_row(operands, row, K, accumulator, true);
+        for (int pair = 0; pair < 4; pair++) {
+            d[row / 8][row % 8 * 4 + pair] = pack(accumulator[2 * pair], accumulator[2 * pair + 1]);
+        }
+    }
+}
+
+void mma_bf16_accumulate_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
+                             uint32_t (*d)[32]) {
+    const auto element = [](const uint32_t(*m)[32], int tile, int line, int k) {
+        return reinterpret_cast<const uint16_t *>(&m[tile][4 * line])[k];
+    };
+    const auto exponent = [](uint16_t bits) { return (bits >> 7 & 255) - 127; };
+    for (int out = 0; out < 128; out++) {
+        const int row = out / 8, column = out % 8, reg = row / 8 * 2 + column % 2, lane = row % 8 * 4 + column / 2;
+        double    sum = float_of_bits(c[reg][lane]);
+        for (int first = 0; first < 16; first += group) {
+            double terms[17] = {sum};
+            int    largest   = sum == 0 ? -1000 : std::ilogb(sum);
+            for (int k = first; k < first + group; k++) {
+                const uint16_t x = element(a, 2 * (k / 8) + row / 8, row % 8, k % 8);
+                const uint16_t y = element(b, k / 8, column, k % 8);
+                terms[k - first + 1] = static_cast<double>(float_of_bfloat(x)) * static_cast<double>(float_of_bfloat(y));
+                if (terms[k - first + 1] != 0) {
+                    largest = std::max(largest, exponent(x) + exponent(y));
+                }
+            }
+            const double unit  = std::ldexp(1.0, largest - 23 - extra);
+            double       total = 0;
+            for (int i = 0; i <= group; i++) {
+                total += std::trunc(terms[i] / unit);
+            }
+            const double exact = largest == -1000 ? 0.0 : total * unit;
+            float        cut   = static_cast<float>(exact);
+            if (std::fabs(static_cast<double>(cut)) > std::fabs(exact)) {
+                cut = std::nextafter(cut, 0.0f);
+            }
+            sum = cut;
+        }
+        d[reg][lane] = bits_of_float(static_cast<float>(sum));
+    }
+}
+
+namespace {
+
+// Lanes of quad pair q: rows and columns 0-3 in lanes 4q.., 4-7 in lanes 16+4q..
+int quad_lane(int quad, int index) {
+    return 4 * quad + index % 4 + (index >= 4 ? 16 : 0);
+}
+
+Operands operands_m8n8k4(int quad, const uint32_t (*a)[32], const uint32_t (*b)[32], bool b_by_rows) {
+    Operands operands;
+    uint16_t halves[8] = {};
+    for (int i = 0; i < 8; i++) {
+        const int lane = quad_lane(quad, i);
+        memcpy(halves, &a[0][lane], 4);
+        memcpy(halves + 2, &a[1][lane], 4);
+        operands.set_a(i, 0, halves);
+        if (!b_by_rows) {  // column i, rows 0-3
+            memcpy(halves, &b[0][lane], 4);
+            memcpy(halves + 2, &b[1][lane], 4);
+            operands.set_b(0, i, halves, 4);
+        } else {  // row i % 4, columns 0-3 or 4-7
+            for (int j = 0; j < 4; j++) {
+                const auto half = static_cast<uint16_t>(b[j / 2][lane] >> (16 * (j % 2)));
+                operands.set_b(i % 4, j + (i >= 4 ? 4 : 0), &half, 1);
+            }
+        }
+    }
+    return operands;
+}
+
+}  // namespace
+
+void mma_m8n8k4_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32], uint32_t (*d)[32]) {
+    for (int quad = 0; quad < 4; quad++) {
+        const Operands operands = operands_m8n8k4(quad, a, b, false);
+        for (int row = 0; row < 8; row++) {
+            // Element i of a lane: row (lane & 1) + (i & 2), column (i & 4) + (lane & 2) + (i & 1).
+            const auto place = [&](int column, int & reg, int & lane) {
+                reg  = (column & 4) | (row & 2) | (column & 1);
+                lane = quad_lane(quad, (row & 4) | (column & 2) | (row & 1));
+            };
+            Floats accumulator;
+            int    reg, lane;
+            for (int column = 0; column < columns; column++) {
+                place(column, reg, lane);
+                accumulator[column] = float_of_bits(c[reg][lane]);
+            }
+            accumulator = multiply_row(operands, row, 4, accumulator, false);
+            for (int column = 0; column < columns; column++) {
+                place(column, reg, lane);
+                d[reg][lane] = bits_of_float(accumulator[column]);
+            }
+        }
+    }
+}
+
+void mma_m8n8k4_f16(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32], uint32_t (*d)[32]) {
+    for (int quad = 0; quad < 4; quad++) {
+        const Operands operands = operands_m8n8k4(quad, a, b, true);
+        for (int row = 0; row < 8; row++) {
+            const int lane = quad_lane(quad, row);
+            Floats    accumulator;
+            for (int column = 0; column < columns; column++) {
+                accumulator[column] = float_of_half(static_cast<uint16_t>(c[column / 2][lane] >> (16 * (column % 2))));
+            }
+            accumulator = multiply_row(operands, row, 4, accumulator, true);
+            for (int pair = 0; pair < 4; pair++) {
+                d[pair][lane] = pack(accumulator[2 * pair], accumulator[2 * pair + 1]);
+            }
+        }
+    }
+}
+
+}  // namespace simt

@@ -1,0 +1,334 @@
+#include "worker.h"
+
+#include "check.h"
+#include "environment.h"
+#include "finding.h"
+#include "host_memory.h"
+#include "switch_stack.h"
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#if defined(__SANITIZE_ADDRESS__)
+#    include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace simt {
+
+thread_local Fiber *  self   = nullptr;
+thread_local Worker * worker = nullptr;
+thread_local uint3    blockIdx;
+thread_local dim3     blockDim;
+thread_local dim3     gridDim;
+
+uint32_t Fiber::thread_number() const {
+    return warp->index * warp_size + lane;
+}
+
+Worker::Worker() : pending_copies(max_threads), fibers_(max_threads), schedule_seed_(environment().schedule_seed) {
+    stacks_ = static_cast<char *>(map_pages(max_threads * stack_bytes));
+    arena_  = static_cast<char *>(map_pages(arena_bytes + guard_bytes));
+    protect_pages(arena_ + arena_bytes, guard_bytes);
+    for (size_t i = 0; i < max_threads; i++) {
+        protect_pages(stacks_ + i * stack_bytes, guard_bytes);  // a stack grows down into its guard
+    }
+}
+
+void Worker::begin(const Launch & next) {
+    launch         = &next;
+    dynamic_bytes_ = next.shared;
+    static_bytes_  = 0;
+    static_.clear();
+}
+
+void * Worker::static_variable(const void * site, size_t bytes, size_t alignment) {
+    for (const StaticVariable & variable : static_) {
+        if (variable.site == site) {
+            return arena_ + variable.offset;
+        }
+    }
+    const size_t offset = (static_bytes_ + alignment - 1) / alignment * alignment;
+    static_bytes_       = offset + bytes;
+    if (static_bytes_ + dynamic_bytes_ > arena_bytes) {
+        report({"shared-memory", "more static shared memory than any GPU has"});
+    }
+    static_.push_back({site, offset, bytes});
+    check_new_shared(arena_ + offset, bytes);
+    memset(arena_ + offset, 0xFF, bytes);
+    return arena_ + offset;
+}
+
+bool Worker::owns_stack(const void * address) const {
+    return address >= stacks_ && address < stacks_ + max_threads * stack_bytes;
+}
+
+namespace {
+
+void fiber_main() {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
+#endif
+    worker->launch->body();
+    worker->finish_fiber();
+}
+
+}  // namespace
+
+void Worker::prepare_fiber(Fiber & fiber, uint32_t thread) {
+    // The fibers' stacks start at different places within their pages: otherwise the same variables of all 32 lanes
+    // compete for the same cache lines.
+    char * top          = stacks_ + (thread + 1) * stack_bytes - (thread % 61) * 1088;
+    fiber.stack_pointer = new_stack(top, fiber_main);
+    fiber.thread_idx    = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / (blockDim.x * blockDim.y)};
+    fiber.lane          = thread % warp_size;
+    fiber.wait          = Wait::none;
+    fiber.warp          = &warps[thread / warp_size];
+    fiber.warp->lanes[fiber.lane] = &fiber;
+}
+
+void Worker::run_block(uint3 index) {
+    worker          = this;
+    blockIdx        = index;
+    blockDim        = launch->block;
+    gridDim         = launch->grid;
+    block           = {};
+    block.threads   = blockDim.x * blockDim.y * blockDim.z;
+    block.alive     = block.threads;
+    block.warps     = (block.threads + warp_size - 1) / warp_size;
+    const uint64_t linear = index.x + static_cast<uint64_t>(gridDim.x) * (index.y + static_cast<uint64_t>(gridDim.y) * index.z);
+    random_state_   = schedule_seed_ * 0x9E3779B97F4A7C15 + linear;
+    memset(dynamic_memory(), 0xFF, dynamic_bytes_);  // NaN in every format: what nobody wrote shows in the output
+    for (const StaticVariable & variable : static_) {
+        memset(arena_ + variable.offset, 0xFF, variable.bytes);
+    }
+    check_new_block();
+    for (uint32_t i = 0; i < block.warps; i++) {
+        const uint32_t lanes = std::min<uint32_t>(warp_size, block.threads - i * warp_size);
+        Warp &         warp  = warps[i];
+        warp.index           = i;
+        warp.existing        = lanes == warp_size ? full_mask : (1u << lanes) - 1;
+        warp.alive = warp.runnable = warp.existing;
+        warp.arrived = warp.generation = 0;
+    }
+    for (uint32_t thread = 0; thread < block.threads; thread++) {
+        prepare_fiber(fibers_[thread], thread);
+    }
+    const FlushDenormals flush;
+    Fiber *              first = adversarial() ? next_at_random() : &fibers_[0];
+    self                       = first;
+#if defined(__SANITIZE_ADDRESS__)
+    void * fake_stack = nullptr;
+    __sanitizer_start_switch_fiber(&fake_stack, stacks_ + first->thread_number() * stack_bytes, stack_bytes);
+#endif
+    simt_switch_stack(&host_stack_pointer_, first->stack_pointer);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+    self = nullptr;
+}
+
+void Worker::switch_to(Fiber * fiber) {
+    Fiber * from = self;
+    if (fiber == from) {
+        return;
+    }
+    self = fiber;
+#if defined(__SANITIZE_ADDRESS__)
+    void * fake_stack = nullptr;
+    __sanitizer_start_switch_fiber(&fake_stack, stacks_ + fiber->thread_number() * stack_bytes, stack_bytes);
+#endif
+    simt_switch_stack(&from->stack_pointer, fiber->stack_pointer);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+}
+
+uint64_t Worker::random() {  // splitmix64
+    uint64_t z = random_state_ += 0x9E3779B97F4A7C15;
+    z          = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
+    z          = (z ^ z >> 27) * 0x94D049BB133111EB;
+    return z ^ z >> 31;
+}
+
+// The next lane of this warp that can run, else the first of the next warp that has one.
+Fiber * Worker::next_in_order() {
+    Warp &         warp  = *self->warp;
+    const uint64_t twice = warp.runnable | static_cast<uint64_t>(warp.runnable) << 32;
+    const uint64_t after = twice >> self->lane >> 1;
+    if (after != 0) {
+        return warp.lanes[(self->lane + 1 + static_cast<uint32_t>(__builtin_ctzll(after))) % warp_size];
+    }
+    for (uint32_t i = 1; i < block.warps; i++) {
+        Warp & other = warps[(warp.index + i) % block.warps];
+        if (other.runnable != 0) {
+            return other.lanes[__builtin_ctz(other.runnable)];
+        }
+    }
+    return nullptr;
+}
+
+// Any lane of any warp; the warp of the last choice is left alone for long, so that others run far ahead of it.
+Fiber * Worker::next_at_random() {
+    uint32_t choices[max_threads / warp_size];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < block.warps; i++) {
+        if (warps[i].runnable != 0) {
+            choices[count++] = i;
+        }
+    }
+    if (count == 0) {
+        return nullptr;
+    }
+    const uint64_t dice = random();
+    const bool     stay = self != nullptr && self->warp->runnable != 0 && dice % 8 != 0;
+    Warp &         warp = stay ? *self->warp : warps[choices[(dice >> 8) % count]];
+    uint32_t       lanes = warp.runnable;
+    for (uint64_t skip = (dice >> 32) % static_cast<uint64_t>(__builtin_popcount(lanes)); skip > 0; skip--) {
+        lanes &= lanes - 1;
+    }
+    return warp.lanes[__builtin_ctz(lanes)];
+}
+
+void Worker::reschedule() {
+    Fiber * next = adversarial() ? next_at_random() : next_in_order();
+    if (next == nullptr) {
+        report_deadlock();
+    }
+    switch_to(next);
+}
+
+void Worker::finish_fiber() {
+    Warp & warp = *self->warp;
+    self->wait  = Wait::done;
+    warp.alive &= ~(1u << self->lane);
+    warp.runnable &= ~(1u << self->lane);
+    block.alive--;
+    if (warp.arrived > 0) {
+        report({"lanes-missing", std::string("a lane returned while others of its warp wait in ") + warp.instruction});
+    }
+    if (block.alive == 0) {
+#if defined(__SANITIZE_ADDRESS__)
+        __sanitizer_start_switch_fiber(nullptr, nullptr, 0);
+#endif
+        void * discarded;
+        simt_switch_stack(&discarded, host_stack_pointer_);
+    }
+    reschedule();
+    __builtin_unreachable();
+}
+
+void Worker::report_deadlock() {
+    uint32_t      waiting = 0, returned = 0, in_warp = 0;
+    const Fiber * at_barrier = nullptr;
+    const Fiber * stuck      = nullptr;
+    for (uint32_t i = 0; i < block.threads; i++) {
+        const Fiber & fiber = fibers_[i];
+        waiting += fiber.wait == Wait::block;
+        returned += fiber.wait == Wait::done;
+        in_warp += fiber.wait == Wait::warp;
+        at_barrier = fiber.wait == Wait::block && at_barrier == nullptr ? &fiber : at_barrier;
+        stuck      = fiber.wait == Wait::warp && stuck == nullptr ? &fiber : stuck;
+    }
+    char text[400];
+    if (stuck != nullptr) {
+        snprintf(text, sizeof(text),
+                 "%u lanes wait in %s for lanes of their warp that never come (%u threads at a barrier, %u returned)",
+                 in_warp, stuck->place, waiting, returned);
+        report({"lanes-missing", text, stuck});
+    }
+    snprintf(text, sizeof(text), "%u of %u threads wait at the barrier in %s:%d, %u have returned", waiting,
+             block.threads, at_barrier->place, at_barrier->line, returned);
+    report({"barrier-divergence", text, at_barrier});
+}
+
+bool arrive_at_warp(uint32_t mask, const char * instruction) {
+    Warp & warp = *self->warp;
+    if (warp.arrived == 0) {
+        warp.instruction = instruction;
+    } else if (warp.instruction != instruction && strcmp(warp.instruction, instruction) != 0) {
+        report({"lanes-missing", std::string("a lane executes ") + instruction + " while others of its warp wait in " +
+                                     warp.instruction});
+    }
+    if ((mask & warp.existing) != warp.existing) {
+        report({"unsupported", std::string(instruction) + " with a mask that leaves lanes out"});
+    }
+    if (warp.alive != warp.existing) {
+        report({"lanes-missing", std::string(instruction) + " names lanes that have already returned"});
+    }
+    return ++warp.arrived == static_cast<uint32_t>(__builtin_popcount(warp.alive));
+}
+
+void release_warp() {
+    Warp & warp   = *self->warp;
+    warp.arrived  = 0;
+    warp.runnable = warp.alive;
+    warp.generation++;
+    if (worker->adversarial()) {
+        worker->reschedule();  // let any other lane be the first to go on
+    }
+}
+
+void wait_for_warp() {
+    Warp &         warp       = *self->warp;
+    const uint32_t generation = warp.generation;
+    self->wait                = Wait::warp;
+    self->place               = warp.instruction;
+    warp.runnable &= ~(1u << self->lane);
+    do {
+        worker->reschedule();
+    } while (warp.generation == generation);
+    self->wait = Wait::none;
+}
+
+void sync_block(const char * file, int line) {
+    Block & block = worker->block;
+    if (++block.arrived == block.threads) {
+        block.arrived = 0;
+        block.epoch++;
+        block.count[(block.epoch + 1) & 1] = 0;  // for the barrier after this one
+        for (uint32_t i = 0; i < block.warps; i++) {
+            worker->warps[i].runnable = worker->warps[i].alive;
+        }
+        if (worker->adversarial()) {
+            worker->reschedule();
+        }
+        return;
+    }
+    const uint32_t epoch = block.epoch;
+    self->wait           = Wait::block;
+    self->place          = file;
+    self->line           = line;
+    self->warp->runnable &= ~(1u << self->lane);
+    do {
+        worker->reschedule();
+    } while (block.epoch == epoch);
+    self->wait = Wait::none;
+}
+
+int sync_block_count(bool predicate, const char * file, int line) {
+    Block & block = worker->block;
+    int &   count = block.count[(block.epoch + 1) & 1];
+    count += predicate;
+    sync_block(file, line);
+    return count;
+}
+
+void trap(const char * file, int line) {
+    report({"trap", std::string("__trap() in ") + file + ":" + std::to_string(line)});
+}
+
+void unknown_ptx(const char * mnemonic, const char * file, int line) {
+    report({"unknown-ptx",
+            std::string("PTX the simulator does not know: ") + mnemonic + " in " + file + ":" + std::to_string(line)});
+}
+
+void * dynamic_shared_memory() {
+    return worker->dynamic_memory();
+}
+
+void * static_shared_memory(const void * site, size_t bytes, size_t alignment) {
+    return worker->static_variable(site, bytes, alignment);
+}
+
+}  // namespace simt
