@@ -57,7 +57,9 @@ def explain(error: ErrorDetails, settings: dict[str, Any]) -> tuple[Key, str]:
 def _wrong_kind(error: ErrorDetails) -> str:
     tags = sorted(_schema_at(error["loc"]).get("discriminator", {}).get("mapping", {}))
     tag = error.get("ctx", {}).get("tag")
-    return f"{'missing' if tag is None else f'found {tag!r}'}, allowed: {', '.join(tags)}" + nearest(str(tag), tags)
+    if tag is None:
+        return f"missing, allowed: {', '.join(tags)}"
+    return f"found {tag!r}, allowed: {', '.join(tags)}" + nearest(str(tag), tags)
 
 
 def _allowed(error: ErrorDetails) -> str:

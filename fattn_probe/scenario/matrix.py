@@ -46,14 +46,17 @@ def count(matrix: dict[str, Any]) -> int:
 
 
 def apply(base: dict[str, Any], variation: Variation) -> dict[str, Any]:
-    """A scenario's mapping with a variation's keys set, mappings made where there are none; the base stays as it is."""
+    """A scenario's mapping with a variation's keys set, mappings made where there are none; the base stays as it is.
+
+    Data of a tensor that the base says nothing about is uniform, as it is without a matrix.
+    """
     settings = copy.deepcopy({key: value for key, value in base.items() if key != "matrix"})
     for dotted, value in variation.values.items():
         *parents, last = dotted.split(".")
         inner = settings
         for parent in parents:
             if not isinstance(inner.get(parent), dict):
-                inner[parent] = {}
+                inner[parent] = {"kind": "uniform"} if inner is settings.get("data") else {}
             inner = inner[parent]
         inner[last] = copy.deepcopy(value)
     return settings

@@ -36,8 +36,8 @@ def variables(text):
     found, key = {}, ""
     for part in inner.split(","):
         if "=" in part:
-            key, _, part = part.partition("=")
-            found[key] = part
+            key = part.partition("=")[0]
+            found[key] = part.partition("=")[2]
         else:
             found[key] += "," + part
     return found

@@ -4,6 +4,8 @@ from fattn_probe.errors import InputError
 from fattn_probe.scenario import expand, load, loads
 
 HEAD = "version: 1\nabout: a test\n"
+TYPES = "f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl"
+MASKS = "alibi, blocks, causal, masked_rows, masked_tiles, none, random, sequences, sliding_window, sparse, sum"
 SHAPE = "hsk: 64\nn_head: 4\nn_head_kv: 2\nn_q: 3\nn_kv: 32\n"
 
 
@@ -35,10 +37,8 @@ def test_all_mistakes_are_reported_together_in_the_order_of_the_file():
     assert rest == [
         "x.yaml:6: n_q: found 'seven', allowed: a whole number",
         "x.yaml:7: n_kv: found true, allowed: a whole number",
-        "x.yaml:8: type_K: found 'q8_1', allowed: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl; "
-        "did you mean 'q8_0'?",
-        "x.yaml:9: mask.kind: found 'causl', allowed: alibi, blocks, causal, masked_rows, masked_tiles, none, random, "
-        "sequences, sliding_window, sparse, sum; did you mean 'causal'?",
+        f"x.yaml:8: type_K: found 'q8_1', allowed: {TYPES}; did you mean 'q8_0'?",
+        f"x.yaml:9: mask.kind: found 'causl', allowed: {MASKS}; did you mean 'causal'?",
     ]
 
 
@@ -93,8 +93,8 @@ def test_mistakes(more, message):
         ("n_kv_max: 8", "x.yaml:8: n_kv_max: 8 bounds the entries of a mask, allowed: 0, or set `mask`"),
         (
             "n_kv_max: 8\nmask: {kind: sliding_window, window: 9}",
-            "x.yaml:8: n_kv_max: 8 must bound the finite entries of every mask row (ggml.h), and this sliding_window mask "
-            "has up to 9, allowed: 9 to 32",
+            "x.yaml:8: n_kv_max: 8 must bound the finite entries of every mask row (ggml.h), and this sliding_window "
+            "mask has up to 9, allowed: 9 to 32",
         ),
         (
             "mask:\n  kind: sparse",
@@ -102,7 +102,8 @@ def test_mistakes(more, message):
         ),
         (
             "hsv: 40\ntype_V: q8_0",
-            "x.yaml:8: hsv: hsv 40 is no whole number of q8_0 blocks of 32 elements, allowed: multiples of 32, such as 64",
+            "x.yaml:8: hsv: hsv 40 is no whole number of q8_0 blocks of 32 elements, allowed: multiples of 32, such as "
+            "64",
         ),
         (
             "layout: {K: {kind: view, pad: 4}}\ntype_K: q4_0",
@@ -153,12 +154,15 @@ def test_heads_that_do_not_divide_are_refused_with_those_that_do():
 
 def test_mistakes_of_a_matrix_are_placed_where_the_matrix_makes_them():
     assert mistakes(
-        HEAD + SHAPE + "matrix:\n  n_kv: [16, x]\n  include:\n    - n_q: 1\n      type_K: q8_1\n  data.V.meen: [1]\n"
+        HEAD
+        + SHAPE
+        + "matrix:\n  n_kv: [16, x]\n  include:\n    - n_q: 1\n      type_K: q8_1\n"
+        + "  data.V.meen: [1]\n  mask.past: [1]\n"
     ) == [
         "x.yaml:9: matrix.n_kv.1: found 'x', allowed: a whole number",
-        "x.yaml:12: matrix.include.0.type_K: found 'q8_1', allowed: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl; "
-        "did you mean 'q8_0'?",
-        "x.yaml:13: matrix.data.V.meen.0: missing, allowed: constant, extreme, fa3_outliers, normal, uniform",
+        f"x.yaml:12: matrix.include.0.type_K: found 'q8_1', allowed: {TYPES}; did you mean 'q8_0'?",
+        "x.yaml:13: matrix.data.V.meen.0: unknown key, allowed: kind, mean, scale, seed; did you mean 'mean'?",
+        f"x.yaml:14: matrix.mask.past.0: missing, allowed: {MASKS}",
     ]
 
 

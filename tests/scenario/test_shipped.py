@@ -4,21 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.scenario import expand, load, make_inputs
+from fattn_probe.scenario import expand, load, loads, make_inputs
 from fattn_probe.scenario.docs import reference, schema_json
 from fattn_probe.scenario.mask import MaskShape, max_finite
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "scenarios").glob("*.yaml"))
-ASKED_FOR = (
-    "gqa decode prefill mha mqa mla softcap alibi sinks sliding-window q8-cache unpadded-kv sequences biased-v "
-    "streamk-fractional sparse"
-).split()
+ASKED_FOR = {
+    *("gqa", "decode", "prefill", "mha", "mqa", "mla", "softcap", "alibi", "sinks", "sliding-window", "q8-cache"),
+    *("unpadded-kv", "sequences", "biased-v", "streamk-fractional", "sparse"),
+}
 SLOW = {"streamk-fractional", "biased-v"}
 
 
 def test_all_are_there():
-    assert set(ASKED_FOR) <= {path.stem for path in FILES}
+    assert not ASKED_FOR - {path.stem for path in FILES}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -63,3 +63,11 @@ def test_sparse_meets_the_kernels_conditions():
 def test_documents_are_up_to_date(name, text):
     """If this fails: python -m fattn_probe.scenario.docs docs."""
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text
+
+
+def test_the_examples_in_the_document_are_good():
+    starter = reference().split("```yaml\n")[-1].split("```")[0]
+    matrix = reference().split("```yaml\n")[1].split("```")[0]
+    cases = expand(loads(starter + matrix))
+    assert len(cases) == 5
+    assert cases[-1].data.V.mean == 1
