@@ -1,0 +1,7 @@
+"""`doctor`: what this machine has, what it lacks, and which engines work on it."""
+
+from fattn_probe.doctor.facts import Facts, Gpu, Tool, probe
+from fattn_probe.doctor.render import render
+from fattn_probe.doctor.report import Engine, Finding, Report, diagnose
+
+__all__ = ["Engine", "Facts", "Finding", "Gpu", "Report", "Tool", "diagnose", "probe", "render"]
