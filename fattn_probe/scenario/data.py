@@ -12,7 +12,8 @@ from .spec import Spec
 
 STREAMS = {"Q": 1, "K": 2, "V": 3, "mask": 4, "sinks": 5}
 UNUSED = 16  # added to a tensor's stream for what lies outside its view
-Positive = Annotated[float, Field(gt=0)]
+Float32 = Annotated[float, Field(ge=-3e38, le=3e38)]
+Positive = Annotated[float, Field(ge=1e-37, le=3e38)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -27,7 +28,7 @@ class Uniform(_Data):
     kind: Literal["uniform"] = "uniform"
     scale: Positive = 1.0
     """Half the width."""
-    mean: float = 0.0
+    mean: Float32 = 0.0
     """Centre; a V with a mean shows bias that zero-mean data hides."""
 
 
@@ -37,7 +38,7 @@ class Normal(_Data):
     kind: Literal["normal"]
     scale: Positive = 1.0
     """Standard deviation."""
-    mean: float = 0.0
+    mean: Float32 = 0.0
     """Mean."""
 
 
@@ -45,7 +46,7 @@ class Constant(_Data):
     """One value everywhere."""
 
     kind: Literal["constant"]
-    value: float
+    value: Float32
     """The value."""
 
 
@@ -55,7 +56,7 @@ class Fa3Outliers(_Data):
     kind: Literal["fa3_outliers"]
     scale: Positive = 1.0
     """Factor on everything."""
-    mean: float = 0.0
+    mean: Float32 = 0.0
     """Added to everything."""
     outlier: Positive = 10.0
     """Standard deviation of the outliers."""
@@ -75,7 +76,7 @@ class FarBelowZero(_Data):
     """Q and K, which must both have it, point against each other: every logit is near `logit`, far from 0."""
 
     kind: Literal["far_below_zero"]
-    logit: float = Field(default=-1000.0, lt=0)
+    logit: float = Field(default=-1000.0, lt=0, ge=-3e38)
     """Mean of scale * Q.K."""
     scale: Positive = 0.1
     """Standard deviation of the normal noise on top."""

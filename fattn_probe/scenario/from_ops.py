@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from ..errors import InputError
 from .cases import default_scale
-from .explain import nearest
+from .explain import explain, nearest
 from .ggml_types import TYPE_NAMES, block_size
 from .refuse import refusals
 from .schema import Scenario
@@ -51,12 +53,15 @@ def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
     576/512 it became one between releases 0.2.8 and 0.2.12 of xllamacpp; `separate_V` asks for the older form.
     Values come from the same distributions, not the same generator: upstream's is not seeded.
     """
-    case = parse_ops(text, separate_V=separate_V)
-    settings = _settings(case, text)
-    scenario = Scenario.model_validate(settings)
-    problems = refusals(scenario)
+    settings = _settings(parse_ops(text, separate_V=separate_V), text)
+    try:
+        scenario = Scenario.model_validate(settings)
+    except ValidationError as error:
+        problems = [explain(details, settings) for details in error.errors(include_url=False)]
+    else:
+        problems = [(refusal.path, refusal.reason) for refusal in refusals(scenario)]
     if problems:
-        raise InputError("\n".join(f"FLASH_ATTN_EXT(...): {'.'.join(p.path)}: {p.reason}" for p in problems))
+        raise InputError("\n".join(f"FLASH_ATTN_EXT(...): {'.'.join(map(str, key))}: {said}" for key, said in problems))
     return scenario.named("ops")
 
 
@@ -90,7 +95,7 @@ def _mistakes(pairs: list[tuple[str, str]], expected: list[str]) -> Iterator[str
             try:
                 _PARSE[key](value)
             except ValueError as error:
-                yield f"{key}: found {value!r}, allowed: {error}"
+                yield f"{key}: found {value[:60]!r}, allowed: {error}"
     for key in expected:
         if key not in given:
             yield f"{key}: missing"
@@ -150,7 +155,7 @@ def _layout(permute: list[int], heads: int, rows: int, *, view: bool) -> dict[st
 
 def _integer(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) < least:
+        if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
             raise ValueError(f"a whole number of at least {least}")
         return int(text)
 
@@ -186,7 +191,7 @@ def _precision(text: str) -> str:
 
 
 def _pair(text: str) -> list[int]:
-    if not re.fullmatch(r"\[[1-9]\d*,\s*[1-9]\d*\]", text):
+    if not re.fullmatch(r"\[[1-9][0-9]{0,17},\s*[1-9][0-9]{0,17}\]", text):
         raise ValueError("two whole numbers, such as [4,1]")
     return [int(number) for number in text[1:-1].split(",")]
 

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .data import FarBelowZero
+from .data import Constant, Extreme, FarBelowZero, Uniform
 from .ggml_types import block_size
 from .layout import View, ViewOfK
 from .mask import AnyMask, MaskShape, NoMask, Sparse, Sum, max_finite
 from .schema import Scenario
 
 MAX_BYTES = 2**40
+F16_MAX = 65504
 
 
 @dataclass(frozen=True)
@@ -38,22 +39,44 @@ def _heads(op: Scenario) -> Iterator[Refusal]:
 
 def _rows(op: Scenario) -> Iterator[Refusal]:
     """Rows of quantised tensors are whole blocks."""
-    for key, type_, size in (("hsk", op.type_K, op.hsk), ("hsv", op.type_V or op.type_K, op.hsv or op.hsk)):
+    type_V, hsv = op.type_V or op.type_K, op.hsv or op.hsk
+    sizes = [("hsk", "K", op.type_K, op.hsk)]
+    if (type_V, hsv) != (op.type_K, op.hsk):
+        sizes.append(("hsv" if op.hsv else "hsk", "V", type_V, hsv))
+    for key, name, type_, size in sizes:
         block = block_size(type_)
         if size % block:
             near = -(-size // block) * block
-            where = key if key == "hsk" or op.hsv else "hsk"
             yield Refusal(
-                (where,),
-                f"{key} {size} is no whole number of {type_} blocks of {block} elements, "
+                (key,),
+                f"{size} is no whole number of {name}'s {type_} blocks of {block} elements, "
                 f"allowed: multiples of {block}, such as {near}",
             )
-        layout = op.layout.K if key == "hsk" else op.layout.V
+
+
+def _pads(op: Scenario) -> Iterator[Refusal]:
+    for name, type_ in (("K", op.type_K), ("V", op.type_V or op.type_K)):
+        layout, block = getattr(op.layout, name), block_size(type_)
         if isinstance(layout, View) and layout.pad % block:
-            yield Refusal(
-                ("layout", "K" if key == "hsk" else "V", "pad"),
-                f"{layout.pad} is no whole number of {type_} blocks, allowed: multiples of {block}",
-            )
+            reason = f"{layout.pad} is no whole number of {type_} blocks, allowed: multiples of {block}"
+            yield Refusal(("layout", name, "pad"), reason)
+
+
+def _overflow(op: Scenario) -> Iterator[Refusal]:
+    """K and V in f16, or with f16 scales, would hold infinities."""
+    for name, type_ in (("K", op.type_K), ("V", op.type_V or op.type_K)):
+        data = getattr(op.data, name)
+        key, largest = "value", 0.0
+        match data:
+            case Uniform():
+                key, largest = "scale", abs(data.mean) + data.scale
+            case Constant():
+                largest = abs(data.value)
+            case Extreme():
+                key, largest = "magnitude", max(data.magnitude, data.scale)
+        if largest > F16_MAX and type_ not in ("f32", "bf16"):
+            reason = f"values of up to {largest:g} are infinite in {type_}, allowed: up to {F16_MAX}"
+            yield Refusal(("data", name, key), reason)
 
 
 def _views(op: Scenario) -> Iterator[Refusal]:
@@ -167,6 +190,8 @@ def _size(op: Scenario) -> Iterator[Refusal]:
 _CHECKS: tuple[Callable[[Scenario], Iterator[Refusal]], ...] = (
     _heads,
     _rows,
+    _pads,
+    _overflow,
     _views,
     _v_of_k,
     _unused_data,

@@ -4,13 +4,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from .data import Data, Seed
+from .data import Data, Positive, Seed
 from .ggml_types import TypeName
 from .layout import Layout
 from .mask import Mask, NoMask
 from .spec import Spec
 
 Size = Annotated[int, Field(ge=1, lt=2**31)]
+NotNegative = Annotated[float, Field(ge=0, le=3e38)]
 Index = Annotated[int, Field(ge=0)]
 ONE_LINE = r"^[^\n]+$"
 FACT_NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
@@ -80,11 +81,11 @@ class Scenario(Spec):
     """ggml type of K."""
     type_V: TypeName | None = None
     """ggml type of V; default: type_K."""
-    scale: float | None = Field(default=None, gt=0)
+    scale: Positive | None = None
     """Factor on Q.K; default: 1/sqrt(hsk)."""
-    max_bias: float = Field(default=0.0, ge=0)
+    max_bias: NotNegative = 0.0
     """ALiBi's max_bias; 0 is off."""
-    logit_softcap: float = Field(default=0.0, ge=0)
+    logit_softcap: NotNegative = 0.0
     """Logits become softcap * tanh(logit / softcap); 0 is off."""
     prec: Literal["default", "f32"] = "f32"
     """Precision asked for; llama.cpp asks for f32 on every attention op."""

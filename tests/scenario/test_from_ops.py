@@ -123,6 +123,13 @@ def test_mistakes_are_reported_together():
     assert lines[5] == "FLASH_ATTN_EXT(...): sinks: missing"
 
 
+def test_sizes_beyond_ggml_s_are_refused():
+    with pytest.raises(InputError, match=r"FLASH_ATTN_EXT\(\.\.\.\): n_kv: found 99999999999, allowed: less than"):
+        from_ops(OLD[0].replace("kv=113", "kv=99999999999"))
+    with pytest.raises(InputError, match=r"kv: found '9{60}', allowed: a whole number"):
+        from_ops(OLD[0].replace("kv=113", "kv=" + 5000 * "9"))
+
+
 @pytest.mark.parametrize("text", ["", "MUL_MAT(type_a=f32)", "FLASH_ATTN_EXT"])
 def test_what_is_no_case(text):
     with pytest.raises(InputError, match="is no case of test-backend-ops"):

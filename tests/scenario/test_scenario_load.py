@@ -1,8 +1,12 @@
+from contextlib import suppress
+from pathlib import Path
+
 import pytest
 
 from fattn_probe.errors import InputError
 from fattn_probe.scenario import expand, load, loads
 
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
 HEAD = "version: 1\nabout: a test\n"
 TYPES = "f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl"
 MASKS = "alibi, blocks, causal, masked_rows, masked_tiles, none, random, sequences, sliding_window, sparse, sum"
@@ -69,7 +73,7 @@ def test_missing_keys_say_what_they_are():
             "texts",
         ),
         ("layout: {V: {rows: 3}}", "x.yaml:8: layout.V.kind: missing, allowed: contiguous, view, view_of_K"),
-        ("data:\n  V:\n    kind: uniform\n    scale: -1", "x.yaml:11: data.V.scale: found -1, allowed: more than 0.0"),
+        ("data:\n  V:\n    kind: uniform\n    scale: -1", "x.yaml:11: data.V.scale: found -1, allowed: at least 1e-37"),
         (
             "mask:\n  kind: sum\n  of:\n    - {kind: causal}\n    - {kind: sliding_window, window: 0}",
             "x.yaml:12: mask.of.1.window: found 0, allowed: at least 1",
@@ -102,8 +106,12 @@ def test_mistakes(more, message):
         ),
         (
             "hsv: 40\ntype_V: q8_0",
-            "x.yaml:8: hsv: hsv 40 is no whole number of q8_0 blocks of 32 elements, allowed: multiples of 32, such as "
-            "64",
+            "x.yaml:8: hsv: 40 is no whole number of V's q8_0 blocks of 32 elements, "
+            "allowed: multiples of 32, such as 64",
+        ),
+        (
+            "data: {V: {kind: extreme, magnitude: 1e5}}",
+            "x.yaml:8: data.V.magnitude: values of up to 100000 are infinite in f16, allowed: up to 65504",
         ),
         (
             "layout: {K: {kind: view, pad: 4}}\ntype_K: q4_0",
@@ -209,6 +217,35 @@ def test_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot read the scenario"):
         load(tmp_path / "binary.yaml")
+
+
+JUNK = [
+    "",
+    "~",
+    "-1",
+    "1e400",
+    "1e39",
+    "{}",
+    "[1, {}]",
+    "{a: 1}",
+    "x",
+    "!!binary x",
+    "2026-01-01",
+    "{[1]: 2}",
+    "&a [*a]",
+]
+
+
+@pytest.mark.parametrize("junk", JUNK)
+@pytest.mark.parametrize("name", ["q8-cache", "masked-rows", "sparse", "biased-v"])
+def test_no_value_anywhere_makes_more_than_a_mistake(name, junk):
+    """A traceback would fail this; what is left of the file may even be good."""
+    lines = (SCENARIOS / f"{name}.yaml").read_text().splitlines()
+    for number, line in enumerate(lines):
+        if ":" in line and not line.startswith("#"):
+            text = "\n".join([*lines[:number], line.partition(":")[0] + ": " + junk, *lines[number + 1 :]])
+            with suppress(InputError):
+                expand(loads(text))
 
 
 def test_expect_takes_facts():
