@@ -1,0 +1,181 @@
+"""Run `test-backend-ops` under pexpect, with live results and time-outs."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pexpect
+
+from fattn_probe.errors import BuildError, InputError, LostError
+from fattn_probe.ops.options import OP, Mode, ask_options, plan_ops
+from fattn_probe.ops.parse import OpResult, Transcript
+from fattn_probe.ops.report import OpsReport, first_without_result
+from fattn_probe.process import describe_code
+
+MISSING_EXIT = 87
+OnResult = Callable[[OpResult, int], None]
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds: `silence` without a new line, which bounds a case; `overall` for the whole program."""
+
+    silence: float = 600.0
+    overall: float = 7200.0
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the program ended: its exit code (negative: a signal), or the time-out that stopped it."""
+
+    code: int = 0
+    timeout: str = ""
+
+
+def run_ops(
+    program: Path,
+    mode: Mode,
+    backend: str,
+    *,
+    only: str | None = None,
+    env: Mapping[str, str],
+    timeouts: Timeouts,
+    on_result: OnResult,
+    workers: int = 1,
+) -> OpsReport:
+    """One mode of a tree's `test-backend-ops`, for the FLASH_ATTN_EXT cases that `only` selects.
+
+    Test mode prints a case when it is done, so a `support` run before it tells how many there are and, after a crash,
+    which one was in flight. `on_result` gets each result with the number of cases (0 if unknown).
+    """
+    environment = dict(env)
+    options = ask_options(program, environment)
+    plan = plan_ops(options, mode, backend, only, workers=workers)
+    expected: tuple[str, ...] = ()
+    if mode == "test":
+        listing = plan_ops(options, "support", backend, only)
+        listed = drive((str(program), *listing), environment, timeouts, lambda result, total: None)
+        if listed.stopped:
+            return listed
+        expected = tuple(result.case for result in _some(listed, backend, only).results)
+    return _some(drive((str(program), *plan), environment, timeouts, on_result, expected), backend, only)
+
+
+def _some(report: OpsReport, backend: str, only: str | None) -> OpsReport:
+    """The report, unless nothing ran: upstream calls that a success."""
+    if report.results or report.stopped:
+        return report
+    if backend not in report.backends:
+        has = ", ".join(report.backends) or "none"
+        raise LostError(f"{report.command[0]} has no backend {backend} (it has: {has})")
+    raise InputError(f"--filter {only!r} selects no {OP} case of this source")
+
+
+def drive(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    timeouts: Timeouts,
+    on_result: OnResult,
+    expected: Sequence[str] = (),
+) -> OpsReport:
+    """Run one command to its end and read its results as they come; `env` is added to this process's.
+
+    A program that dies in the middle leaves one more result: `fail` if it stopped itself (an abort of ggml, a CUDA
+    error, the checker), `lost` if it was killed or timed out.
+    """
+    start = time.monotonic()
+    transcript = Transcript()
+    child = _spawn(argv, env)
+    try:
+        ending = _read(child, transcript, timeouts, lambda result: on_result(result, len(expected)))
+    finally:
+        _kill(child)
+    report = OpsReport(
+        tuple(argv),
+        tuple(transcript.results),
+        transcript.summary,
+        transcript.description,
+        time.monotonic() - start,
+        backends=tuple(transcript.backends),
+        missing=transcript.missing,
+        finding=transcript.finding,
+        tail=tuple(transcript.tail),
+    )
+    return _finish(report, ending, expected)
+
+
+def _spawn(argv: Sequence[str], env: Mapping[str, str]) -> "pexpect.spawn[str]":
+    environment = {**os.environ, "TERM": "dumb", **env}
+    try:
+        return pexpect.spawn(
+            argv[0],
+            list(argv[1:]),
+            env=environment,
+            encoding="utf-8",
+            codec_errors="replace",
+            echo=False,
+            maxread=65536,
+        )
+    except pexpect.ExceptionPexpect as error:
+        raise BuildError(f"{argv[0]} cannot be run: {str(error).splitlines()[0]}") from error
+
+
+def _read(
+    child: "pexpect.spawn[str]", transcript: Transcript, timeouts: Timeouts, on_result: Callable[[OpResult], None]
+) -> Ending:
+    deadline = time.monotonic() + timeouts.overall
+    child.delayafterread = None
+    while True:
+        left = deadline - time.monotonic()
+        wait = min(timeouts.silence, left)
+        which = child.expect_exact(["\r\n", pexpect.EOF, pexpect.TIMEOUT], timeout=max(wait, 0.0))
+        if which == 2:
+            silent = timeouts.silence <= left
+            return Ending(
+                timeout=f"nothing new for {wait:.0f} s" if silent else f"no end after {timeouts.overall:.0f} s"
+            )
+        if result := transcript.feed(child.before or ""):
+            on_result(result)
+        if which == 1:
+            child.close()
+            return Ending(-child.signalstatus if child.signalstatus else child.exitstatus or 0)
+
+
+def _kill(child: "pexpect.spawn[str]") -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if child.pid is not None and child.isalive():
+            os.killpg(child.pid, signal.SIGKILL)
+    child.close(force=True)
+
+
+def _finish(report: OpsReport, ending: Ending, expected: Sequence[str]) -> OpsReport:
+    """The report with how the program ended, and the result of the case in flight if it did not reach its end."""
+    if ending.code == MISSING_EXIT and report.missing:
+        return replace(report, stopped=f"a function that the build left out was called: {report.missing}")
+    ended = ending.code == 0 or (ending.code == 1 and report.summary is not None)
+    if ended and not ending.timeout:
+        return replace(report, tail=())
+    stopped = ending.timeout or describe_code(ending.code)
+    own_fault = not ending.timeout and ending.code not in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+    message = _last_words(report) if own_fault else stopped
+    in_flight = OpResult(_in_flight(report, expected), "fail" if own_fault else "lost", message)
+    return replace(report, results=(*report.results, in_flight), stopped=stopped)
+
+
+def _in_flight(report: OpsReport, expected: Sequence[str]) -> str:
+    if case := first_without_result(expected, report.results):
+        return case
+    return f"the case after {report.results[-1].case}" if report.results else "before the first case"
+
+
+def _last_words(report: OpsReport) -> str:
+    """What the program said of its death: the checker's message, ggml's abort, or its last line."""
+    if report.finding:
+        return f"{report.finding.get('kind', 'fault')}: {report.finding.get('message', '')}"
+    marks = ("GGML_ASSERT", "GGML_ABORT", "CUDA error", "fatal error", "ERROR: AddressSanitizer", "runtime error")
+    said = [line for line in report.tail if any(mark in line for mark in marks)]
+    return (said or list(report.tail[-1:]) or ["it said nothing"])[0].strip()

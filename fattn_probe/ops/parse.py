@@ -1,0 +1,190 @@
+"""The console output of `test-backend-ops`, line by line, of every era."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+Status = Literal["ok", "fail", "not-supported", "lost"]
+
+
+@dataclass(frozen=True)
+class OpResult:
+    """One case: upstream's own text of it, and how it ended.
+
+    `error` and `threshold` are upstream's NMSE and bound, which it prints only for a failure; `us_per_run`, `runs` and
+    `gflops` (1e9 operations a second) are of perf mode, `gb_per_s` where an op has no count of operations.
+    """
+
+    case: str
+    status: Status
+    message: str = ""
+    error: float | None = None
+    threshold: float | None = None
+    runs: int | None = None
+    us_per_run: float | None = None
+    gflops: float | None = None
+    gb_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`N/M tests passed`."""
+
+    passed: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A heading: `Backend 1/2: CUDA0`, its description, or its `Backend CUDA0: OK`."""
+
+    name: str
+    description: str = ""
+    ok: bool | None = None
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A left-out function was called: its mangled name (exit code 87)."""
+
+    symbol: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """The simulator's checker stopped the program (exit code 86)."""
+
+    finding: dict[str, Any]
+
+
+Event = OpResult | Summary | Backend | Missing | Found
+
+ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+SCALE = {"T": 1e3, "G": 1.0, "M": 1e-3, "k": 1e-6}
+ERROR = re.compile(r"\b(?:NMSE|ERR|MAA) = (\S+) > (\S+)")
+CASE = re.compile(r"^(?P<before>.*?)  (?P<case>[A-Z][A-Z0-9_]*\([^()]*\)): *(?P<after>.*)")
+
+
+def plain(line: str) -> str:
+    """A line without colours and the carriage return."""
+    return ANSI.sub("", line).rstrip("\r\n")
+
+
+def parse_line(line: str) -> Event | None:
+    """What one line says; None for a line of a log.
+
+    What a failing case prints (`[FLASH_ATTN_EXT] ERR = ...`) has no line end of its own: it stands before the case's
+    text, or in old trees after it.
+    """
+    text = plain(line)
+    for pattern, build in LINES:
+        if match := pattern.search(text):
+            return build(match)
+    return None
+
+
+def _number(text: str) -> float:
+    return float(text.strip("()"))
+
+
+def _case(match: re.Match[str]) -> OpResult | None:
+    for pattern, build in ENDINGS:
+        if ending := pattern.fullmatch(match["after"].rstrip()):
+            result = build(OpResult(match["case"], "ok"), ending)
+            return _with_message(result, f"{match['before'].strip()} {result.message}".strip())
+    return None
+
+
+def _with_message(result: OpResult, message: str) -> OpResult:
+    bounds = list(ERROR.finditer(message))
+    if not bounds:
+        return replace(result, message=message)
+    return replace(result, message=message, error=_number(bounds[-1][1]), threshold=_number(bounds[-1][2]))
+
+
+def _perf(result: OpResult, ending: re.Match[str]) -> OpResult:
+    timed = replace(result, runs=int(ending["runs"]), us_per_run=float(ending["us"]))
+    if ending["flops"]:
+        return replace(timed, gflops=float(ending["flops"]) * SCALE[ending["unit"]])
+    return replace(timed, gb_per_s=float(ending["rate"]))
+
+
+def _finding(match: re.Match[str]) -> Found:
+    try:
+        data = json.loads(match[1])
+    except json.JSONDecodeError:
+        data = None
+    return Found(data if isinstance(data, dict) else {"kind": "unreadable", "message": match[1]})
+
+
+Ending = Callable[[OpResult, "re.Match[str]"], OpResult]
+ENDINGS: tuple[tuple[re.Pattern[str], Ending], ...] = (
+    (re.compile(r"(?P<message>.*?)\s*OK"), lambda result, end: replace(result, message=end["message"])),
+    (
+        re.compile(r"(?P<message>.*?)\s*FAIL"),
+        lambda result, end: replace(result, status="fail", message=end["message"]),
+    ),
+    (re.compile(r"SUPPORTED"), lambda result, _: result),
+    (
+        re.compile(r"(?:NOT SUPPORTED|not supported|skipping large tensors for speed)(?: \[(?P<why>.*)\])?"),
+        lambda result, end: replace(result, status="not-supported", message=end["why"] or ""),
+    ),
+    (
+        re.compile(
+            r"(?P<runs>\d+) runs - +(?P<us>[\d.]+) us/run - +"
+            r"(?:[\d.]+ [TGMk]FLOP/run - +(?P<flops>[\d.]+) (?P<unit>[TGMk])FLOPS|\d+ kB/run - +(?P<rate>[\d.]+) GB/s)"
+        ),
+        _perf,
+    ),
+)
+LINES: tuple[tuple[re.Pattern[str], Callable[["re.Match[str]"], Event | None]], ...] = (
+    (re.compile(r"fattn-probe: missing symbol: (\S+)"), lambda match: Missing(match[1])),
+    (re.compile(r"fattn-probe: finding: (.*)"), _finding),
+    (CASE, _case),
+    (re.compile(r"^ *(\d+)/(\d+) tests passed"), lambda match: Summary(int(match[1]), int(match[2]))),
+    (re.compile(r"^Backend \d+/\d+: (\S+)"), lambda match: Backend(match[1])),
+    (re.compile(r"^  Device description: (.*)"), lambda match: Backend("", match[1].strip())),
+    (re.compile(r"^  Backend (\S+): (OK|FAIL)$"), lambda match: Backend(match[1], ok=match[2] == "OK")),
+)
+
+
+@dataclass
+class Transcript:
+    """The lines of one run so far; with -j, a failure's message may have come on the line of another case."""
+
+    results: list[OpResult] = field(default_factory=list)
+    summary: Summary | None = None
+    description: str = ""
+    missing: str | None = None
+    finding: dict[str, Any] | None = None
+    tail: list[str] = field(default_factory=list)
+    backends: list[str] = field(default_factory=list)
+    held: str = ""
+
+    def feed(self, line: str) -> OpResult | None:
+        """Take one line; the case's result if it completes one."""
+        text = plain(line)
+        self.tail = [*self.tail[-39:], text] if text else self.tail
+        match parse_line(line):
+            case OpResult() as result:
+                return self._take(result)
+            case Summary() as summary:
+                self.summary = summary
+            case Backend(name=name, description=description, ok=None):
+                self.backends += [name] if name else []
+                self.description = description or self.description
+            case Missing(symbol=symbol):
+                self.missing = symbol
+            case Found(finding=finding):
+                self.finding = finding
+        return None
+
+    def _take(self, result: OpResult) -> OpResult:
+        if result.status == "ok" and result.message:
+            self.held, result = result.message, replace(result, message="", error=None, threshold=None)
+        elif result.status == "fail" and not result.message and self.held:
+            self.held, result = "", _with_message(result, self.held)
+        self.results.append(result)
+        return result

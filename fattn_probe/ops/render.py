@@ -1,0 +1,66 @@
+"""`ops` for people: a live line while it runs, then what failed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, Group
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from fattn_probe.ops.drive import OnResult
+from fattn_probe.ops.parse import OpResult
+from fattn_probe.ops.report import OpsReport
+
+STYLES = {"ok": "green", "fail": "bold red", "not-supported": "yellow", "lost": "magenta"}
+
+
+@contextmanager
+def live(console: Console) -> Iterator[OnResult]:
+    """A progress line on `console` (stderr); gives the callback for `run_ops`."""
+    columns = (
+        SpinnerColumn(),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        failed = 0
+
+        def show(result: OpResult, total: int) -> None:
+            nonlocal failed
+            failed += result.status == "fail"
+            described = f"{failed} failed, " if failed else ""
+            progress.update(task, advance=1, total=total or None, description=f"{described}{short(result.case)}")
+
+        yield show
+
+
+def short(case: str) -> str:
+    """A case's first parameters, enough to recognise it."""
+    inner = case.partition("(")[2].rstrip(")")
+    return ",".join(inner.split(",")[:7]) or case
+
+
+def render(report: OpsReport) -> Group:
+    """The counts, each failure with its message, and for perf a table of times."""
+    parts = ", ".join(f"{count} {status}" for status, count in report.counts.items() if count)
+    head = Text(f"{report.description or report.command[0]}: {parts or 'no case'} in {report.seconds:.1f} s")
+    failures = [
+        Text(f"{result.status}: {result.case}\n  {result.message}", STYLES[result.status]) for result in report.failures
+    ]
+    stopped = [Text(f"stopped: {report.stopped}", "bold")] if report.stopped else []
+    return Group(*_perf(report), head, *failures, *stopped)
+
+
+def _perf(report: OpsReport) -> list[Table]:
+    timed = [result for result in report.results if result.us_per_run is not None]
+    if not timed:
+        return []
+    table = Table("case", "us/run", "GFLOP/s", "runs", box=None)
+    for result in timed:
+        rate = f"{result.gflops:.2f}" if result.gflops is not None else ""
+        table.add_row(Text(result.case), f"{result.us_per_run:.2f}", rate, str(result.runs))
+    return [table]

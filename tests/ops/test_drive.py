@@ -1,0 +1,158 @@
+import json
+import sys
+
+import pytest
+from rich.console import Console
+
+from fattn_probe.errors import BuildError, ComparisonError, InputError, LostError
+from fattn_probe.ops import Timeouts, drive, live, render, run_ops
+
+FAKE = """#!PYTHON
+import os, sys, time
+mode, how = sys.argv[1], os.environ.get("HOW", "well")
+if mode == "--help":
+    print("Usage: x [mode] [-o <op,..>] [-b <backend>] [-p <params regex>]")
+    print("  - test (a)\\n  - perf (b)\\n  - support (c)")
+    sys.exit(1)
+def say(text):
+    print(text, flush=True)
+say("Testing 1 devices\\n\\nBackend 1/1: CUDA0")
+if "CUDA0" not in sys.argv:
+    say("  Skipping\\n1/1 backends passed")
+    sys.exit(0)
+say("  Device description: Fake GPU\\n")
+cases = [f"  FLASH_ATTN_EXT(hsk={n},nr23=[1,1]): " for n in (64, 80, 96) if "nothing" not in sys.argv]
+if mode == "support":
+    for case in cases:
+        say(case + "\\033[1;32mSUPPORTED\\033[0m")
+    sys.exit(0)
+if mode == "perf":
+    for case in cases:
+        say(case + "      48 runs - 22984.44 us/run - 503.32 MFLOP/run - \\033[1;34m 21.90 GFLOPS\\033[0m")
+    sys.exit(0)
+for n, case in enumerate(cases):
+    if n == 1 and how == "abort":
+        print("/src/fattn.cu:12: GGML_ABORT(fatal error)", file=sys.stderr, flush=True)
+        os.abort()
+    if n == 1 and how == "checker":
+        print('fattn-probe: finding: {"kind": "out-of-bounds", "message": "read past K"}', file=sys.stderr, flush=True)
+        os._exit(86)
+    if n == 1 and how == "missing":
+        print("fattn-probe: missing symbol: _Z3foov", file=sys.stderr, flush=True)
+        os._exit(87)
+    if n == 1 and how == "hang":
+        time.sleep(60)
+    if n == 1 and how == "killed":
+        os.kill(os.getpid(), 9)
+    wrong = n == 1 and how == "wrong"
+    say(("[FLASH_ATTN_EXT] ERR = 0.25 > 0.0005 " if wrong else "") + case + ("FAIL" if wrong else "OK"))
+    time.sleep(float(os.environ.get("PAUSE", 0)))
+say(f"  {len(cases) - (how == 'wrong')}/{len(cases)} tests passed")
+sys.exit(how == "wrong")
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "test-backend-ops"
+    path.write_text(FAKE.replace("PYTHON", sys.executable))
+    path.chmod(0o755)
+    return path
+
+
+def run(program, *, mode="test", how="well", timeouts=PATIENT, only=None, backend="CUDA0", **env):
+    seen = []
+    report = run_ops(
+        program,
+        mode,
+        backend,
+        only=only,
+        env={"HOW": how, **env},
+        timeouts=timeouts,
+        on_result=lambda result, total: seen.append((result.case, total)),
+    )
+    return report, seen
+
+
+def test_results_come_one_by_one_with_the_number_of_cases(program):
+    report, seen = run(program)
+    assert seen == [(f"FLASH_ATTN_EXT(hsk={n},nr23=[1,1])", 3) for n in (64, 80, 96)]
+    assert (report.counts["ok"], report.summary.passed, report.description) == (3, 3, "Fake GPU")
+    assert report.problem() is None
+    assert json.loads(json.dumps(report.as_dict()))["counts"]["ok"] == 3
+
+
+def test_a_wrong_case_is_a_failed_comparison(program):
+    report, _ = run(program, how="wrong")
+    assert report.failures[0].error == 0.25 and not report.stopped
+    problem = report.problem()
+    assert isinstance(problem, ComparisonError) and "1 of 3 cases failed" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("how", "ending", "stopped", "kind"),
+    [
+        ("abort", ("fail", "/src/fattn.cu:12: GGML_ABORT(fatal error)"), "killed by SIGABRT", ComparisonError),
+        ("checker", ("fail", "out-of-bounds: read past K"), "exit status 86", ComparisonError),
+        ("killed", ("lost", "killed by SIGKILL"), "killed by SIGKILL", LostError),
+    ],
+)
+def test_a_program_that_dies_leaves_the_case_in_flight(program, how, ending, stopped, kind):
+    report, seen = run(program, how=how)
+    assert len(seen) == 1
+    last = report.results[-1]
+    assert (last.case, last.status, last.message) == ("FLASH_ATTN_EXT(hsk=80,nr23=[1,1])", *ending)
+    assert report.stopped == stopped and isinstance(report.problem(), kind)
+
+
+def test_finding_of_the_checker_is_kept(program):
+    assert run(program, how="checker")[0].finding == {"kind": "out-of-bounds", "message": "read past K"}
+
+
+def test_missing_symbol_is_for_the_caller_to_build(program):
+    report, _ = run(program, how="missing")
+    assert report.missing == "_Z3foov" and report.counts["fail"] == report.counts["lost"] == 0
+    assert isinstance(report.problem(), BuildError)
+
+
+def test_silence_ends_a_case_as_lost(program):
+    report, _ = run(program, how="hang", timeouts=Timeouts(silence=1.0))
+    assert (report.results[-1].status, report.stopped) == ("lost", "nothing new for 1 s")
+    assert isinstance(report.problem(), LostError)
+
+
+def test_overall_limit_counts_through_live_output(program):
+    report, seen = run(program, timeouts=Timeouts(silence=30.0, overall=1.0), PAUSE="0.7")
+    assert 1 <= len(seen) < 3
+    assert report.stopped == "no end after 1 s"
+
+
+def test_perf(program):
+    report, seen = run(program, mode="perf")
+    assert [result.us_per_run for result in report.results] == [22984.44] * 3
+    assert seen[0][1] == 0
+
+
+def test_nothing_run_is_no_success(program):
+    with pytest.raises(InputError, match="selects no FLASH_ATTN_EXT case"):
+        run(program, only="nothing")
+    with pytest.raises(LostError, match=r"no backend CUDA7 \(it has: CUDA0\)"):
+        run(program, backend="CUDA7")
+
+
+def test_a_program_that_is_not_there(tmp_path):
+    with pytest.raises(BuildError, match="cannot be run"):
+        drive((str(tmp_path / "no"),), {}, Timeouts(), lambda result, total: None)
+
+
+def test_report_for_people(program):
+    console = Console(width=150, color_system=None)
+    with console.capture() as capture:
+        with live(console) as show:
+            report = run_ops(program, "test", "CUDA0", env={"HOW": "wrong"}, timeouts=Timeouts(), on_result=show)
+        console.print(render(report))
+        console.print(render(run(program, mode="perf")[0]))
+    text = capture.get()
+    assert "Fake GPU: 2 ok, 1 fail in" in text
+    assert "fail: FLASH_ATTN_EXT(hsk=80,nr23=[1,1])\n  [FLASH_ATTN_EXT] ERR = 0.25 > 0.0005" in text
+    assert "22984.44" in text
