@@ -60,6 +60,7 @@ def _perf(report: OpsReport) -> list[Table]:
     if not timed:
         return []
     table = Table("case", "us/run", "GFLOP/s", "runs", box=None)
+    table.columns[0].overflow = "fold"
     for result in timed:
         rate = f"{result.gflops:.2f}" if result.gflops is not None else ""
         table.add_row(Text(result.case), f"{result.us_per_run:.2f}", rate, str(result.runs))

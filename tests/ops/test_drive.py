@@ -7,6 +7,7 @@ from rich.console import Console
 from fattn_probe.errors import BuildError, ComparisonError, InputError, LostError
 from fattn_probe.ops import Timeouts, drive, live, render, run_ops
 
+PATIENT = Timeouts(30.0, 60.0)
 FAKE = """#!PYTHON
 import os, sys, time
 mode, how = sys.argv[1], os.environ.get("HOW", "well")
