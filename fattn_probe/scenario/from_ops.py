@@ -18,6 +18,7 @@ from .schema import Scenario
 COMMON = ["hsk", "hsv", "nh", "nr23", "kv", "nb", "mask", "sinks", "max_bias", "logit_softcap", "prec", "permute"]
 OLD = [*COMMON, "type_KV"]
 NEW = [*COMMON, "type_K", "type_V", "kv_view", "v_is_view_of_k", "n_kv_max"]
+OPTIONAL = ["q_range"]  # test_flash_attn_ext_large_logits, since October 2026
 NAME = re.compile(r"FLASH_ATTN_EXT\((?P<vars>[^()]*)\)")
 ASSIGNMENT = re.compile(r"\s*(?P<key>[^=,\[\]]+?)\s*=\s*(?P<value>\[[^\]]*\]|[^,]*)\s*(?:,|$)")
 
@@ -43,6 +44,7 @@ class OpsCase:
     kv_view: bool
     v_is_view_of_k: bool
     n_kv_max: int
+    q_range: int = 1
 
 
 def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
@@ -86,9 +88,10 @@ def parse_ops(text: str, *, separate_V: bool = False) -> OpsCase:
 
 def _mistakes(pairs: list[tuple[str, str]], expected: list[str]) -> Iterator[str]:
     given = [key for key, _ in pairs]
+    allowed = [*expected, *OPTIONAL]
     for key, value in pairs:
-        if key not in expected:
-            yield f"{key}: unknown key, allowed: {', '.join(expected)}" + nearest(key, expected)
+        if key not in allowed:
+            yield f"{key}: unknown key, allowed: {', '.join(allowed)}" + nearest(key, allowed)
         elif given.count(key) > 1:
             yield f"{key}: given twice, allowed: once"
         else:
@@ -127,6 +130,7 @@ def _settings(case: OpsCase, text: str) -> dict[str, Any]:
         "sinks": case.sinks,
         "mask": {"kind": ("sparse" if case.n_kv_max else "random") if case.mask else "none"},
         **({"layout": layout} if layout else {}),
+        **({"data": {"Q": {"kind": "uniform", "scale": float(case.q_range)}}} if case.q_range != 1 else {}),
     }
 
 
@@ -212,4 +216,5 @@ _PARSE: dict[str, Callable[[str], Any]] = {
     "prec": _precision,
     "permute": _permutation,
     "n_kv_max": _integer(0),
+    "q_range": _integer(1),
 }

@@ -28,6 +28,11 @@ NEW = [  # xllamacpp 2026.9.11063 and 2026.10.11549
     "FLASH_ATTN_EXT(hsk=65,hsv=67,nh=4,nr23=[1,1],kv=17,nb=75,mask=0,sinks=0,max_bias=0.000000,logit_softcap=1.000000,"
     "prec=f32,type_K=f16,type_V=f16,permute=[0,1,2,3],kv_view=1,v_is_view_of_k=0,n_kv_max=0)",
 ]
+LARGE_LOGITS = (
+    "FLASH_ATTN_EXT(hsk=256,hsv=256,nh=4,nr23=[4,1],kv=1024,nb=75,mask=1,sinks=0,max_bias=0.000000,"
+    "logit_softcap=10.000000,prec=f32,type_K=f16,type_V=f16,permute=[0,1,2,3],kv_view=1,v_is_view_of_k=0,n_kv_max=0,"
+    "q_range=20)"
+)
 
 
 def variables(text):
@@ -93,7 +98,12 @@ def test_params(text):
     assert case.n_kv_max == int(ops.get("n_kv_max", "0"))
 
 
-@pytest.mark.parametrize("text", OLD + NEW)
+def test_large_logits_have_a_wider_Q():
+    (case,) = expand(from_ops(LARGE_LOGITS))
+    assert (case.data.Q.scale, case.data.K.scale) == (20, 1)
+
+
+@pytest.mark.parametrize("text", [*OLD, *NEW, LARGE_LOGITS])
 def test_round_trip_through_a_file(text):
     (direct,), (read) = expand(from_ops(text)), loads(from_ops_yaml(text))
     assert [case.digest for case in expand(read)] == [direct.digest]
