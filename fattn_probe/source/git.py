@@ -1,6 +1,7 @@
 """A llama.cpp tree out of a git repository, by the system's git."""
 
 import re
+import shutil
 from pathlib import Path
 
 from fattn_probe.errors import InputError
@@ -47,7 +48,7 @@ def build_number_of_ref(ref: str) -> str:
 
 def build_number_of_folder(root: Path) -> str:
     """The build number of a checkout, which is the number of its commits; `?` without a whole history."""
-    if not (root / ".git").exists():
+    if not (root / ".git").exists() or shutil.which("git") is None:
         return "?"
     shallow = run(["git", "-C", root, "rev-parse", "--is-shallow-repository"], failure=None)
     count = run(["git", "-C", root, "rev-list", "--count", "HEAD"], failure=None)

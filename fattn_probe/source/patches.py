@@ -17,6 +17,7 @@ from fattn_probe.source.tree import Tree
 
 NO_FILE = "/dev/null"
 _HEADER = re.compile(r"^#\s?(?P<text>.*)$", re.MULTILINE)
+_FILE = re.compile(r"^(?=--- .*\n\+\+\+ .*\n@@ -)", re.MULTILINE)
 _HUNK = re.compile(r"^@@ -\d+(?:,(?P<old>\d+))? \+\d+(?:,(?P<new>\d+))? @@", re.MULTILINE)
 
 
@@ -212,8 +213,8 @@ def mismatch(diff: FileDiff, hunk: Hunk, lines: Sequence[str], nominal: int, pla
 def parse(patch: Patch) -> list[FileDiff]:
     """The diffs of a patch; InputError for one that is damaged or leaves the tree."""
     sizes = [(int(match["old"] or 1), int(match["new"] or 1)) for match in _HUNK.finditer(patch.text)]
-    try:
-        parsed = list(whatthepatch.parse_patch(patch.text)) if sizes else []
+    try:  # file by file: whatthepatch takes a second file without a `diff` line for more hunks of the first
+        parsed = [diff for part in _FILE.split(patch.text)[1:] for diff in whatthepatch.parse_patch(part)]
     except (whatthepatch.exceptions.WhatThePatchException, ValueError, AssertionError) as error:
         raise InputError(f"patch {patch.path} is not a unified diff: {error}") from error
     diffs = [file_diff(patch, diff.header, diff.changes) for diff in parsed if diff.changes]

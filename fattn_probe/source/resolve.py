@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from fattn_probe.errors import InputError
@@ -30,13 +31,14 @@ def resolve(spec: str, progress: Progress | None = None) -> Tree:
         case GitSpec() as repository:
             commit = git.find_commit(repository)
             name = f"git-{hashlib.sha256(repository.url.encode()).hexdigest()[:8]}-{commit}"
-            return cached_tree(name, spec, lambda folder: fetch_commit(repository, commit, folder))
+            tree = cached_tree(name, spec, lambda folder: fetch_commit(repository, commit, folder))
+            return replace(tree, build_number=git.build_number_of_ref(repository.ref))
         case FolderSpec(path):
             return folder_tree(path, spec)
 
 
 def cached_tree(name: str, spec: str, make: store.Maker) -> Tree:
-    """A tree in the cache; a second name of one commit is listed under the first."""
+    """A tree in the cache."""
     entry = store.obtain(name, make)
     root = store.tree_root(name)
     return Tree(spec, root, entry.build_number, entry.digest, probe(root))
@@ -79,7 +81,8 @@ def new_entry(spec: str, build_number: str, origin: str, folder: Path) -> store.
 def folder_tree(path: Path, spec: str) -> Tree:
     """A tree that the user has; it is read where it lies."""
     if not path.is_dir():
-        raise InputError(f"source {spec!r}: there is no such folder (allowed: {ALLOWED})")
+        hint = f"; did you mean 'pypi:{spec}'?" if "==" in spec else ""
+        raise InputError(f"source {spec!r}: there is no such folder (allowed: {ALLOWED}){hint}")
     root = find_tree(path.resolve())
     if root is None:
         raise InputError(f"source {spec!r}: the folder holds no llama.cpp tree (no {LANDMARK} in it)")

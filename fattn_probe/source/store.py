@@ -71,7 +71,9 @@ def read_entry(name: str) -> Entry | None:
 
 def make_entry(name: str, make: Maker) -> Entry:
     """Make an entry in a folder of its own, then rename it into place."""
-    work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=sources_dir()))
+    for stale in sources_dir().glob(f".{name}@*"):  # a killed run's: the lock is ours, so nobody works in it
+        remove(stale)
+    work = Path(tempfile.mkdtemp(prefix=f".{name}@", dir=sources_dir()))
     try:
         entry = make(work)
         (work / "source.json").write_text(json.dumps(asdict(entry), indent=1))
