@@ -75,7 +75,7 @@ def probe() -> Facts:
         system=platform.system(),
         machine=platform.machine(),
         cpu_flags=cpu_flags(_text("/proc/cpuinfo")),
-        cores=len(os.sched_getaffinity(0)),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         python=sys.version_info[:3],
         distribution=distribution(_text("/etc/os-release")),
         tools=tools,

@@ -17,6 +17,7 @@ from fattn_probe.ops.report import OpsReport, first_without_result
 from fattn_probe.process import describe_code
 
 MISSING_EXIT = 87
+OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 OnResult = Callable[[OpResult, int], None]
 
 
@@ -160,10 +161,16 @@ def _finish(report: OpsReport, ending: Ending, expected: Sequence[str]) -> OpsRe
     if ended and not ending.timeout:
         return replace(report, tail=())
     stopped = ending.timeout or describe_code(ending.code)
-    own_fault = not ending.timeout and ending.code not in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
-    message = _last_words(report) if own_fault else stopped
+    own_fault = _own_fault(report, ending)
+    message = stopped if ending.timeout or ending.code in OUTSIDE else _last_words(report)
     in_flight = OpResult(_in_flight(report, expected), "fail" if own_fault else "lost", message)
     return replace(report, results=(*report.results, in_flight), stopped=stopped)
+
+
+def _own_fault(report: OpsReport, ending: Ending) -> bool:
+    """Whether a case stopped the program: it had reached its backend, and nobody else ended it."""
+    reached = bool(report.description or report.results)
+    return reached and not ending.timeout and ending.code not in OUTSIDE
 
 
 def _in_flight(report: OpsReport, expected: Sequence[str]) -> str:

@@ -63,7 +63,7 @@ Event = OpResult | Summary | Backend | Missing | Found
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 SCALE = {"T": 1e3, "G": 1.0, "M": 1e-3, "k": 1e-6}
-ERROR = re.compile(r"\b(?:NMSE|ERR|MAA) = (\S+) > (\S+)")
+ERROR = re.compile(r"\b(?:NMSE|ERR|MAA) = (\d+\.\d+) > (\d+\.\d+)")
 CASE = re.compile(r"^(?P<before>.*?)  (?P<case>[A-Z][A-Z0-9_]*\([^()]*\)): *(?P<after>.*)")
 
 
@@ -85,10 +85,6 @@ def parse_line(line: str) -> Event | None:
     return None
 
 
-def _number(text: str) -> float:
-    return float(text.strip("()"))
-
-
 def _case(match: re.Match[str]) -> OpResult | None:
     for pattern, build in ENDINGS:
         if ending := pattern.fullmatch(match["after"].rstrip()):
@@ -101,7 +97,7 @@ def _with_message(result: OpResult, message: str) -> OpResult:
     bounds = list(ERROR.finditer(message))
     if not bounds:
         return replace(result, message=message)
-    return replace(result, message=message, error=_number(bounds[-1][1]), threshold=_number(bounds[-1][2]))
+    return replace(result, message=message, error=float(bounds[-1][1]), threshold=float(bounds[-1][2]))
 
 
 def _perf(result: OpResult, ending: re.Match[str]) -> OpResult:
@@ -133,8 +129,9 @@ ENDINGS: tuple[tuple[re.Pattern[str], Ending], ...] = (
     ),
     (
         re.compile(
-            r"(?P<runs>\d+) runs - +(?P<us>[\d.]+) us/run - +"
-            r"(?:[\d.]+ [TGMk]FLOP/run - +(?P<flops>[\d.]+) (?P<unit>[TGMk])FLOPS|\d+ kB/run - +(?P<rate>[\d.]+) GB/s)"
+            r"(?P<runs>\d+) runs - +(?P<us>\d+\.\d+) us/run - +"
+            r"(?:\d+\.\d+ [TGMk]FLOP/run - +(?P<flops>\d+\.\d+) (?P<unit>[TGMk])FLOPS"
+            r"|\d+ kB/run - +(?P<rate>\d+\.\d+) GB/s)"
         ),
         _perf,
     ),

@@ -141,6 +141,15 @@ def test_nothing_run_is_no_success(program):
         run(program, backend="CUDA7")
 
 
+def test_a_program_that_never_reached_its_device_is_lost(tmp_path):
+    program = tmp_path / "broken"
+    program.write_text("#!/bin/sh\necho 'error while loading shared libraries: libcudart.so.13'\nexit 127\n")
+    program.chmod(0o755)
+    report = drive((str(program),), {}, PATIENT, lambda result, total: None)
+    assert (report.results[0].status, report.stopped) == ("lost", "exit status 127")
+    assert "libcudart.so.13" in str(report.problem())
+
+
 def test_a_program_that_is_not_there(tmp_path):
     with pytest.raises(BuildError, match="cannot be run"):
         drive((str(tmp_path / "no"),), {}, Timeouts(), lambda result, total: None)

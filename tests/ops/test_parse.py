@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fattn_probe.ops.parse import Backend, Found, Missing, OpResult, Summary, Transcript, parse_line
 
@@ -37,6 +39,7 @@ def test_endings_of_every_era(case, ending, status, message):
         ("[FLASH_ATTN_EXT] NaN at index 17 (CUDA0=nan CPU=0.251953)", None, None),
         ("[FLASH_ATTN_EXT] inf mismatch: CUDA0=inf CPU=0.124023", None, None),
         ("[FLASH_ATTN_EXT] inf sign mismatch: CUDA0=inf CPU=-inf", None, None),
+        ("[FLASH_ATTN_EXT] ERR = inf > 0.000500000", None, None),
         ("sentinel mismatch: sent_2", None, None),
         ("failed to allocate tensors [CUDA0]", None, None),
     ],
@@ -131,3 +134,9 @@ def test_with_workers_a_message_may_come_on_anothers_line():
     first, second = transcript.results
     assert (first.status, first.message, first.error) == ("ok", "", None)
     assert (second.status, second.error) == ("fail", 0.5)
+
+
+@given(st.lists(st.sampled_from(["  ", A, ": ", "OK", "FAIL", "ERR = 1.", "5 > ", "7 runs - ", "us/run", "[", ")"])))
+def test_no_mixture_of_pieces_breaks_the_parser(pieces):
+    result = parse_line("".join(pieces))
+    assert result is None or result.case
