@@ -161,18 +161,20 @@ def test_report_of_this_machine_is_json_and_can_be_shown():
     data = json.loads(json.dumps(report.as_dict()))
     assert data["sim_usable"] == report.sim_usable
     assert {item["name"] for item in data["findings"]} >= {"g++", "gdb", "nvcc", "NVIDIA GPU", "disk"}
-    console = Console(width=120, color_system=None)
+    console = Console(width=160, color_system=None)
     with console.capture() as capture:
         console.print(render(report))
     assert "sim, inspect" in capture.get()
 
 
 def test_what_to_install_is_listed_necessary_first():
-    console = Console(width=120, color_system=None)
+    console = Console(width=160, color_system=None)
     with console.capture() as capture:
-        console.print(render(diagnose(without("gdb", "g++"))))
+        console.print(render(diagnose(without("gdb", "g++", "cuda-gdb", "cuobjdump"))))
     tail = capture.get().split("to install what is not there:")[1].splitlines()
     assert [line.strip() for line in tail if line.strip()] == [
-        "sudo apt install g++   # g++, missing",
-        "sudo apt install gdb   # gdb, optional",
+        "sudo apt install g++   # g++ (missing)",
+        "sudo apt install gdb   # gdb (optional)",
+        "install NVIDIA's CUDA toolkit (https://developer.nvidia.com/cuda-downloads)   "
+        "# cuda-gdb (optional), cuobjdump (optional)",
     ]

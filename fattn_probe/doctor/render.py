@@ -31,5 +31,8 @@ def _engines(report: Report) -> Table:
 
 def _lines(report: Report) -> list[Text]:
     wanted = [finding for status in ("missing", "optional") for finding in report.findings if finding.status == status]
-    lines = {finding.install: f"  {finding.install}   # {finding.name}, {finding.status}" for finding in wanted}
-    return [Text(""), Text("to install what is not there:"), *map(Text, lines.values())] if lines else []
+    names: dict[str, list[str]] = {}
+    for finding in wanted:
+        names.setdefault(finding.install, []).append(f"{finding.name} ({finding.status})")
+    lines = [Text(f"  {line}   # {', '.join(what)}") for line, what in names.items()]
+    return [Text(""), Text("to install what is not there:"), *lines] if lines else []
