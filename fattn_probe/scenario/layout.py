@@ -68,7 +68,7 @@ class View(Spec):
     offset: int = Field(default=0, ge=0)
     """First row that belongs to the view."""
     pad: int = Field(default=0, ge=0)
-    """Elements added to each memory row, whole blocks of the type: 4 of f16 give strides no multiple of 16 bytes."""
+    """Elements added to each memory row, whole blocks of the type: 2 of f32 give strides no multiple of 16 bytes."""
     outside: Literal["random", "zero", "nan"] = "random"
     """What the allocation holds outside the view: data like the view's, zeros, or NaN, which shows if it is used."""
 
