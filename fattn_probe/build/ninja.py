@@ -113,13 +113,18 @@ def spawned(argv: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
 
 
 def read_lines(terminal: int) -> Iterator[str]:
-    """The lines that a terminal shows, without control sequences; ninja overwrites its status line by \\r."""
+    """The lines that a terminal shows, without control sequences.
+
+    Ninja overwrites its status line by \\r, and leaves it without an end while a step runs: it is given at once.
+    """
     pending = ""
     while chunk := read_chunk(terminal):
-        *lines, pending = re.split(r"[\r\n]+", pending + chunk.decode(errors="replace"))
-        yield from (CONTROL.sub("", line) for line in lines if line)
+        *lines, pending = re.split(r"[\r\n]+", CONTROL.sub("", pending + chunk.decode(errors="replace")))
+        if parse_status(pending):
+            lines, pending = [*lines, pending], ""
+        yield from (line for line in lines if line)
     if pending:
-        yield CONTROL.sub("", pending)
+        yield pending
 
 
 def read_chunk(terminal: int) -> bytes:

@@ -1,0 +1,144 @@
+"""`fattn-probe build`: the builds of a command, with one live line of progress."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fattn_probe.build.ensure import ensure, export, plan_build
+from fattn_probe.build.key import RUNNER, Build, BuildRequest
+from fattn_probe.build.ninja import Progress, Report, silent
+from fattn_probe.errors import InputError
+from fattn_probe.source import KernelCase, Tree, kernel_cases
+
+BAR = 20
+FRAMES_A_SECOND = 8
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """The flags of `fattn-probe build`, resolved."""
+
+    request: BuildRequest
+    kernels: tuple[KernelCase, ...] = ()
+    programs: tuple[str, ...] = (RUNNER,)
+    full: bool = False
+    export: Path | None = None
+    jobs: int | None = None
+
+
+def find_kernel(tree: Tree, text: str) -> KernelCase:
+    """The kernel case that a user names: `mma 64,64,8,8`, `vec 128,f16,q8_0`, with or without GGML_TYPE_.
+
+    An unknown one is an InputError that says which ones of its family and head size there are.
+    """
+    family, _, rest = text.strip().partition(" ")
+    wanted = [word.strip().removeprefix("GGML_TYPE_").lower() for word in rest.split(",")]
+    cases = [case for case in kernel_cases(tree) if case.family == family]
+    for case in cases:
+        if [arg.removeprefix("GGML_TYPE_").lower() for arg in case.args] == wanted:
+            return case
+    near = [case.name for case in cases if case.args[0] == wanted[0]] or [case.name for case in cases]
+    known = f"; there are {', '.join(near[:12])}" if near else "; families are mma, tile, vec"
+    raise InputError(f"{tree.spec} has no kernel {text!r}{known}")
+
+
+def status_line(progress: Progress) -> Text:
+    """The live line: a bar, steps done of all, what is compiling, seconds."""
+    filled = BAR * progress.done // max(progress.total, 1)
+    return Text.assemble(
+        ("━" * filled, "green"),
+        ("━" * (BAR - filled), "dim"),
+        f" {progress.done}/{progress.total} {progress.label} ",
+        (f"{progress.seconds:.0f} s", "dim"),
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+
+
+@contextlib.contextmanager
+def live_progress(console: Console, title: str) -> Iterator[Report]:
+    """Show a build's progress on a terminal, on one line below its title; elsewhere say only the title."""
+    if not console.is_terminal:
+        yield announced(console, title)
+        return
+    with Live(console=console, refresh_per_second=FRAMES_A_SECOND, transient=True) as live:
+        yield lambda progress: live.update(Group(Text(title), status_line(progress)))
+
+
+def announced(console: Console, title: str) -> Report:
+    """A report that prints the title once, when there is something to do."""
+    said: list[str] = []
+
+    def report(progress: Progress) -> None:
+        if progress.total and not said:
+            said.append(title)
+            console.print(Text(f"{title}: {progress.total} steps"))
+
+    return report
+
+
+def title_of(request: BuildRequest) -> str:
+    """What is being built, for people."""
+    patches = f" with {', '.join(patch.name for patch in request.patches)}" if request.patches else ""
+    return f"Building {request.tree.spec}{patches} for {request.engine}, sm_{request.arch}, {request.flavour}"
+
+
+def build(options: BuildOptions, progress: Report = silent) -> Build:
+    """Make the build that the options ask for, and copy it if they say where to."""
+    made = ensure(
+        options.request,
+        options.kernels,
+        options.programs,
+        full=options.full,
+        progress=progress,
+        jobs=options.jobs,
+    )
+    return export(made, options.export) if options.export else made
+
+
+def dry_run(options: BuildOptions) -> dict[str, Any]:
+    """What a build from nothing would do: its folder and its commands, which run in that folder."""
+    folder, plan = plan_build(options.request, options.kernels, options.programs, full=options.full)
+    return {"folder": str(folder), "commands": list(plan.commands)}
+
+
+def build_data(made: Build) -> dict[str, Any]:
+    """A build as JSON."""
+    manifest = made.manifest
+    return {
+        "folder": str(made.folder),
+        "source": manifest.source,
+        "build_number": manifest.build_number,
+        "engine": manifest.engine,
+        "flavour": manifest.flavour,
+        "arch": manifest.arch,
+        "sanitize": list(manifest.sanitize),
+        "patches": list(manifest.patches),
+        "compilers": list(manifest.compilers),
+        "kernels": list(manifest.contents.kernels),
+        "programs": [str(made.program(name)) for name in manifest.contents.programs],
+        "full": manifest.contents.full,
+    }
+
+
+def build_table(builds: Iterable[Build]) -> Table:
+    """Builds for people: a row a property."""
+    table = Table.grid(padding=(0, 2))
+    for made in builds:
+        data = build_data(made)
+        kernels = (
+            "all that upstream compiles" if data["full"] else ", ".join(data["kernels"]) or "those that a run asks for"
+        )
+        table.add_row("source", f"{data['source']} (llama.cpp b{data['build_number']})")
+        table.add_row("engine", f"{data['engine']}, sm_{data['arch']}, {data['flavour']}")
+        table.add_row("kernels", kernels)
+        table.add_row("folder", Text(data["folder"], overflow="fold"))
+        table.add_row("programs", ", ".join(Path(path).name for path in data["programs"]))
+    return table

@@ -1,0 +1,40 @@
+import io
+
+import pytest
+from rich.console import Console
+from tree import make_tree
+
+from fattn_probe.build.command import announced, find_kernel, status_line
+from fattn_probe.build.ninja import Progress
+from fattn_probe.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("mma 64,64,8,8", "mma 64,64,8,8"),
+        ("vec 64,f16,q8_0", "vec 64,GGML_TYPE_F16,GGML_TYPE_Q8_0"),
+        ("vec 64, GGML_TYPE_F16, GGML_TYPE_Q8_0", "vec 64,GGML_TYPE_F16,GGML_TYPE_Q8_0"),
+    ],
+)
+def test_a_kernel_is_found_by_its_name(tmp_path, text, name):
+    assert find_kernel(make_tree(tmp_path), text).name == name
+
+
+def test_an_unknown_kernel_is_answered_with_those_of_its_head_size(tmp_path):
+    with pytest.raises(InputError) as raised:
+        find_kernel(make_tree(tmp_path), "mma 64,64,8,1")
+    assert "there are mma 64,64,8,8" in str(raised.value)
+    assert "mma 80,80" not in str(raised.value)
+
+
+def test_the_status_line():
+    assert status_line(Progress(5, 20, "fattn.cu", 12.6)).plain.endswith(" 5/20 fattn.cu 13 s")
+
+
+def test_without_a_terminal_only_the_title_is_said():
+    output = io.StringIO()
+    report = announced(Console(file=output), "Building b11549")
+    report(Progress(0, 24, "fattn.cu", 0.0))
+    report(Progress(1, 24, "convert.cu", 1.0))
+    assert output.getvalue() == "Building b11549: 24 steps\n"

@@ -1,0 +1,137 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tree import make_tree
+
+from fattn_probe.build.ensure import export, is_complete, open_build, read_registers
+from fattn_probe.build.key import Build, BuildRequest, Contents, Manifest, folder_of, key_of, manifest_of
+from fattn_probe.build.overlay import own_stamp
+from fattn_probe.build.toolchain import Toolchain, version_line
+from fattn_probe.errors import InputError
+
+GXX = Toolchain("gcc", "g++", ("g++ 12",), "x86_64", Path("/include"))
+CONTENTS = Contents(("mma 64,64,8,8", "tile 64,64"), (), ("fattn-runner",))
+MANIFEST = Manifest(
+    source="path:small",
+    build_number="11549",
+    tree="0" * 64,
+    engine="sim",
+    flavour="release",
+    arch="90",
+    sanitize=(),
+    patches=("seed",),
+    quants=(),
+    compilers=("g++ 12",),
+    contents=CONTENTS,
+    stamp="",
+    date="2026-10-01T00:00:00+00:00",
+)
+PTXAS = """\
+ptxas info    : Compiling entry function '_Z1kILi8EEvi' for 'sm_90'
+ptxas info    : Function properties for _Z1kILi8EEvi
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 168 registers, used 1 barriers, 400 bytes cmem[0]
+ptxas info    : Compiling entry function '_Z1gv' for 'sm_90'
+ptxas info    : Used 24 registers
+"""
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"engine": "cuda"},
+        {"flavour": "debug"},
+        {"arch": "89"},
+        {"sanitize": ("address",)},
+        {"quants": ("f16-q8_0",)},
+    ],
+)
+def test_what_makes_another_build_makes_another_folder(tmp_path, other):
+    request = BuildRequest(make_tree(tmp_path))
+    changed = replace(request, **other)
+    assert folder_of(request, key_of(request, GXX)) != folder_of(changed, key_of(changed, GXX))
+
+
+def test_another_compiler_makes_another_folder(tmp_path):
+    request = BuildRequest(make_tree(tmp_path))
+    other = replace(GXX, versions=("g++ 13",))
+    assert key_of(request, GXX).digest != key_of(request, other).digest
+
+
+def test_the_folder_can_be_read(tmp_path):
+    request = BuildRequest(make_tree(tmp_path), "cuda", "debug", "120a")
+    assert folder_of(request, key_of(request, GXX)).name.startswith("b11549-cuda-sm120a-debug-")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sanitize": ("thread",)}, "sanitizer 'thread'"),
+        ({"arch": "sm_90"}, "arch 'sm_90'"),
+        ({"engine": "cuda", "sanitize": ("address",)}, "for the sim engine"),
+        ({"engine": "cuda", "flavour": "check"}, "for the sim engine"),
+    ],
+)
+def test_wrong_requests_are_refused(tmp_path, fields, message):
+    with pytest.raises(InputError, match=message):
+        BuildRequest(make_tree(tmp_path), **fields)
+
+
+def test_a_manifest_is_read_as_it_was_written():
+    assert manifest_of(MANIFEST.to_json()) == MANIFEST
+
+
+def test_contents_only_grow():
+    union = CONTENTS.union(Contents(("mma 64,64,8,8", "vec 64,F,F"), ("scale.cu",), (), True))
+    assert union == Contents(("mma 64,64,8,8", "tile 64,64", "vec 64,F,F"), ("scale.cu",), ("fattn-runner",), True)
+
+
+def test_a_build_is_complete_if_it_has_all_and_is_of_this_fattn_probe():
+    current = replace(MANIFEST, stamp=own_stamp())
+    assert is_complete(current, Contents(("tile 64,64",), (), ("fattn-runner",)))
+    assert not is_complete(MANIFEST, CONTENTS)
+    assert not is_complete(current, Contents(("tile 80,80",)))
+    assert not is_complete(current, Contents((), ("scale.cu",)))
+    assert not is_complete(current, Contents((), (), ("test-backend-ops",)))
+    assert not is_complete(current, Contents(full=True))
+    assert is_complete(replace(current, contents=replace(CONTENTS, full=True)), Contents(("tile 80,80",)))
+
+
+def test_an_exported_build_is_opened_elsewhere(tmp_path):
+    folder = tmp_path / "build"
+    for name in ("bin/fattn-runner", "lib/libggml-base.so", "obj/x.o"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    (folder / "manifest.json").write_text(MANIFEST.to_json())
+    export(Build(folder, MANIFEST), tmp_path / "copy")
+    copy = open_build(tmp_path / "copy")
+    assert copy.manifest == MANIFEST
+    assert copy.runner == tmp_path / "copy/bin/fattn-runner"
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["bin", "lib", "manifest.json"]
+    with pytest.raises(InputError, match="exists already"):
+        export(copy, tmp_path / "copy")
+    with pytest.raises(InputError, match="has no test-backend-ops"):
+        copy.program("test-backend-ops")
+
+
+def test_a_folder_without_a_manifest_is_no_build(tmp_path):
+    with pytest.raises(InputError, match="not a build"):
+        open_build(tmp_path)
+
+
+def test_registers_are_read_from_the_compilers_logs(tmp_path):
+    (tmp_path / "obj/ggml-cuda").mkdir(parents=True)
+    (tmp_path / "obj/ggml-cuda/fattn.cu.o.log").write_text(PTXAS)
+    assert read_registers(tmp_path) == {"_Z1kILi8EEvi": 168, "_Z1gv": 24}
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.0, V13.0.88\n", "nvcc V13.0.88"),
+        ("g++ (Debian 12.2.0-14) 12.2.0\nCopyright\n", "g++ (Debian 12.2.0-14) 12.2.0"),
+    ],
+)
+def test_compiler_versions(text, version):
+    assert version_line(text) == version

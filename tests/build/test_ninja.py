@@ -1,0 +1,95 @@
+import sys
+
+import pytest
+
+from fattn_probe.build.ninja import default_jobs, failed_step, first_errors, parse_status, run_ninja
+from fattn_probe.build.steps import CompileStep, LinkStep, Plan, StubStep, escape_path, escape_value
+from fattn_probe.errors import BuildError
+
+FAILED = """\
+@3/24@ fattn.cu
+FAILED: [code=1] obj/ggml-cuda/fattn.cu.o
+g++ -c overlay/ggml/src/ggml-cuda/fattn.cu -o obj/ggml-cuda/fattn.cu.o
+overlay/ggml/src/ggml-cuda/fattn.cu: In function 'void f()':
+overlay/ggml/src/ggml-cuda/fattn.cu:12:5: error: 'x' was not declared in this scope
+   12 |     x = 1;
+ninja: build stopped: subcommand failed.
+"""
+
+
+def script(step, text):
+    """A step whose command is a Python program."""
+    return LinkStep(step, (), (sys.executable, "-c", text))
+
+
+def test_status_lines():
+    assert parse_status("@3/24@ fattn.cu") == (3, 24, "fattn.cu")
+    assert parse_status("fattn.cu:3: note") is None
+
+
+def test_a_failure_is_told_by_its_errors_and_its_output():
+    assert first_errors(FAILED) == [
+        "overlay/ggml/src/ggml-cuda/fattn.cu:12:5: error: 'x' was not declared in this scope"
+    ]
+    assert failed_step(FAILED) == "obj/ggml-cuda/fattn.cu.o"
+
+
+def test_a_failure_without_errors_shows_its_tail():
+    assert first_errors("one\n@1/2@ x\ntwo\n") == ["one", "two"]
+
+
+def test_escapes():
+    assert escape_path("a b:c$d") == "a$ b$:c$$d"
+    assert escape_value("-rpath,$ORIGIN") == "-rpath,$$ORIGIN"
+
+
+def test_steps_become_edges():
+    compile_step = CompileStep("native/runner/runner.cpp", "obj/runner.o", ("g++", "-DX=a b", "-c"), log=True)
+    text = Plan((compile_step, StubStep("obj/stubs.c", ("obj/runner.o",), ("python",)))).render()
+    assert "build obj/runner.o: compile native/runner/runner.cpp\n" in text
+    assert "cmd = g++ '-DX=a b' -c 2> obj/runner.o.log || { cat obj/runner.o.log >&2; exit 1; }\n" in text
+    assert "label = runner.cpp\n" in text
+    assert "build obj/stubs.c: stubs obj/runner.o\n" in text
+
+
+def test_ninja_runs_a_plan_and_reports(tmp_path):
+    plan = Plan((script("a", "open('a', 'w')"), LinkStep("b", ("a",), (sys.executable, "-c", "open('b', 'w')"))))
+    (tmp_path / "build.ninja").write_text(plan.render())
+    seen = []
+    run_ninja(tmp_path, seen.append, jobs=1)
+    assert (tmp_path / "b").is_file()
+    assert (seen[-1].done, seen[-1].total, seen[-1].label) == (2, 2, "b")
+    assert {progress.label for progress in seen} == {"a", "b"}
+
+
+WAIT = """
+import pathlib, time
+for _ in range(1000):
+    if pathlib.Path("reported").exists():
+        open("a", "w")
+        break
+    time.sleep(0.01)
+else:
+    raise SystemExit("no report")
+"""
+
+
+def test_the_report_comes_before_the_step_ends(tmp_path):
+    (tmp_path / "wait.py").write_text(WAIT)
+    (tmp_path / "build.ninja").write_text(Plan((LinkStep("a", (), (sys.executable, "wait.py")),)).render())
+    run_ninja(tmp_path, lambda progress: (tmp_path / "reported").touch(), jobs=1)
+    assert (tmp_path / "a").is_file()
+
+
+def test_a_failed_step_is_a_build_error_with_a_log(tmp_path):
+    (tmp_path / "build.ninja").write_text(Plan((script("a", "raise SystemExit('error: $no such thing')"),)).render())
+    with pytest.raises(BuildError) as raised:
+        run_ninja(tmp_path, jobs=1)
+    assert str(raised.value).startswith("a was not built:\n")
+    assert "error: $no such thing" in str(raised.value)
+    assert str(tmp_path / "build.log") in str(raised.value)
+    assert "error: $no such thing" in (tmp_path / "build.log").read_text()
+
+
+def test_there_is_always_a_job():
+    assert default_jobs() >= 1

@@ -1,0 +1,79 @@
+from tree import make_tree
+
+from fattn_probe.build.key import BuildRequest
+from fattn_probe.build.overlay import CUDA, prepare, write_if_changed
+from fattn_probe.build.sources import read_sources
+from fattn_probe.source.patches import Patch
+
+DIFF = """\
+--- a/ggml/src/ggml-cuda/convert.cu
++++ b/ggml/src/ggml-cuda/convert.cu
+@@ -1,1 +1,1 @@
+-int one;
++int two;
+"""
+
+
+def prepared(root, folder, engine="sim", patches=()):
+    request = BuildRequest(make_tree(root), engine, patches=patches)
+    (root / CUDA / "convert.cu").write_text("int one;\n")
+    sources = read_sources(request.tree, (), "x86_64")
+    prepare(folder, request, sources, [sources.cases["mma 64,64,8,8"]])
+    return folder / "overlay" / CUDA
+
+
+def test_the_simulators_overlay_is_rewritten_and_the_tree_is_not(tmp_path):
+    cuda = prepared(tmp_path / "tree", tmp_path / "build")
+    assert "simt::describe" in (cuda / "fattn.cu").read_text()
+    assert "simt::describe" not in (tmp_path / "tree" / CUDA / "fattn.cu").read_text()
+
+
+def test_the_cuda_overlay_is_upstreams_text(tmp_path):
+    cuda = prepared(tmp_path / "tree", tmp_path / "build", "cuda")
+    assert (cuda / "fattn.cu").read_text() == (tmp_path / "tree" / CUDA / "fattn.cu").read_text()
+
+
+def test_every_case_is_declared_behind_upstreams_text(tmp_path):
+    make_tree(tmp_path / "tree")
+    header = "#define DECL_FATTN_MMA_F16_CASE(DKQ, DV, ncols1, ncols2) template void f<DKQ>()\n"
+    (tmp_path / "tree" / CUDA / "fattn-mma-f16.cuh").write_text(header)
+    cuda = prepared(tmp_path / "tree", tmp_path / "build", "cuda")
+    assert (cuda / "fattn-mma-f16.cuh").read_text() == (
+        header + "\nextern DECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);\nextern DECL_FATTN_MMA_F16_CASE(80, 80, 8, 8);\n"
+    )
+
+
+def test_patches_are_put_on_the_overlay_only(tmp_path):
+    patch = Patch("two", tmp_path / "two.patch", "", "", (), DIFF)
+    cuda = prepared(tmp_path / "tree", tmp_path / "build", "cuda", (patch,))
+    assert (cuda / "convert.cu").read_text() == "int two;\n"
+    assert (tmp_path / "tree" / CUDA / "convert.cu").read_text() == "int one;\n"
+
+
+def test_preparing_again_leaves_what_is_equal_and_heals_what_is_not(tmp_path):
+    cuda = prepared(tmp_path / "tree", tmp_path / "build")
+    kept, case = cuda / "fattn.cu", cuda / "template-instances/fattn-probe-mma-64-64-8-8.cu"
+    times = kept.stat().st_mtime_ns, case.stat().st_mtime_ns
+    (cuda / "convert.cu").write_text("broken")
+    (cuda / "stray.cu").write_text("")
+    prepared(tmp_path / "tree", tmp_path / "build")
+    assert (kept.stat().st_mtime_ns, case.stat().st_mtime_ns) == times
+    assert (cuda / "convert.cu").read_text() == "int one;\n"
+    assert not (cuda / "stray.cu").exists()
+
+
+def test_our_own_sources_are_copied_beside(tmp_path):
+    prepared(tmp_path / "tree", tmp_path / "build")
+    assert (tmp_path / "build/native/runner/runner.cpp").is_file()
+    assert (tmp_path / "build/native/cublas/cublas_v2.h").is_file()
+    assert not [path for path in (tmp_path / "build").iterdir() if path.name.startswith(".overlay")]
+
+
+def test_an_equal_text_keeps_its_time(tmp_path):
+    path = tmp_path / "folder/file"
+    write_if_changed(path, "text")
+    time = path.stat().st_mtime_ns
+    write_if_changed(path, "text")
+    assert path.stat().st_mtime_ns == time
+    write_if_changed(path, "other")
+    assert path.read_text() == "other"

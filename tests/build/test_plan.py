@@ -1,0 +1,143 @@
+from pathlib import Path
+
+import pytest
+from tree import make_tree
+
+from fattn_probe.build.flags import Flags
+from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, BuildRequest, Contents
+from fattn_probe.build.plan import Native, Planner, case_file, case_text
+from fattn_probe.build.sources import read_sources
+from fattn_probe.build.steps import CompileStep, LinkStep
+from fattn_probe.build.toolchain import Toolchain
+from fattn_probe.source import KernelCase
+
+SIM = Toolchain("gcc", "g++", ("g++ 12",), "x86_64", Path("/cuda/include"))
+CUDA = Toolchain(
+    "gcc", "g++", ("g++ 12",), "x86_64", Path("/cuda/include"), Path("/cuda/bin/nvcc"), Path("libcudart.so.13")
+)
+NATIVE = Native(("runner/runner.cpp",), ("sim/launch.cpp",))
+
+
+def plan_of(folder, contents, engine="sim", **request):
+    wanted = BuildRequest(make_tree(folder), engine, **request)
+    toolchain = SIM if engine == "sim" else CUDA
+    sources = read_sources(wanted.tree, wanted.quants, toolchain.machine)
+    cudart = toolchain.cudart.name if toolchain.cudart else None
+    return Planner(Flags(wanted, toolchain, sources), contents, NATIVE, cudart).plan()
+
+
+def command(plan, output):
+    return next(step.command for step in plan.steps if output in step.outputs)
+
+
+def sources(plan):
+    return [step.source for step in plan.steps if isinstance(step, CompileStep)]
+
+
+def links(plan):
+    return [step.output for step in plan.steps if type(step) is LinkStep]
+
+
+def test_the_runner_needs_no_cpu_backend(tmp_path):
+    plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER,)))
+    assert links(plan) == ["lib/libggml-cuda.so", "lib/libggml-base.so", "bin/fattn-runner"]
+    assert not [source for source in sources(plan) if "ggml-cpu" in source]
+    assert "-DGGML_USE_CUDA" in command(plan, "obj/registry-cuda/ggml-backend-reg.cpp.o")
+    assert "-DGGML_USE_CPU" not in command(plan, "obj/registry-cuda/ggml-backend-reg.cpp.o")
+
+
+def test_the_cpu_runner_needs_no_cuda_backend(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (CPU_RUNNER,)))
+    assert links(plan) == ["lib/libggml-cpu.so", "lib/libggml-base.so", "bin/fattn-runner-cpu"]
+    assert not [source for source in sources(plan) if "ggml-cuda" in source]
+
+
+def test_heavy_kernels_come_first_and_each_step_once(tmp_path):
+    plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), ("scale.cu",), (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS)))
+    names = [source.rpartition("/")[2] for source in sources(plan)]
+    assert names[:5] == ["fattn.cu", "fattn-probe-mma-64-64-8-8.cu", "ggml-cuda.cu", "convert.cu", "scale.cu"]
+    outputs = [output for step in plan.steps for output in step.outputs]
+    assert len(outputs) == len(set(outputs))
+
+
+def test_full_compiles_what_upstream_compiles(tmp_path):
+    plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER,), full=True))
+    names = [source.rpartition("/")[2] for source in sources(plan) if source.endswith(".cu")]
+    assert "mmq-instance-q8_0.cu" in names
+    assert "fattn-vec-instance-q8_0-q8_0.cu" in names
+    assert "fattn-vec-instance-f16-q8_0.cu" not in names
+    assert not [name for name in names if name.startswith("fattn-probe")]
+
+
+def test_every_input_of_a_step_is_made_or_is_a_source(tmp_path):
+    plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER, TEST_BACKEND_OPS)), "cuda")
+    made = {output for step in plan.steps for output in step.outputs} | {"lib/libcudart.so.13"}
+    needed = {path for step in plan.steps for path in step.inputs if not path.startswith(("overlay/", "native/"))}
+    assert needed <= made
+
+
+def test_cuda_links_the_runtime_and_records_launches(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), "cuda")
+    runner = command(plan, "bin/fattn-runner")
+    assert "-rdynamic" in runner
+    assert "obj/native/cuda/record_launches.cpp.o" in runner
+    assert "lib/libcudart.so.13" in runner
+    words = " ".join(word for step in plan.steps for word in step.command)
+    assert "-lcublas" not in words
+    assert "-lcuda" not in words
+    assert "native/sim" not in words
+
+
+@pytest.mark.parametrize(("flavour", "words"), [("release", ("-O3", "-DNDEBUG")), ("debug", ("-G", "-g", "-O0"))])
+def test_nvcc_flavours(tmp_path, flavour, words):
+    flags = command(
+        plan_of(tmp_path, Contents((), (), (RUNNER,)), "cuda", flavour=flavour, arch="120a"), "obj/ggml-cuda/fattn.cu.o"
+    )
+    assert flags[0] == "/cuda/bin/nvcc"
+    assert set(words) <= set(flags)
+    assert "-gencode=arch=compute_120a,code=sm_120a" in flags
+
+
+def test_the_simulator_is_told_its_architecture(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), arch="120a")
+    assert "-DSIMT_ARCH=1200" in command(plan, "obj/ggml-cuda/fattn.cu.o")
+    assert "-D__CUDA_ARCH_LIST__=1200" in command(plan, "obj/ggml-cuda/fattn.cu.o")
+
+
+def test_the_checker_instruments_kernels_only_and_links_no_thread_sanitizer(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="check")
+    instrumented = [step.outputs[0] for step in plan.steps if "-fsanitize=thread" in step.command]
+    assert "obj/ggml-cuda/fattn.cu.o" in instrumented
+    assert all(output.startswith("obj/ggml-cuda/") for output in instrumented)
+
+
+def test_sanitizers_are_on_every_compile_and_link(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), sanitize=("address", "undefined"))
+    plain = [step.label for step in plan.steps if "-fsanitize=address,undefined" not in step.command]
+    assert plain == ["stubs.c"]
+    assert "address,undefined" in command(plan, "obj/stubs.c")
+
+
+def test_the_cpu_backend_is_optimised_in_a_debug_build(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (TEST_BACKEND_OPS,)), flavour="debug")
+    assert "-O3" in command(plan, "obj/ggml-cpu/ggml-cpu.c.o")
+    assert "-O0" in command(plan, "obj/ggml.c.o")
+
+
+@pytest.mark.parametrize(
+    ("case", "file", "text"),
+    [
+        (
+            KernelCase("mma", ("64", "64", "8", "8"), ""),
+            "fattn-probe-mma-64-64-8-8.cu",
+            '#include "../fattn-mma-f16.cuh"\n\nDECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);\n',
+        ),
+        (
+            KernelCase("vec", ("128", "GGML_TYPE_F16", "GGML_TYPE_Q8_0"), ""),
+            "fattn-probe-vec-128-f16-q8_0.cu",
+            '#include "../fattn-vec.cuh"\n\nDECL_FATTN_VEC_CASE(128, GGML_TYPE_F16, GGML_TYPE_Q8_0);\n',
+        ),
+    ],
+)
+def test_a_case_has_a_file_of_its_own(case, file, text):
+    assert (case_file(case), case_text(case)) == (file, text)

@@ -1,0 +1,50 @@
+import shutil
+import subprocess
+
+import pytest
+
+from fattn_probe.build.stubs import missing_symbols, parse_nm, render_stubs
+
+CASE = "_Z36ggml_cuda_flash_attn_ext_mma_f16_caseILi64ELi64ELi8ELi8EEvR25ggml_backend_cuda_contextP11ggml_tensor"
+OBJECTS = f"""
+fattn.cu.o:
+0000000000000000 T _Z23ggml_cuda_flash_attn_extR25ggml_backend_cuda_contextP11ggml_tensor
+                 U _Z14ggml_cuda_infov
+                 U {CASE}
+                 U memcpy
+                 U ggml_abort
+                 w __cxa_pure_virtual
+0000000000000010 u _ZZ4warnE6warned
+0000000000000000 V _ZTV3foo
+                 U __dso_handle
+
+ggml-cuda.cu.o:
+0000000000000080 T _Z14ggml_cuda_infov
+                 U _ZTV3foo
+                 U _ZZ4warnE6warned
+"""
+LIBC = "00000000000a1b30 i memcpy@@GLIBC_2.14\n00000000000a1b30 T memcpy@GLIBC_2.2.5\n"
+BASE = "\nggml.c.o:\n0000000000000120 T ggml_abort\n"
+
+
+def test_nm_symbols_are_read_without_versions():
+    assert parse_nm(LIBC) == ({"memcpy"}, set())
+
+
+def test_only_what_nothing_defines_is_missing():
+    assert missing_symbols(OBJECTS, [LIBC, BASE]) == [CASE]
+
+
+def test_without_a_library_its_functions_are_missing():
+    assert missing_symbols(OBJECTS, [LIBC]) == [CASE, "ggml_abort"]
+
+
+@pytest.mark.build
+def test_stub_says_its_symbol_and_ends_with_87(tmp_path):
+    (tmp_path / "stubs.c").write_text(render_stubs(["_Z3foov", CASE]))
+    (tmp_path / "main.cpp").write_text("void foo(); int main() { foo(); }")
+    compiler = shutil.which("gcc")
+    subprocess.run([compiler, "-c", "stubs.c"], cwd=tmp_path, check=True)
+    subprocess.run([compiler, "main.cpp", "stubs.o", "-o", "main"], cwd=tmp_path, check=True)
+    ended = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (87, "fattn-probe: missing symbol: _Z3foov\n")

@@ -1,0 +1,59 @@
+"""A small tree that has what the build room reads of llama.cpp."""
+
+from pathlib import Path, PurePosixPath
+
+from fattn_probe.source.features import Features
+from fattn_probe.source.tree import Tree
+
+FILES = {
+    "ggml/CMakeLists.txt": "set(GGML_VERSION_MAJOR 0)\nset(GGML_VERSION_MINOR 26)\nset(GGML_VERSION_PATCH 1)\n",
+    "ggml/src/CMakeLists.txt": """
+add_library(ggml-base
+            ../include/ggml.h
+            ggml.c
+            ggml-quants.c
+            gguf.cpp)
+
+add_library(ggml
+            ggml-backend-dl.cpp
+            ggml-backend-reg.cpp)
+""",
+    "ggml/src/ggml-version.h.in": '#define GGML_VERSION "@GGML_VERSION@"\n',
+    "ggml/src/ggml-cpu/CMakeLists.txt": """
+    list (APPEND GGML_CPU_SOURCES
+        ggml-cpu/ggml-cpu.c
+        ggml-cpu/amx/amx.cpp
+        ggml-cpu/amx/amx.h
+        )
+    list (APPEND GGML_CPU_SOURCES
+        ggml-cpu/llamafile/sgemm.cpp)
+""",
+    "ggml/src/ggml-cpu/arch/x86/quants.c": "",
+    "ggml/src/ggml-cpu/arch/x86/cpu-feats.cpp": "",
+    "ggml/src/ggml-cpu/arch/arm/quants.c": "",
+    "ggml/src/ggml-cuda/ggml-cuda.cu": "int backend;\n",
+    "ggml/src/ggml-cuda/fattn.cu": "static __global__ void k(int n) {\n}\n",
+    "ggml/src/ggml-cuda/convert.cu": "",
+    "ggml/src/ggml-cuda/scale.cu": "",
+    "ggml/src/ggml-cuda/template-instances/fattn-mma-f16-instance-ncols1_8-ncols2_8.cu": (
+        "DECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);\nDECL_FATTN_MMA_F16_CASE(80, 80, 8, 8);\n"
+    ),
+    "ggml/src/ggml-cuda/template-instances/fattn-vec-instance-f16-f16.cu": (
+        "DECL_FATTN_VEC_CASE( 64, GGML_TYPE_F16, GGML_TYPE_F16);\n"
+    ),
+    "ggml/src/ggml-cuda/template-instances/fattn-vec-instance-f16-q8_0.cu": (
+        "DECL_FATTN_VEC_CASE( 64, GGML_TYPE_F16, GGML_TYPE_Q8_0);\n"
+    ),
+    "ggml/src/ggml-cuda/template-instances/fattn-vec-instance-q8_0-f16.cu": "",
+    "ggml/src/ggml-cuda/template-instances/fattn-vec-instance-q8_0-q8_0.cu": "",
+    "ggml/src/ggml-cuda/template-instances/mmq-instance-q8_0.cu": "",
+    "tests/test-backend-ops.cpp": "int main() {}\n",
+}
+
+
+def make_tree(root: Path, quants_option: str = "GGML_CUDA_FA_QUANTS") -> Tree:
+    for path, text in FILES.items():
+        (root / PurePosixPath(path)).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    features = Features("C", "ntiles_dst", None, "", True, (), False, quants_option, True, "type_K,type_V")
+    return Tree("path:small", root, "11549", "0" * 64, features)
