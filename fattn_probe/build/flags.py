@@ -137,4 +137,4 @@ class Flags:
         library = (f"-Wl,-soname,{Path(output).name}", "-shared")
         program = ("-rdynamic", "-Wl,-rpath,$ORIGIN/../lib")
         kind = (*library, "-Wl,-rpath,$ORIGIN") if output.startswith("lib/") else program
-        return (self.toolchain.cxx, *self.sanitize, *kind, "-o", output)
+        return (self.toolchain.cxx, *self.sanitize, *kind)

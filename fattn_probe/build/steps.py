@@ -43,7 +43,11 @@ class CompileStep:
 
 @dataclass(frozen=True)
 class LinkStep:
-    """Objects and libraries to a library or a program; `after` are inputs that are not on the command line."""
+    """Objects and libraries to a library or a program.
+
+    The command's last word is the output: it is made beside its place and renamed, because a program of this build
+    may be starting meanwhile.
+    """
 
     output: str
     inputs: tuple[str, ...]
@@ -62,12 +66,18 @@ class LinkStep:
     @property
     def shell(self) -> str:
         """The command line."""
-        return shlex.join(self.command)
+        part = f"{self.output}.part"
+        return f"{shlex.join((*self.command[:-1], part))} && mv -f {shlex.quote(part)} {shlex.quote(self.output)}"
 
 
 @dataclass(frozen=True)
 class StubStep(LinkStep):
     """Objects to the C source of a stub for each function that they need and nothing defines."""
+
+    @property
+    def shell(self) -> str:
+        """The command line; the script leaves an output alone that would not change."""
+        return shlex.join(self.command)
 
 
 Step = CompileStep | LinkStep

@@ -17,9 +17,12 @@ ninja: build stopped: subcommand failed.
 """
 
 
-def script(step, text):
-    """A step whose command is a Python program."""
-    return LinkStep(step, (), (sys.executable, "-c", text))
+WRITE = "import sys; open(sys.argv[1], 'w')"
+
+
+def script(output, text, *inputs):
+    """A step that is a Python program, which gets the file to write as its argument."""
+    return LinkStep(output, inputs, (sys.executable, "-c", text, output))
 
 
 def test_status_lines():
@@ -53,7 +56,7 @@ def test_steps_become_edges():
 
 
 def test_ninja_runs_a_plan_and_reports(tmp_path):
-    plan = Plan((script("a", "open('a', 'w')"), LinkStep("b", ("a",), (sys.executable, "-c", "open('b', 'w')"))))
+    plan = Plan((script("a", WRITE), script("b", WRITE, "a")))
     (tmp_path / "build.ninja").write_text(plan.render())
     seen = []
     run_ninja(tmp_path, seen.append, jobs=1)
@@ -63,22 +66,29 @@ def test_ninja_runs_a_plan_and_reports(tmp_path):
 
 
 WAIT = """
-import pathlib, time
+import pathlib, sys, time
 for _ in range(1000):
     if pathlib.Path("reported").exists():
-        open("a", "w")
-        break
+        sys.exit(open(sys.argv[1], "w").close())
     time.sleep(0.01)
-else:
-    raise SystemExit("no report")
+sys.exit("no report")
 """
 
 
 def test_the_report_comes_before_the_step_ends(tmp_path):
     (tmp_path / "wait.py").write_text(WAIT)
-    (tmp_path / "build.ninja").write_text(Plan((LinkStep("a", (), (sys.executable, "wait.py")),)).render())
+    (tmp_path / "build.ninja").write_text(Plan((LinkStep("a", (), (sys.executable, "wait.py", "a")),)).render())
     run_ninja(tmp_path, lambda progress: (tmp_path / "reported").touch(), jobs=1)
     assert (tmp_path / "a").is_file()
+
+
+def test_a_failed_link_leaves_what_was_there(tmp_path):
+    (tmp_path / "a").write_text("whole")
+    broken = script("a", "import sys; open(sys.argv[1], 'w').write('half'); sys.exit('error')")
+    (tmp_path / "build.ninja").write_text(Plan((broken,)).render())
+    with pytest.raises(BuildError):
+        run_ninja(tmp_path, jobs=1)
+    assert (tmp_path / "a").read_text() == "whole"
 
 
 def test_a_failed_step_is_a_build_error_with_a_log(tmp_path):

@@ -1,0 +1,85 @@
+"""The pinned release, compiled for real."""
+
+import subprocess
+import time
+
+import pytest
+
+from fattn_probe.build import RUNNER, BuildRequest, add_missing, ensure, export
+from fattn_probe.build.symbols import demangle
+from fattn_probe.build.toolchain import cuda_roots, find_cudart
+from fattn_probe.errors import BuildError
+from fattn_probe.source import DEFAULT_SOURCE, resolve
+
+pytestmark = [pytest.mark.build, pytest.mark.network]
+
+
+def says(program):
+    return subprocess.run([program], capture_output=True, text=True, check=False).stderr
+
+
+def stubs(build):
+    return (build.folder / "obj/stubs.c").read_text()
+
+
+def kernel_symbol(build):
+    """The mangled name of `tile 64,64`: its stub is a symbol of the library."""
+    argv = ["nm", "-D", "--defined-only", build.folder / "lib/libggml-cuda.so"]
+    output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    names = [line.split()[-1] for line in output.splitlines()]
+    return next(name for name in names if "flash_attn_ext_tile_case" in name and "<64, 64>" in demangle(name))
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """The pinned release from the user's cache, and builds in an empty one."""
+    found = resolve(DEFAULT_SOURCE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FATTN_PROBE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield found
+
+
+@pytest.fixture(scope="module")
+def build(tree):
+    return ensure(BuildRequest(tree))
+
+
+def test_the_simulators_runner_starts(build):
+    assert says(build.runner).startswith("fattn-runner: usage:")
+
+
+def test_nothing_to_do_takes_less_than_a_second(build):
+    start = time.monotonic()
+    assert ensure(build.request).folder == build.folder
+    assert time.monotonic() - start < 1
+
+
+def test_a_missing_kernel_is_compiled_in(build):
+    symbol = kernel_symbol(build)
+    completed = add_missing(build, symbol)
+    assert "tile 64,64" in completed.manifest.contents.kernels
+    assert symbol not in stubs(build)
+    with pytest.raises(BuildError, match="ggml_cuda_flash_attn_ext_tile_case"):
+        add_missing(completed, symbol)
+
+
+def test_a_symbol_that_nothing_defines_is_named(build):
+    with pytest.raises(BuildError, match=r"needs ggml_cuda_nothing\(\)"):
+        add_missing(build, "_Z17ggml_cuda_nothingv")
+
+
+def test_an_exported_build_runs(build, tmp_path):
+    copy = export(build, tmp_path / "copy")
+    assert says(copy.runner).startswith("fattn-runner: usage:")
+
+
+def test_the_cuda_engine_links_without_a_gpu(tree):
+    if not any((root / "bin/nvcc").is_file() and find_cudart(root) for root in cuda_roots()):
+        pytest.skip("no nvcc here")
+    made = ensure(BuildRequest(tree, "cuda"), programs=(RUNNER,))
+    assert says(made.runner).startswith("fattn-runner: usage:")
+    argv = ["readelf", "-d", made.folder / "lib/libggml-cuda.so"]
+    needed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert "libcudart.so" in needed
+    assert "libcuda.so" not in needed
+    assert "libcublas" not in needed
