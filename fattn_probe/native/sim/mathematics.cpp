@@ -102,12 +102,50 @@ float rcp_approx(float x) {
                       : float_of_bits(sign | static_cast<uint32_t>(field) << significand_bits | (near & fraction_mask));
 }
 
+// The table holds the logarithms of 0.5 <= x < 1; elsewhere the exponent is added and the sum truncated.
 float lg2_approx(float x) {
-    return static_cast<float>(std::log2(static_cast<double>(x)));
+    static const int32_t * const table    = map_table<int32_t>("lg2", 1 << significand_bits);
+    const uint32_t               bits     = bits_of_float(x);
+    const int                    exponent = static_cast<int>(bits >> significand_bits) - 126;
+    if (!(x >= 0x1p-126f) || x == INFINITY) {
+        return x < 0.0f || x != x ? NAN : x == INFINITY ? INFINITY : -INFINITY;
+    }
+    const float logarithm = float_of_bits(static_cast<uint32_t>(table[bits & fraction_mask]));
+    if (exponent == 0) {
+        return logarithm;
+    }
+    const double sum     = static_cast<double>(exponent) + static_cast<double>(logarithm);
+    const auto   rounded = static_cast<float>(sum);
+    return std::fabs(static_cast<double>(rounded)) > std::fabs(sum) ? std::nextafter(rounded, 0.0f) : rounded;
 }
 
+// The table holds the results of 2^-8 <= x < 2^3, each binade at as many leading bits as it has here; below, the result
+// is x, above, 1.
 float tanh_approx(float x) {
-    return static_cast<float>(std::tanh(static_cast<double>(x)));
+    constexpr int  bits_of[] = {17, 17, 17, 18, 18, 19, 19, 19, 20, 21, 20};
+    constexpr int  binades   = sizeof(bits_of) / sizeof(bits_of[0]);
+    constexpr auto entries   = [&] {
+        size_t sum = 0;
+        for (const int bits : bits_of) {
+            sum += size_t{1} << bits;
+        }
+        return sum;
+    }();
+    static const int32_t * const table  = map_table<int32_t>("tanh", entries);
+    const uint32_t               bits   = bits_of_float(x);
+    const int                    binade = static_cast<int>(bits >> significand_bits & 255) - 127 + 8;
+    if (binade < 0 || x != x) {
+        return x;
+    }
+    uint32_t result = 0x3F800000;
+    if (binade < binades) {
+        const int32_t * start = table;
+        for (int i = 0; i < binade; i++) {
+            start += size_t{1} << bits_of[i];
+        }
+        result = static_cast<uint32_t>(start[(bits & fraction_mask) >> (significand_bits - bits_of[binade])]);
+    }
+    return float_of_bits(result | (bits & 0x80000000));
 }
 
 float sinf(float x) {

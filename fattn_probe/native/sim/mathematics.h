@@ -9,7 +9,7 @@ namespace simt {
 float ex2_approx(float x);   // ex2.approx.ftz.f32, measured on Hopper
 float rcp_approx(float x);   // rcp.approx.ftz.f32, measured on Hopper
 float tanh_approx(float x);  // tanh.approx.f32, measured on Hopper
-float lg2_approx(float x);   // lg2.approx.ftz.f32, correctly rounded here
+float lg2_approx(float x);   // lg2.approx.ftz.f32, measured on Hopper
 
 inline float exp2f(float x) {
     return ex2_approx(x);

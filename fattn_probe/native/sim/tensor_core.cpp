@@ -39,46 +39,62 @@ struct Factors {
     Floats power;
 };
 
-Factors factors_of_halves(const uint16_t * halves) {
-    Ints bits;
-    Floats value;
+Floats floats_of_halves(const uint16_t * halves) {
+    Floats values;
+#if defined(__F16C__) && defined(__AVX__)
+    const __m256 converted = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(halves)));
+    memcpy(&values, &converted, sizeof(values));
+#else
     for (int i = 0; i < columns; i++) {
-        bits[i]  = halves[i];
-        value[i] = float_of_half(halves[i]);
+        values[i] = float_of_half(halves[i]);
     }
-    const Ints exponent = bits >> 10 & 31;
-    const Ints field    = (exponent == 0 ? Ints{} + 1 : exponent) + 112;
-    return {value, as<Floats>((bits & 0x7FFF) == 0 ? Ints{} : field << 23)};
+#endif
+    return values;
 }
 
-// The operands of `rows` x 8 results: a[row][k] and b[k][column].
-struct Operands {
-    float  a[16][16], a_power[16][16];
-    Floats b[16], b_power[16];
-    bool   finite = true;
+Factors factors_of_halves(const uint16_t * halves) {
+    typedef uint16_t Halves __attribute__((vector_size(16)));
+    Halves packed;
+    memcpy(&packed, halves, sizeof(packed));
+    const Ints bits     = __builtin_convertvector(packed, Ints);
+    const Ints exponent = bits & 0x7C00;
+    const Ints field    = ((exponent == 0 ? Ints{} + 0x400 : exponent) << 13) + (112 << 23);
+    return {floats_of_halves(halves), as<Floats>((bits & 0x7FFF) == 0 ? Ints{} : field)};
+}
 
-    // Eight consecutive k of a row of A, or of a column of B (which must then be `spread`).
+// The operands of `rows` x 8 results: a[row][k], and b[k][column] in one vector a k.
+struct Operands {
+    Floats a[16][2], a_power[16][2];
+    Floats b[16], b_power[16];
+    Floats largest{};  // power of any factor, by lane: 65536 stands for an infinity or a NaN
+
+    // Eight consecutive k of a row of A.
     void set_a(int row, int k, const uint16_t * halves) {
         const Factors factors = factors_of_halves(halves);
-        memcpy(&a[row][k], &factors.value, sizeof(Floats));
-        memcpy(&a_power[row][k], &factors.power, sizeof(Floats));
-        note(factors);
+        a[row][k / 8]         = factors.value;
+        a_power[row][k / 8]   = factors.power;
+        note(factors.power);
     }
-    void set_b(int k, int column, const uint16_t * halves, int count) {
-        uint16_t padded[8] = {};
-        memcpy(padded, halves, 2 * static_cast<size_t>(count));
-        const Factors factors = factors_of_halves(padded);
+    // `count` rows of B, k and on: element i of `halves[column]` is row k + i of that column.
+    void set_b(int k, int count, const uint16_t (*halves)[8]) {
         for (int i = 0; i < count; i++) {
-            b[k + i][column]       = factors.value[i];
-            b_power[k + i][column] = factors.power[i];
+            uint16_t row[columns];
+            for (int column = 0; column < columns; column++) {
+                row[column] = halves[column][i];
+            }
+            const Factors factors = factors_of_halves(row);
+            b[k + i]              = factors.value;
+            b_power[k + i]        = factors.power;
+            note(factors.power);
         }
-        note(factors);
     }
-    void note(const Factors & factors) {
-        const Ints infinite = factors.power >= 65536.0f;
+    void note(Floats power) { largest = power > largest ? power : largest; }
+    bool finite() const {
+        float most = 0.0f;
         for (int i = 0; i < columns; i++) {
-            finite = finite && !infinite[i];
+            most = largest[i] > most ? largest[i] : most;
         }
+        return most < 65536.0f;
     }
 };
 
@@ -90,9 +106,11 @@ struct Aligned {
 };
 
 Aligned align(const Operands & operands, int row, int first, Floats c) {
+    const auto * a       = reinterpret_cast<const float *>(operands.a[row]);
+    const auto * a_power = reinterpret_cast<const float *>(operands.a_power[row]);
     Floats largest{};
     for (int k = first; k < first + group; k++) {
-        const Floats power = operands.a_power[row][k] * operands.b_power[k];
+        const Floats power = a_power[k] * operands.b_power[k];
         largest            = power > largest ? power : largest;
     }
     const Ints   no_product = largest == 0.0f;
@@ -103,7 +121,7 @@ Aligned align(const Operands & operands, int row, int first, Floats c) {
     const Floats scale = as<Floats>((254 << 23) - shift);
     Aligned      aligned{{__builtin_convertvector(c * scale, Ints), Ints{}}, as<Floats>(shift), no_product};
     for (int k = first; k < first + group; k++) {
-        aligned.sum[k & 1] += __builtin_convertvector(operands.a[row][k] * operands.b[k] * scale, Ints);
+        aligned.sum[k & 1] += __builtin_convertvector(a[k] * operands.b[k] * scale, Ints);
     }
     return aligned;
 }
@@ -138,23 +156,24 @@ Floats sum_of(const Aligned & aligned, Floats c, bool sticky) {
 // Infinities and NaNs spread as in any sum of products.
 Floats plain_row(const Operands & operands, int row, int K, Floats c) {
     for (int k = 0; k < K; k++) {
-        c += operands.a[row][k] * operands.b[k];
+        c += operands.a[row][k / 8][k % 8] * operands.b[k];
     }
     return c;
 }
 
-// `sticky`: the result will be rounded to f16.
-Floats multiply_row(const Operands & operands, int row, int K, Floats c, bool sticky) {
-    const Ints finite = as<Floats>(as<Ints>(c) & 0x7FFFFFFF) < __builtin_inff();
-    bool       plain  = !operands.finite;
-    for (int i = 0; i < columns; i++) {
-        plain = plain || !finite[i];
-    }
-    if (__builtin_expect(plain, 0)) {
+bool any(Ints lanes) {
+    typedef int64_t Pairs __attribute__((vector_size(32)));
+    const Pairs pairs = as<Pairs>(lanes);
+    return (pairs[0] | pairs[1] | pairs[2] | pairs[3]) != 0;
+}
+
+// `finite`: no operand is an infinity or a NaN. `sticky`: the result will be rounded to f16.
+Floats multiply_row(const Operands & operands, int row, int K, Floats c, bool finite, bool sticky) {
+    if (__builtin_expect(!finite || any((as<Ints>(c) & 0x7F800000) == 0x7F800000), 0)) {
         return plain_row(operands, row, K, c);
     }
     for (int first = 0; first < K; first += group) {
-        const int last = first + group >= K;
+        const bool last = first + group >= K;
         c              = sum_of(align(operands, row, first, c), c, sticky && last);
     }
     return c;
@@ -167,13 +186,11 @@ Operands operands_m16n8(int K, const uint32_t (*a)[32], const uint32_t (*b)[32])
         for (int row = 0; row < 16; row++) {
             operands.set_a(row, k, reinterpret_cast<const uint16_t *>(&a[2 * (k / 8) + row / 8][4 * (row % 8)]));
         }
-        for (int column = 0; column < columns; column++) {
-            operands.set_b(k, column, reinterpret_cast<const uint16_t *>(&b[k / 8][4 * column]), 8);
-        }
+        operands.set_b(k, 8, reinterpret_cast<const uint16_t(*)[8]>(b[k / 8]));
     }
     for (int k = K; k < group; k++) {  // a group longer than K: m16n8k8 on Hopper
         for (int row = 0; row < 16; row++) {
-            operands.a[row][k] = operands.a_power[row][k] = 0.0f;
+            operands.a[row][k / 8] = operands.a_power[row][k / 8] = Floats{};
         }
         operands.b[k] = operands.b_power[k] = Floats{};
     }
@@ -189,6 +206,7 @@ uint32_t pack(float low, float high) {
 void mma_f16_accumulate_f32(int K, const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
                             uint32_t (*d)[32]) {
     const Operands operands = operands_m16n8(K, a, b);
+    const bool     finite   = operands.finite();
     for (int row = 0; row < 16; row++) {
         // c0, c1: row lane/4, columns 2*(lane%4) and the next; c2, c3: the row eight below.
         const int pair = row / 8 * 2, lane = row % 8 * 4;
@@ -196,7 +214,7 @@ void mma_f16_accumulate_f32(int K, const uint32_t (*a)[32], const uint32_t (*b)[
         for (int column = 0; column < columns; column++) {
             accumulator[column] = float_of_bits(c[pair + column % 2][lane + column / 2]);
         }
-        accumulator = multiply_row(operands, row, K, accumulator, false);
+        accumulator = multiply_row(operands, row, K, accumulator, finite, false);
         for (int column = 0; column < columns; column++) {
             d[pair + column % 2][lane + column / 2] = bits_of_float(accumulator[column]);
         }
@@ -206,13 +224,14 @@ void mma_f16_accumulate_f32(int K, const uint32_t (*a)[32], const uint32_t (*b)[
 void mma_f16_accumulate_f16(int K, const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
                             uint32_t (*d)[32]) {
     const Operands operands = operands_m16n8(K, a, b);
+    const bool     finite   = operands.finite();
     for (int row = 0; row < 16; row++) {
         const auto * halves = reinterpret_cast<const uint16_t *>(&c[row / 8][row % 8 * 4]);
         Floats       accumulator;
         for (int column = 0; column < columns; column++) {
             accumulator[column] = float_of_half(halves[column]);
         }
-        accumulator = multiply_row(operands, row, K, accumulator, true);
+        accumulator = multiply_row(operands, row, K, accumulator, finite, true);
         for (int pair = 0; pair < 4; pair++) {
             d[row / 8][row % 8 * 4 + pair] = pack(accumulator[2 * pair], accumulator[2 * pair + 1]);
         }
@@ -264,22 +283,26 @@ int quad_lane(int quad, int index) {
 
 Operands operands_m8n8k4(int quad, const uint32_t (*a)[32], const uint32_t (*b)[32], bool b_by_rows) {
     Operands operands;
-    uint16_t halves[8] = {};
+    uint16_t columns_of_b[8][8] = {};
     for (int i = 0; i < 8; i++) {
-        const int lane = quad_lane(quad, i);
+        const int lane      = quad_lane(quad, i);
+        uint16_t  halves[8] = {};
         memcpy(halves, &a[0][lane], 4);
         memcpy(halves + 2, &a[1][lane], 4);
         operands.set_a(i, 0, halves);
-        if (!b_by_rows) {  // column i, rows 0-3
-            memcpy(halves, &b[0][lane], 4);
-            memcpy(halves + 2, &b[1][lane], 4);
-            operands.set_b(0, i, halves, 4);
-        } else {  // row i % 4, columns 0-3 or 4-7
-            for (int j = 0; j < 4; j++) {
-                const auto half = static_cast<uint16_t>(b[j / 2][lane] >> (16 * (j % 2)));
-                operands.set_b(i % 4, j + (i >= 4 ? 4 : 0), &half, 1);
+        operands.a[i][1] = operands.a_power[i][1] = Floats{};
+        for (int j = 0; j < 4; j++) {
+            const auto half = static_cast<uint16_t>(b[j / 2][lane] >> (16 * (j % 2)));
+            if (b_by_rows) {  // row i % 4, columns 0-3 or 4-7
+                columns_of_b[j + (i >= 4 ? 4 : 0)][i % 4] = half;
+            } else {  // column i, rows 0-3
+                columns_of_b[i][j] = half;
             }
         }
+    }
+    operands.set_b(0, 4, columns_of_b);
+    for (int k = 4; k < group; k++) {
+        operands.b[k] = operands.b_power[k] = Floats{};
     }
     return operands;
 }
@@ -289,6 +312,7 @@ Operands operands_m8n8k4(int quad, const uint32_t (*a)[32], const uint32_t (*b)[
 void mma_m8n8k4_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32], uint32_t (*d)[32]) {
     for (int quad = 0; quad < 4; quad++) {
         const Operands operands = operands_m8n8k4(quad, a, b, false);
+        const bool     finite   = operands.finite();
         for (int row = 0; row < 8; row++) {
             // Element i of a lane: row (lane & 1) + (i & 2), column (i & 4) + (lane & 2) + (i & 1).
             const auto place = [&](int column, int & reg, int & lane) {
@@ -301,7 +325,7 @@ void mma_m8n8k4_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint
                 place(column, reg, lane);
                 accumulator[column] = float_of_bits(c[reg][lane]);
             }
-            accumulator = multiply_row(operands, row, 4, accumulator, false);
+            accumulator = multiply_row(operands, row, 4, accumulator, finite, false);
             for (int column = 0; column < columns; column++) {
                 place(column, reg, lane);
                 d[reg][lane] = bits_of_float(accumulator[column]);
@@ -313,13 +337,14 @@ void mma_m8n8k4_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint
 void mma_m8n8k4_f16(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32], uint32_t (*d)[32]) {
     for (int quad = 0; quad < 4; quad++) {
         const Operands operands = operands_m8n8k4(quad, a, b, true);
+        const bool     finite   = operands.finite();
         for (int row = 0; row < 8; row++) {
             const int lane = quad_lane(quad, row);
             Floats    accumulator;
             for (int column = 0; column < columns; column++) {
                 accumulator[column] = float_of_half(static_cast<uint16_t>(c[column / 2][lane] >> (16 * (column % 2))));
             }
-            accumulator = multiply_row(operands, row, 4, accumulator, true);
+            accumulator = multiply_row(operands, row, 4, accumulator, finite, true);
             for (int pair = 0; pair < 4; pair++) {
                 d[pair][lane] = pack(accumulator[2 * pair], accumulator[2 * pair + 1]);
             }

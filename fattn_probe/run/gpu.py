@@ -1,0 +1,24 @@
+"""Which real GPU is there."""
+
+from functools import lru_cache
+
+from fattn_probe.errors import BuildError, InputError
+from fattn_probe.process import run
+
+
+@lru_cache
+def gpu_arch(index: int) -> str:
+    """nvcc's number for a GPU of this machine: "90" for an H200."""
+    try:
+        done = run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", "-i", str(index)], failure=None)
+    except BuildError as error:
+        raise InputError("--on gpu: no NVIDIA driver is on this machine (nvidia-smi); --on sim:h200 needs none") from error
+    if done.code != 0:
+        raise InputError(f"--on gpu:{index}: {(done.stdout + done.stderr).strip()}")
+    return parse_compute_capability(done.stdout)
+
+
+def parse_compute_capability(text: str) -> str:
+    """`9.0` as "90"; with the "a" that upstream's build gives 12.x."""
+    number = text.strip().replace(".", "")
+    return f"{number}a" if number.startswith("12") else number

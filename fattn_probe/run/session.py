@@ -1,0 +1,146 @@
+"""From a case and a target to an outcome: the build is made, and completed with each kernel that the run asks for."""
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.build import CPU_RUNNER, RUNNER, Build, BuildRequest, add_missing, ensure
+from fattn_probe.build.key import Flavour
+from fattn_probe.build.ninja import Report, silent
+from fattn_probe.device import Target
+from fattn_probe.errors import BuildError, InputError
+from fattn_probe.run.capture import Capture, capture_of
+from fattn_probe.run.casefile import write_case
+from fattn_probe.run.execute import execute
+from fattn_probe.run.gguf_file import Bytes
+from fattn_probe.run.gpu import gpu_arch
+from fattn_probe.run.outcome import Missing, Ran, RunOutcome
+from fattn_probe.run.provenance import driver, versions
+from fattn_probe.run.simulator import Simulation
+from fattn_probe.scenario import Case
+from fattn_probe.source import Tree, ggml_types, template_parameters
+from fattn_probe.source.patches import Patch
+
+DEFAULT_ARCH = "90"  # of the simulator build that lends its ggml to the `cpu` target
+MOST_RETRIES = 30  # kernels of one case; no op launches that many
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run is of and how it is done; `build` is a build made elsewhere, used as it is."""
+
+    tree: Tree | None
+    flavour: Flavour = "release"
+    sanitize: tuple[str, ...] = ()
+    patches: tuple[Patch, ...] = ()
+    quants: tuple[str, ...] = ()
+    simulation: Simulation = Simulation()
+    repeat: int = 1
+    warmup: int = 0
+    timeout: float = 600.0
+    build: Build | None = None
+
+
+@dataclass
+class Session:
+    """Runs cases; keeps the build of each target, so that a second case looks for nothing."""
+
+    options: RunOptions
+    progress: Report = silent
+    builds: dict[str, Build] = dataclasses.field(default_factory=dict)
+
+    def build_for(self, target: Target, program: str | None = None) -> Build:
+        """The build that a target's programs come from, made if need be."""
+        if self.options.build is not None:
+            return self.options.build
+        wanted = program or (CPU_RUNNER if target.engine == "cpu" else RUNNER)
+        key = f"{target}/{wanted}"
+        if key not in self.builds:
+            self.builds[key] = ensure(self._request(target), programs=(wanted,), progress=self.progress)
+        return self.builds[key]
+
+    def _request(self, target: Target) -> BuildRequest:
+        options = self.options
+        if options.tree is None:
+            raise InputError("a source is needed to build from")
+        arch = target.device.arch if target.device else gpu_arch(target.gpu) if target.engine == "cuda" else DEFAULT_ARCH
+        return BuildRequest(
+            options.tree,
+            "cuda" if target.engine == "cuda" else "sim",
+            options.flavour,
+            arch=arch,
+            sanitize=options.sanitize,
+            patches=options.patches,
+            quants=options.quants,
+        )
+
+    def complete(self, target: Target, symbol: str, program: str) -> Build:
+        """The build of a target with what it missed compiled in."""
+        build = add_missing(self.build_for(target, program), symbol, progress=self.progress)
+        self.builds[f"{target}/{program}"] = build
+        return build
+
+    def env(self, target: Target) -> dict[str, str]:
+        """The environment of a program on a target."""
+        build = self.build_for(target)
+        env = build.env() | target.env
+        if target.engine == "sim" and target.device is not None:
+            env |= self.options.simulation.env(target.device, build.manifest.build_number)
+        return env
+
+    def run(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> RunOutcome:
+        """Run one case; a kernel that the build left out is compiled in and the run repeated."""
+        program = CPU_RUNNER if target.engine == "cpu" else RUNNER
+        build, missed = self.build_for(target, program), ""
+        with tempfile.TemporaryDirectory(prefix="fattn-probe-") as name:
+            folder = Path(name)
+            write_case(case, inputs, folder / "case.gguf")
+            for _ in range(MOST_RETRIES):
+                outcome = self._execute(build.program(program), folder, target)
+                if not isinstance(outcome, Missing):
+                    return outcome
+                missed = outcome.symbol
+                build = self.complete(target, missed, program)
+        raise BuildError(f"{case.name}: after {MOST_RETRIES} kernels the build still misses {missed}")
+
+    def _execute(self, runner: Path, folder: Path, target: Target) -> RunOutcome:
+        options = self.options
+        words = ["--backend", target.backend, "--repeat", str(options.repeat), "--warmup", str(options.warmup)]
+        if target.engine == "cpu":
+            words += ["--threads", str(os.cpu_count() or 1)]
+        tree = options.tree
+        return execute(
+            runner,
+            folder / "case.gguf",
+            folder / "out.gguf",
+            env=self.env(target),
+            timeout=options.timeout,
+            args=words,
+            types=ggml_types(tree) if tree else None,
+            names=template_parameters(tree) if tree else None,
+        )
+
+    def capture(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> Capture | RunOutcome:
+        """Run one case; its capture if it ran to its end, else how it ended."""
+        outcome = self.run(case, inputs, target)
+        return capture_of(case, inputs, outcome, self.provenance(case, target)) if isinstance(outcome, Ran) else outcome
+
+    def provenance(self, case: Case, target: Target) -> dict[str, str]:
+        """What a capture says of where it comes from."""
+        manifest = self.build_for(target).manifest
+        found = {
+            "source": manifest.source,
+            "build_number": manifest.build_number,
+            "patches": " ".join(manifest.patches),
+            "engine": manifest.engine,
+            "flavour": manifest.flavour,
+            "arch": manifest.arch,
+            "compilers": " ".join(manifest.compilers),
+            "device": str(target),
+            "seed": str(case.seed),
+            "schedule": str(self.options.simulation.schedule),
+        }
+        return found | ({"driver": driver() or "unknown"} if target.engine == "cuda" else {}) | versions()

@@ -1,0 +1,90 @@
+"""What a simulator build needs in its environment: the device, tables, register counts, schedule."""
+
+import gzip
+import hashlib
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from fattn_probe.cache import cache_dir
+from fattn_probe.device import Device
+from fattn_probe.device.registers import measured_registers
+
+TEMPLATE = re.compile(r"^(?P<name>\w+)<(?P<values>.*)>$")
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """How the simulator runs kernels.
+
+    `schedule` is the seed of an adversarial order of warps, 0 the fixed one; `threads` the host threads, None for all
+    cores; `dry` records launches and runs nothing.
+    """
+
+    schedule: int = 0
+    threads: int | None = None
+    dry: bool = False
+
+    def env(self, device: Device, build_number: str) -> dict[str, str]:
+        """The environment of a program of a simulator build."""
+        env = {
+            "FATTN_PROBE_DEVICE": device.spec(),
+            "FATTN_PROBE_SIM_DATA": str(unpacked_tables()),
+            "FATTN_PROBE_REGISTERS": str(register_file(device.arch, build_number)),
+            "FATTN_PROBE_SCHEDULE": str(self.schedule),
+            "FATTN_PROBE_DRY": str(int(self.dry)),
+        }
+        return env | ({"FATTN_PROBE_SIM_THREADS": str(self.threads)} if self.threads else {})
+
+
+def unpacked_tables() -> Path:
+    """The folder of the special functions' tables, unpacked once into the cache; kernels map them into memory."""
+    packed = {path.name: path.read_bytes() for path in (files("fattn_probe") / "native/sim/data").iterdir()}
+    tables = {name: data for name, data in sorted(packed.items()) if name.endswith(".gz")}
+    digest = hashlib.sha256(b"".join(tables.values())).hexdigest()[:12]
+    folder = cache_dir() / f"tables-{digest}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=".tables-", dir=folder.parent))
+        for name, data in tables.items():
+            (part / name.partition(".")[0]).write_bytes(_unpack(name, gzip.decompress(data)))
+        _publish(part, folder)
+    return folder
+
+
+def _unpack(name: str, data: bytes) -> bytes:
+    if name.endswith(".diff32.gz"):
+        return np.cumsum(np.frombuffer(data, "<i4"), dtype=np.int32).tobytes()
+    return data
+
+
+def _publish(part: Path, folder: Path) -> None:
+    try:
+        part.rename(folder)
+    except OSError:  # another process was first
+        for path in part.iterdir():
+            path.unlink()
+        part.rmdir()
+
+
+def register_file(arch: str, build_number: str) -> Path:
+    """A file with a line `registers kernel value value ...` for each kernel whose registers were measured."""
+    counts = measured_registers(arch, int(build_number)) if build_number.isdigit() else {}
+    text = "".join(f"{count} {_words(kernel)}\n" for kernel, count in sorted(counts.items()))
+    path = cache_dir() / f"registers-sm{arch}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}-{os.getpid()}")
+        part.write_text(text)
+        part.rename(path)
+    return path
+
+
+def _words(kernel: str) -> str:
+    match = TEMPLATE.match(kernel)
+    return f"{match['name']} {match['values'].replace(',', ' ')}" if match else kernel
