@@ -174,7 +174,7 @@ def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int 
     case = case_of(name, sources.cases.values(), ggml_types(build.request.tree))
     file = None if case else defining_source(name, build.request.tree.root / CUDA)
     has = build.manifest.contents
-    if (case is None and file is None) or (case and case.name in has.kernels) or file in has.sources:
+    if (case is None and file is None) or (case and case.name in has.kernels) or file in (*has.sources, *sources.cuda):
         raise BuildError(f"a program needs {name} ({symbol}), and no file of {build.request.tree.spec} defines it")
     return ensure(
         build.request,

@@ -43,7 +43,7 @@ def function_name(name: str) -> str:
 
 def defines(text: str, function: str) -> bool:
     """Whether C++ text has a definition, not only a declaration or a call, of a function that is not static."""
-    pattern = rf"^(?!static\b)[\w:<>*& ]*\b{re.escape(function)}\s*\([^;{{}}]*\)\s*\{{"
+    pattern = rf"^(?!static\b)[A-Za-z_][\w:<>*& ]*\b{re.escape(function)}\s*\([^;{{}}]*\)\s*\{{"
     return re.search(pattern, text, re.MULTILINE) is not None
 
 

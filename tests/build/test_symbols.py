@@ -69,7 +69,10 @@ static void local(int x) {
 }
 bool ggml_cuda_should_use_topk_moe(const ggml_tensor * softmax,
     const ggml_tensor * weights) {
-    return true;
+    if (weights
+        && ggml_cuda_should_use_mmq(softmax->type)) {
+        return false;
+    }
 }
 """
 
@@ -82,6 +85,7 @@ bool ggml_cuda_should_use_topk_moe(const ggml_tensor * softmax,
         ("ggml_cuda_op_repeat", False),
         ("local", False),
         ("op_add", False),
+        ("ggml_cuda_should_use_mmq", False),
     ],
 )
 def test_definitions_are_told_from_declarations(function, defined):
