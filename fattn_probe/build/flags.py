@@ -16,8 +16,8 @@ X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 # ggml's host code is not what is looked at: -O1 compiles in half the time of -O2
 HOST_OPTIMISATION = {"release": ("-O1", "-g1"), "check": ("-O1", "-g1"), "debug": ("-O0", "-g")}
 SIM_OPTIMISATION = {
-    "release": ("-O2", "-g1"),
-    "check": ("-O2", "-g1", "-fsanitize=thread", "-DSIMT_CHECK"),
+    "release": ("-O2", "-fpeel-loops", "-g1"),
+    "check": ("-O2", "-fpeel-loops", "-g1", "-fsanitize=thread", "-DSIMT_CHECK"),
     "debug": ("-O0", "-g3"),
 }
 NVCC_OPTIMISATION = {"release": ("-O3", "-DNDEBUG"), "debug": ("-G", "-g", "-O0")}

@@ -21,9 +21,18 @@ class Registers:
     count: int
 
 
-def measured_registers(arch: str, build_number: int, path: Path | None = None) -> dict[str, int]:
-    """Registers a thread of each kernel measured for an arch (`89`) in a llama.cpp build; empty if none was."""
-    return dict(_table(path).get(str(build_number), {}).get(arch, {}))
+def measured_registers(arch: str, build_number: str, path: Path | None = None) -> dict[str, int]:
+    """Registers a thread of each kernel measured for an arch (`89`), in the llama.cpp build nearest to this one.
+
+    Counts drift slowly from build to build, so a neighbour's is a better guess than what launch bounds allow; of a tree
+    without a build number (a folder, a commit) the newest count is taken. Empty if none was measured for the arch.
+    """
+    builds = {int(number): arches[arch] for number, arches in _table(path).items() if arch in arches}
+    wanted = int(build_number) if build_number.isdigit() else max(builds, default=0)
+    counts: dict[str, int] = {}
+    for number in sorted(builds, key=lambda number: (abs(number - wanted), -number), reverse=True):
+        counts |= builds[number]  # the nearest last, so that it wins
+    return counts
 
 
 def merge(records: Iterable[Registers], path: Path | None = None) -> str:

@@ -12,7 +12,9 @@ def gpu_arch(index: int) -> str:
     try:
         done = run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", "-i", str(index)], failure=None)
     except BuildError as error:
-        raise InputError("--on gpu: no NVIDIA driver is on this machine (nvidia-smi); --on sim:h200 needs none") from error
+        raise InputError(
+            "--on gpu: no NVIDIA driver is on this machine (nvidia-smi); --on sim:h200 needs none"
+        ) from error
     if done.code != 0:
         raise InputError(f"--on gpu:{index}: {(done.stdout + done.stderr).strip()}")
     return parse_compute_capability(done.stdout)

@@ -251,6 +251,11 @@ def test_unroll_leaves_an_empty_line():
     assert rewritten("#pragma unroll\n  # pragma unroll 4\n#pragma once\n") == "\n\n#pragma once\n"
 
 
+def test_scalar_kernels_are_unrolled_by_gcc_too():
+    text = rewrite("#pragma unroll\nfor (;;) {}\n", "a/fattn-vec.cuh", PTX).text
+    assert text == "#pragma GCC unroll 64\nfor (;;) {}\n"
+
+
 def test_macros_that_divide_are_noted():
     result = rewrite("#define A 1 // a/b\n#define B(x) \\\n ((x)/2)\n", "file.cu", PTX)
     assert [(note.message, note.line) for note in result.notes] == [("macro B divides", 2)]

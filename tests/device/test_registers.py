@@ -14,9 +14,17 @@ def test_merge_then_read(tmp_path):
     path.write_text("{}")
     path.write_text(merge([Registers(11549, "90", KERNEL, 168)], path))
     path.write_text(merge([Registers(11549, "90", KERNEL, 170), Registers(11549, "89", KERNEL, 128)], path))
-    assert measured_registers("90", 11549, path) == {KERNEL: 170}
-    assert measured_registers("89", 11549, path) == {KERNEL: 128}
-    assert measured_registers("90", 1, path) == {}
+    assert measured_registers("90", "11549", path) == {KERNEL: 170}
+    assert measured_registers("89", "11549", path) == {KERNEL: 128}
+    assert measured_registers("75", "11549", path) == {}
+
+
+def test_the_nearest_build_stands_in(tmp_path):
+    path = tmp_path / "registers.json"
+    path.write_text(json.dumps({"100": {"90": {"a": 1, "b": 1}}, "200": {"90": {"a": 2}}}))
+    assert measured_registers("90", "120", path) == {"a": 1, "b": 1}
+    assert measured_registers("90", "190", path) == {"a": 2, "b": 1}
+    assert measured_registers("90", "?", path) == {"a": 2, "b": 1}
 
 
 def test_merge_refuses_what_no_kernel_has(tmp_path):

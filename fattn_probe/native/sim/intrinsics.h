@@ -46,6 +46,10 @@ inline uint32_t ballot(uint32_t mask, bool predicate, const char * name) {
     return registers.out[0][0];
 }
 
+// __syncwarp(). A call that cannot throw and is not inlined leaves the code around it one basic block, in which g++
+// fuses the multiply-adds that nvcc fuses across the barrier.
+void sync_warp(uint32_t mask) noexcept;
+
 // __syncthreads_or, _and, _count: a barrier that also adds up a predicate.
 int sync_block_count(bool predicate, const char * file, int line);
 
@@ -72,7 +76,7 @@ template <class T> inline T __shfl_up_sync(unsigned mask, T value, unsigned delt
     });
 }
 inline void __syncwarp(unsigned mask = simt::full_mask) {
-    simt::warp_instruction(mask, "bar.warp.sync", [](simt::Registers &, uint32_t) {}, [](simt::Registers &) {});
+    simt::sync_warp(mask);
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
     return simt::ballot(mask, predicate != 0, "vote.sync.ballot");
@@ -229,7 +233,7 @@ inline float __fadd_rn(float a, float b) {
 template <class A, class B> constexpr std::common_type_t<A, B> min(A a, B b) {
     using C = std::common_type_t<A, B>;
     if constexpr (std::is_floating_point_v<C>) {
-        return fmin(static_cast<C>(a), static_cast<C>(b));  // of a number and a NaN: the number
+        return a > b || a != a ? static_cast<C>(b) : static_cast<C>(a);  // of a number and a NaN: the number
     } else {
         return static_cast<C>(b) < static_cast<C>(a) ? static_cast<C>(b) : static_cast<C>(a);
     }
@@ -237,7 +241,7 @@ template <class A, class B> constexpr std::common_type_t<A, B> min(A a, B b) {
 template <class A, class B> constexpr std::common_type_t<A, B> max(A a, B b) {
     using C = std::common_type_t<A, B>;
     if constexpr (std::is_floating_point_v<C>) {
-        return fmax(static_cast<C>(a), static_cast<C>(b));
+        return a < b || a != a ? static_cast<C>(b) : static_cast<C>(a);
     } else {
         return static_cast<C>(a) < static_cast<C>(b) ? static_cast<C>(b) : static_cast<C>(a);
     }

@@ -16,7 +16,7 @@
 
 namespace simt {
 
-thread_local Description * describing = nullptr;
+SIMT_THREAD_LOCAL Description * describing = nullptr;
 
 namespace {
 

@@ -27,7 +27,7 @@ struct Description {
     Bounds       launch_bounds;
 };
 
-extern thread_local Description * describing;
+extern SIMT_THREAD_LOCAL Description * describing;
 
 // The rewriter makes this the first statement of every kernel: called from the host while `describing` is set, a kernel
 // says what it is and returns. That is how launch bounds and template arguments are known without ptxas.

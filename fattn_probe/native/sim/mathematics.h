@@ -35,6 +35,13 @@ inline float powf(float x, float y) {
 inline float tanhf(float x) {
     return tanh_approx(x);
 }
+// Of a number and a NaN the number, as max.f32 and min.f32; inline, where libm's are calls.
+inline float fmaxf(float a, float b) {
+    return a < b || a != a ? b : a;
+}
+inline float fminf(float a, float b) {
+    return a > b || a != a ? b : a;
+}
 float sinf(float x);
 float cosf(float x);
 float tanf(float x);

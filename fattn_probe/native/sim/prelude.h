@@ -85,6 +85,8 @@ using simt::gridDim;
 
 #undef __syncthreads
 #define __syncthreads() simt::sync_block(__FILE__, __LINE__)
+#define fmaxf simt::fmaxf
+#define fminf simt::fminf
 #define __trap() simt::trap(__FILE__, __LINE__)
 #define __builtin_assume(condition)
 #define cudaLaunchKernelEx simt::launch_kernel_ex

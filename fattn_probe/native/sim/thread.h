@@ -27,10 +27,12 @@ struct Fiber {
     uint32_t thread_number() const;
 };
 
-extern thread_local __attribute__((tls_model("initial-exec"))) Fiber * self;  // nullptr in host code
-extern thread_local __attribute__((tls_model("initial-exec"))) uint3 blockIdx;
-extern thread_local __attribute__((tls_model("initial-exec"))) dim3 blockDim;
-extern thread_local __attribute__((tls_model("initial-exec"))) dim3 gridDim;
+// __thread, not thread_local: these are read at every turn, and must not be wrapped in a call that initialises them.
+#define SIMT_THREAD_LOCAL __thread __attribute__((tls_model("initial-exec")))
+extern SIMT_THREAD_LOCAL Fiber * self;  // nullptr in host code
+extern SIMT_THREAD_LOCAL uint3   blockIdx;
+extern SIMT_THREAD_LOCAL dim3    blockDim;
+extern SIMT_THREAD_LOCAL dim3    gridDim;
 
 // __syncthreads(); file and line are the caller's.
 void sync_block(const char * file, int line);

@@ -4,6 +4,7 @@
 #include "environment.h"
 #include "finding.h"
 #include "host_memory.h"
+#include "intrinsics.h"
 #include "switch_stack.h"
 
 #include <cstdio>
@@ -16,11 +17,11 @@
 
 namespace simt {
 
-thread_local Fiber *  self   = nullptr;
-thread_local Worker * worker = nullptr;
-thread_local uint3    blockIdx;
-thread_local dim3     blockDim;
-thread_local dim3     gridDim;
+SIMT_THREAD_LOCAL Fiber *  self   = nullptr;
+SIMT_THREAD_LOCAL Worker * worker = nullptr;
+SIMT_THREAD_LOCAL uint3    blockIdx;
+SIMT_THREAD_LOCAL dim3     blockDim;
+SIMT_THREAD_LOCAL dim3     gridDim;
 
 uint32_t Fiber::thread_number() const {
     return warp->index * warp_size + lane;
@@ -279,6 +280,10 @@ void wait_for_warp() {
         worker->reschedule();
     } while (warp.generation == generation);
     self->wait = Wait::none;
+}
+
+void sync_warp(uint32_t mask) noexcept {
+    warp_instruction(mask, "bar.warp.sync", [](Registers &, uint32_t) {}, [](Registers &) {});
 }
 
 void sync_block(const char * file, int line) {

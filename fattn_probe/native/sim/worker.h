@@ -80,6 +80,6 @@ class Worker {
     uint64_t                    random_state_       = 0;
 };
 
-extern thread_local __attribute__((tls_model("initial-exec"))) Worker * worker;
+extern SIMT_THREAD_LOCAL Worker * worker;
 
 }  // namespace simt
