@@ -6,6 +6,15 @@ from fattn_probe.errors import BuildError, InputError
 from fattn_probe.process import run
 
 
+def has_gpu() -> bool:
+    """Whether a driver here has a GPU."""
+    try:
+        gpu_arch(0)
+    except InputError:
+        return False
+    return True
+
+
 @lru_cache
 def gpu_arch(index: int) -> str:
     """nvcc's number for a GPU of this machine: "90" for an H200."""

@@ -37,11 +37,18 @@ class RunOptions:
     sanitize: tuple[str, ...] = ()
     patches: tuple[Patch, ...] = ()
     quants: tuple[str, ...] = ()
-    simulation: Simulation = Simulation()
+    simulation: Simulation = dataclasses.field(default_factory=Simulation)
     repeat: int = 1
     warmup: int = 0
     timeout: float = 600.0
     build: Build | None = None
+
+
+def arch_of(target: Target) -> str:
+    """nvcc's number of the architecture that a target's build is for."""
+    if target.device is not None:
+        return target.device.arch
+    return gpu_arch(target.gpu) if target.engine == "cuda" else DEFAULT_ARCH
 
 
 @dataclass

@@ -1,0 +1,358 @@
+"""The command line: flags become one options object, and one function is called."""
+
+import contextlib
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, RenderableType
+from rich.logging import RichHandler
+
+from fattn_probe import flags
+from fattn_probe.build import RUNNER, TEST_BACKEND_OPS, BuildRequest
+from fattn_probe.build import command as building
+from fattn_probe.build.key import Engine
+from fattn_probe.compare import command as comparing
+from fattn_probe.compare import show as verdicts
+from fattn_probe.compare.run import compare_work
+from fattn_probe.device import Target, find_device, load_devices, parse_targets
+from fattn_probe.device import show as devices_show
+from fattn_probe.doctor import diagnose, probe
+from fattn_probe.doctor import render as render_doctor
+from fattn_probe.errors import BuildError, FattnProbeError, InputError
+from fattn_probe.ops import OpsReport, Timeouts, live, run_ops
+from fattn_probe.ops import render as render_ops
+from fattn_probe.ops.options import Mode
+from fattn_probe.run import command as running
+from fattn_probe.run.capture import read_capture
+from fattn_probe.run.gpu import gpu_arch, has_gpu
+from fattn_probe.run.needed import needed_kernels
+from fattn_probe.run.session import Session
+from fattn_probe.run.simulator import Simulation
+from fattn_probe.scenario import command as scenarios
+from fattn_probe.source import DEFAULT_SOURCE
+from fattn_probe.source import command as sources
+
+HELP = "Build, run, inspect and check llama.cpp's CUDA flash-attention kernels, on a GPU or on a simulated one."
+app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+scenario_app = typer.Typer(help="Look at, check and make scenario files.", no_args_is_help=True)
+source_app = typer.Typer(help="Fetch and look into llama.cpp trees.", no_args_is_help=True)
+device_app = typer.Typer(help="The catalogue of simulated GPUs.", no_args_is_help=True)
+app.add_typer(scenario_app, name="scenario")
+app.add_typer(source_app, name="source")
+app.add_typer(device_app, name="device")
+
+OUT = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+NOTES = Console(stderr=True, highlight=False)
+
+
+def show(value: object, rendered: Callable[[], RenderableType], as_json: bool) -> None:
+    """One answer: JSON for programs, or rich text for people."""
+    if as_json:
+        print(json.dumps(value, indent=1, default=str))
+    else:
+        OUT.print(rendered())
+
+
+@app.callback()
+def everything(
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say each program that is run.")] = False,
+) -> None:
+    """Set up what every command has."""
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=NOTES, show_time=False, show_path=False, show_level=False)],
+    )
+
+
+@app.command()
+def doctor(as_json: flags.Json = False) -> None:
+    """Say what works on this machine, and what to install for the rest."""
+    report = diagnose(probe())
+    show(report.as_dict(), lambda: render_doctor(report), as_json)
+    if not report.sim_usable:
+        raise BuildError(report.problem)
+
+
+@app.command()
+def build(
+    paths: Annotated[list[Path] | None, typer.Argument(help="Scenarios whose kernels to compile.")] = None,
+    engine: Annotated[Engine | None, typer.Option(help="cuda where there is a GPU or --arch is given.")] = None,
+    arch: Annotated[str, typer.Option(help="GPU architecture, such as 90 or 120a; this machine's GPU.")] = "",
+    kernel: Annotated[list[str] | None, typer.Option(help='A kernel such as "mma 64,64,8,8"; repeatable.')] = None,
+    full: Annotated[bool, typer.Option("--full", help="Everything upstream would compile.")] = False,
+    export: Annotated[Path | None, typer.Option(help="Copy what runs to a new folder, for another machine.")] = None,
+    ops: Annotated[bool, typer.Option("--ops", help="test-backend-ops too.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands, run none.")] = False,
+    source: flags.Source = DEFAULT_SOURCE,
+    patch: flags.Patches = [],  # noqa: B006
+    debug: flags.Debug = False,
+    check: flags.Check = False,
+    sanitize: flags.Sanitize = "",
+    quants: flags.Quants = "",
+    as_json: flags.Json = False,
+) -> None:
+    """Build llama.cpp's CUDA backend, with the kernels of some scenarios or those that runs will ask for."""
+    chosen = flags.BuildFlags(source, patch, debug, check, sanitize, quants)
+    tree = chosen.tree(NOTES)
+    engine = engine or ("cuda" if arch or has_gpu() else "sim")
+    request = BuildRequest(
+        tree,
+        engine,
+        chosen.flavour,
+        arch=arch or (gpu_arch(0) if has_gpu() else "90"),
+        sanitize=flags.words(sanitize),
+        patches=chosen.found_patches(tree),
+        quants=flags.words(quants),
+    )
+    kernels = [building.find_kernel(tree, text) for text in kernel or []]
+    kernels += needed_kernels(request, flags.cases_of(paths), flags.build_progress(NOTES)) if paths else []
+    programs = (RUNNER, TEST_BACKEND_OPS) if ops or engine == "cuda" else (RUNNER,)
+    options = building.BuildOptions(request, tuple(kernels), programs, full, export)
+    if dry_run:
+        plan = building.dry_run(options)
+        show(plan, lambda: "\n".join([f"in {plan['folder']}:", *plan["commands"]]), as_json)
+        return
+    with building.live_progress(NOTES, building.title_of(request)) as progress:
+        made = building.build(options, progress)
+    show(building.build_data(made), lambda: building.build_table([made]), as_json)
+
+
+@app.command()
+def run(
+    paths: flags.Scenarios,
+    on: flags.On = "",
+    captures: Annotated[Path | None, typer.Option("--captures", help="Write a GGUF capture of each run here.")] = None,
+    repeat: Annotated[int, typer.Option(help="Timed runs; the median is shown.")] = 1,
+    source: flags.Source = DEFAULT_SOURCE,
+    patch: flags.Patches = [],  # noqa: B006
+    debug: flags.Debug = False,
+    check: flags.Check = False,
+    sanitize: flags.Sanitize = "",
+    quants: flags.Quants = "",
+    folder: flags.BuildFolder = None,
+    schedule: flags.Schedule = 0,
+    threads: flags.Threads = None,
+    timeout: flags.Timeout = 600.0,
+    devices: flags.Devices = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Run scenarios, and say which kernels ran."""
+    chosen = flags.BuildFlags(source, patch, debug, check, sanitize, quants, folder)
+    work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
+    options = chosen.run_options(
+        NOTES, Simulation(schedule, threads), repeat=repeat, warmup=int(repeat > 1), timeout=timeout
+    )
+    done = list(running.run_cases(Session(options, flags.build_progress(NOTES)), work, captures))
+    show(running.run_json(done), lambda: running.render_run(done), as_json)
+    running.raise_if_failed(done)
+
+
+@app.command()
+def compare(
+    paths: Annotated[list[Path], typer.Argument(help="Scenarios; or two captures (.gguf).", metavar="SCENARIO...")],
+    on: flags.On = "",
+    source: flags.Source = DEFAULT_SOURCE,
+    patch: flags.Patches = [],  # noqa: B006
+    debug: flags.Debug = False,
+    check: flags.Check = False,
+    sanitize: flags.Sanitize = "",
+    quants: flags.Quants = "",
+    folder: flags.BuildFolder = None,
+    schedule: flags.Schedule = 0,
+    threads: flags.Threads = None,
+    timeout: flags.Timeout = 600.0,
+    devices: flags.Devices = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Judge the output of scenarios by an exact float64 reference, or compare two captures bit by bit."""
+    if any(path.suffix == ".gguf" for path in paths):
+        compare_files(paths, as_json)
+        return
+    chosen = flags.BuildFlags(source, patch, debug, check, sanitize, quants, folder)
+    work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
+    options = chosen.run_options(NOTES, Simulation(schedule, threads), timeout=timeout)
+    rows = list(compare_work(Session(options, flags.build_progress(NOTES)), work))
+    show(verdicts.rows_as_json(rows), lambda: verdicts.render(rows), as_json)
+    comparing.raise_if_failed(rows)
+
+
+def compare_files(paths: Sequence[Path], as_json: bool) -> None:
+    """The captures of one op, side by side."""
+    if len(paths) != 2:
+        raise InputError(f"two captures are compared, not {len(paths)}; scenarios are a comparison of their own")
+    a, b = (read_capture(path) for path in paths)
+    difference = comparing.compare_captures(a, b, (paths[0].name, paths[1].name))
+    show(verdicts.difference_as_json(difference), lambda: verdicts.render_difference(difference), as_json)
+
+
+@app.command()
+def plan(
+    paths: flags.Scenarios,
+    on: flags.On = "",
+    source: flags.Source = DEFAULT_SOURCE,
+    patch: flags.Patches = [],  # noqa: B006
+    quants: flags.Quants = "",
+    devices: flags.Devices = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Say which kernels simulated GPUs would launch, and how, without running them."""
+    work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
+    options = flags.BuildFlags(source, patch, quants=quants).run_options(NOTES, Simulation(dry=True))
+    done = list(running.plan_cases(Session(options, flags.build_progress(NOTES)), work))
+    show(running.run_json(done), lambda: running.render_plan(done), as_json)
+    running.raise_if_failed(done)
+
+
+@app.command()
+def ops(
+    mode: Annotated[Mode, typer.Argument(help="test, perf or support.")] = "test",
+    only: Annotated[str, typer.Option("--filter", help="A regular expression over a case's parameters.")] = "",
+    on: flags.On = "",
+    silence: Annotated[float, typer.Option(help="Seconds without a word until a case is lost.")] = 300.0,
+    workers: Annotated[int, typer.Option(help="Upstream's -j, where the source has it.")] = 1,
+    source: flags.Source = DEFAULT_SOURCE,
+    patch: flags.Patches = [],  # noqa: B006
+    check: flags.Check = False,
+    folder: flags.BuildFolder = None,
+    timeout: flags.Timeout = 3600.0,
+    devices: flags.Devices = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Drive upstream's own test-backend-ops over its FLASH_ATTN_EXT cases."""
+    target, *more = parse_targets(on or ("gpu" if has_gpu() else "sim:h200"), load_devices(devices))
+    if more:
+        raise InputError("ops runs on one target at a time")
+    options = flags.BuildFlags(source, patch, check=check, folder=folder).run_options(NOTES, Simulation())
+    session = Session(options, flags.build_progress(NOTES))
+    report = drive_ops(session, target, mode, only=only, timeouts=Timeouts(silence, timeout), workers=workers)
+    show(report.as_dict(), lambda: render_ops(report), as_json)
+    if problem := report.problem():
+        raise problem
+
+
+def drive_ops(
+    session: Session, target: Target, mode: Mode, *, only: str, timeouts: Timeouts, workers: int
+) -> OpsReport:
+    """Run test-backend-ops, compiling in what it misses."""
+    while True:
+        program = session.build_for(target, TEST_BACKEND_OPS).test_backend_ops
+        with live(NOTES) as on_result:
+            report = run_ops(
+                program,
+                mode,
+                target.backend,
+                only=only or None,
+                env=session.env(target),
+                timeouts=timeouts,
+                on_result=on_result,
+                workers=workers,
+            )
+        if not report.missing:
+            return report
+        session.complete(target, report.missing, TEST_BACKEND_OPS)
+
+
+@scenario_app.command("list")
+def scenario_list(folder: Annotated[Path, typer.Argument()] = Path("scenarios"), as_json: flags.Json = False) -> None:
+    """The scenarios of a folder."""
+    found = scenarios.list_scenarios(folder)
+    show([asdict(item) for item in found], lambda: scenarios.render_list(found), as_json)
+
+
+@scenario_app.command("show")
+def scenario_show(path: Path, as_json: flags.Json = False) -> None:
+    """What a scenario resolves to: its cases with every tensor's ne and nb."""
+    cases = scenarios.show(path)
+    show([scenarios.case_json(case) for case in cases], lambda: scenarios.render_show(cases), as_json)
+
+
+@scenario_app.command("check")
+def scenario_check(paths: list[Path], as_json: flags.Json = False) -> None:
+    """Check scenario files, and say every mistake with its line."""
+    checks = scenarios.check(paths)
+    show([asdict(item) for item in checks], lambda: scenarios.render_check(checks), as_json)
+    scenarios.raise_problems(checks)
+
+
+@scenario_app.command("new")
+def scenario_new(path: Path) -> None:
+    """Write a commented scenario to start from."""
+    OUT.print(f"wrote {scenarios.new(path)}")
+
+
+@scenario_app.command("from-ops")
+def scenario_from_ops(
+    text: Annotated[str, typer.Argument(help="'FLASH_ATTN_EXT(hsk=64,...)', in the spelling of any era.")],
+) -> None:
+    """Print the scenario of one of upstream's test cases."""
+    print(scenarios.from_ops_yaml(text), end="")
+
+
+@source_app.command("list")
+def source_list(as_json: flags.Json = False) -> None:
+    """The sources that are pinned or in the cache."""
+    rows = sources.list_sources()
+    show([asdict(row) for row in rows], lambda: sources.render_list(rows), as_json)
+
+
+@source_app.command("get")
+def source_get(spec: Annotated[str, typer.Argument()] = DEFAULT_SOURCE, as_json: flags.Json = False) -> None:
+    """Fetch a source."""
+    with sources.download_bar(NOTES) as progress:
+        summary = sources.get_source(spec, progress)
+    show(asdict(summary), lambda: sources.render_summary(summary), as_json)
+
+
+@source_app.command("show")
+def source_show(spec: Annotated[str, typer.Argument()] = DEFAULT_SOURCE, as_json: flags.Json = False) -> None:
+    """The llama.cpp build, its features and its flash-attention kernels."""
+    with sources.download_bar(NOTES) as progress:
+        details = sources.show_source(spec, progress)
+    show(asdict(details), lambda: sources.render_details(details), as_json)
+
+
+@device_app.command("list")
+def device_list(devices: flags.Devices = None, as_json: flags.Json = False) -> None:
+    """The simulated GPUs."""
+    catalogue = load_devices(devices)
+    show(devices_show.device_list(catalogue), lambda: devices_show.render_list(catalogue), as_json)
+
+
+@device_app.command("show")
+def device_show(identifier: str, devices: flags.Devices = None, as_json: flags.Json = False) -> None:
+    """One simulated GPU, each figure with its source."""
+    device = find_device(load_devices(devices), identifier)
+    show(devices_show.device_show(device), lambda: devices_show.render_show(device), as_json)
+
+
+@contextlib.contextmanager
+def exit_codes() -> Iterator[None]:
+    """The one place where exceptions become exit codes."""
+    try:
+        yield
+    except FattnProbeError as error:
+        NOTES.print(str(error), style="red", markup=False)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        NOTES.print("interrupted")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+    except Exception:  # noqa: BLE001 - the process boundary
+        traceback.print_exc()
+        NOTES.print("This is a bug in fattn-probe, not in your input.", style="red")
+        sys.exit(1)
+
+
+def main() -> None:
+    """Run the command line; typer itself ends with 2 where it cannot make sense of the words."""
+    with exit_codes():
+        app()

@@ -1,0 +1,141 @@
+"""The command line's shared flags, and what they resolve to."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fattn_probe.build import open_build
+from fattn_probe.build.command import announced, status_line
+from fattn_probe.build.key import Flavour
+from fattn_probe.build.ninja import Progress, Report
+from fattn_probe.device import Device, Target, load_devices, parse_targets
+from fattn_probe.errors import InputError
+from fattn_probe.run.gpu import has_gpu
+from fattn_probe.run.session import RunOptions
+from fattn_probe.run.simulator import Simulation
+from fattn_probe.scenario import Case, expand, load
+from fattn_probe.source import DEFAULT_SOURCE, Tree, resolve
+from fattn_probe.source.command import download_bar
+from fattn_probe.source.patches import Patch, find
+
+Scenarios = Annotated[list[Path], typer.Argument(help="Scenario files, or folders of them.", metavar="SCENARIO...")]
+On = Annotated[str, typer.Option("--on", help="Comma-separated: sim:ID, gpu, gpu:N, cpu.", metavar="TARGETS")]
+Source = Annotated[str, typer.Option("--source", help="pypi:NAME==VERSION, git:REF, or a folder.", metavar="SOURCE")]
+Patches = Annotated[list[str], typer.Option("--patch", help="A patch by name or file; may be repeated.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Debug build: -G -g for a GPU, -O0 -g for the simulator.")]
+Check = Annotated[bool, typer.Option("--check", help="Simulator: watch every memory access of the kernels.")]
+Sanitize = Annotated[str, typer.Option("--sanitize", help="Simulator: address, undefined, or both with a comma.")]
+Quants = Annotated[str, typer.Option("--quants", help="K-V type pairs to compile vec kernels for, or all.")]
+BuildFolder = Annotated[Path | None, typer.Option("--build", help="Use the build in this folder, as it is.")]
+Schedule = Annotated[int, typer.Option("--schedule", help="Simulator: seed of an adversarial order of warps.")]
+Threads = Annotated[int | None, typer.Option("--threads", help="Simulator: host threads; all cores if not given.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds until a run is given up as lost.")]
+Devices = Annotated[Path | None, typer.Option("--devices", help="A file of your own GPUs (docs/devices.md).")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, for programs.")]
+
+
+@dataclass(frozen=True)
+class BuildFlags:
+    """The flags that say what is built and run, as they were given."""
+
+    source: str = DEFAULT_SOURCE
+    patches: Sequence[str] = ()
+    debug: bool = False
+    check: bool = False
+    sanitize: str = ""
+    quants: str = ""
+    folder: Path | None = None
+
+    @property
+    def flavour(self) -> Flavour:
+        """One of the three; `--debug` and `--check` exclude each other."""
+        if self.debug and self.check:
+            raise InputError("--debug and --check are two different builds: choose one")
+        return "debug" if self.debug else "check" if self.check else "release"
+
+    def tree(self, notes: Console) -> Tree:
+        """The source, fetched if need be, with a bar on `notes`."""
+        with download_bar(notes) as progress:
+            return resolve(self.source, progress)
+
+    def found_patches(self, tree: Tree) -> tuple[Patch, ...]:
+        """The patches, in order."""
+        return tuple(find(name, tree) for name in self.patches)
+
+    def run_options(self, notes: Console, simulation: Simulation, **rest: float) -> RunOptions:
+        """What a session needs; a build of one's own needs no source."""
+        build = open_build(self.folder) if self.folder else None
+        tree = None if build else self.tree(notes)
+        return RunOptions(
+            tree=tree,
+            flavour=self.flavour,
+            sanitize=words(self.sanitize),
+            patches=self.found_patches(tree) if tree else (),
+            quants=words(self.quants),
+            simulation=simulation,
+            build=build,
+            **rest,  # type: ignore[arg-type]
+        )
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a comma-separated flag."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def cases_of(paths: Sequence[Path]) -> list[Case]:
+    """The cases of scenario files and folders; all mistakes of all files in one InputError."""
+    files = [file for path in paths for file in (sorted(path.glob("*.yaml")) if path.is_dir() else [path])]
+    cases, problems = [], []
+    for file in files:
+        try:
+            cases += expand(load(file))
+        except InputError as error:
+            problems.append(str(error))
+    if problems:
+        raise InputError("\n".join(problems))
+    if not cases:
+        raise InputError(f"no scenario in {', '.join(map(str, paths))}")
+    return cases
+
+
+def work_of(cases: Sequence[Case], on: str, devices: Path | None, notes: Console) -> list[tuple[Case, list[Target]]]:
+    """Each case with its targets: those of `--on`, else the scenario's own device, else what this machine has."""
+    catalogue = load_devices(devices)
+    if on:
+        targets = list(parse_targets(on, catalogue))
+        return [(case, targets) for case in cases]
+    choose = chooser(catalogue, notes)
+    return [(case, list(parse_targets(case.device or choose(), catalogue))) for case in cases]
+
+
+def chooser(catalogue: dict[str, Device], notes: Console) -> Callable[[], str]:
+    """A function that says what to run on when nobody has, and tells people once what it chose and why."""
+    chosen: list[str] = []
+
+    def choose() -> str:
+        if not chosen:
+            chosen.append("gpu" if has_gpu() else "sim:h200")
+            reason = "this machine has one" if chosen[0] == "gpu" else "there is no NVIDIA GPU here; see --on"
+            notes.print(f"running on {chosen[0]} ({reason})", style="dim", highlight=False)
+        return chosen[0]
+
+    return choose
+
+
+def build_progress(notes: Console) -> Report:
+    """One line that is rewritten while a build goes on; elsewhere than on a terminal, one line a build."""
+    announce = announced(notes, "building")
+
+    def report(progress: Progress) -> None:
+        if not notes.is_terminal:
+            announce(progress)
+            return
+        finished = progress.total > 0 and progress.done == progress.total
+        notes.print("\x1b[2K", status_line(progress), sep="", end="\n" if finished else "\r")
+
+    return report

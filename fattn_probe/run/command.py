@@ -1,0 +1,182 @@
+"""`fattn-probe run` and `fattn-probe plan`: cases on targets, to tables and JSON."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fattn_probe.device import Target
+from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.run.capture import Capture, write_capture
+from fattn_probe.run.gguf_file import Bytes
+from fattn_probe.run.launches import LaunchRecord
+from fattn_probe.run.outcome import Failed, Fault, Lost, Missing, Ran, RunOutcome, Unsupported
+from fattn_probe.run.session import Session
+from fattn_probe.scenario import Case, make_inputs
+
+
+@dataclass(frozen=True)
+class Done:
+    """One case on one target: its capture, or how it ended without one."""
+
+    case: Case
+    on: str
+    result: Capture | RunOutcome
+    file: Path | None = None
+
+    @property
+    def launches(self) -> tuple[LaunchRecord, ...]:
+        """The kernels launched, as far as is known."""
+        return self.result.launches if isinstance(self.result, Capture | Ran) else ()
+
+    @property
+    def problem(self) -> str:
+        """Why there is no output; empty if there is one."""
+        return "" if isinstance(self.result, Capture | Ran) else describe(self.result)
+
+
+def describe(outcome: RunOutcome) -> str:
+    """How a run ended, in words, with the stack where there is one."""
+    match outcome:
+        case Ran():
+            return "ran"
+        case Unsupported(reason):
+            return f"unsupported: {reason}"
+        case Missing(symbol):
+            return f"lost: the build lacks {symbol}"
+        case Lost(message):
+            return f"lost: {message}"
+        case Fault(message, finding, frames):
+            return f"fault: {message}\n{where(finding)}{stack(frames)}"
+        case Failed(message, frames):
+            return f"failed: {message}\n{stack(frames)}"
+
+
+def where(finding: Mapping[str, Any]) -> str:
+    """`in flash_attn_ext_f16, block (3, 0, 0), thread (5, 1, 0)` of a finding."""
+    kernel = re.search(r"(\w+)\(", str(finding.get("kernel", "")))
+    places = [f"{name} ({', '.join(map(str, finding[name]))})" for name in ("block", "thread") if name in finding]
+    return f"  in {', '.join([kernel[1] if kernel else 'the kernel', *places])}\n"
+
+
+def stack(frames: Sequence[str], most: int = 12) -> str:
+    """The innermost frames, one a line."""
+    return "".join(f"    {frame}\n" for frame in frames[:most])
+
+
+Work = Sequence[tuple[Case, Sequence[Target]]]  # each case with the targets it is for
+
+
+def run_cases(session: Session, work: Work, folder: Path | None = None) -> Iterator[Done]:
+    """Run each case on its targets; captures are written to `folder` as CASE@TARGET.gguf."""
+    for case, targets in work:
+        inputs = make_inputs(case)
+        for target in targets:
+            result = session.capture(case, inputs, target)
+            yield Done(case, str(target), result, keep(result, case, target, folder))
+
+
+def keep(result: Capture | RunOutcome, case: Case, target: Target, folder: Path | None) -> Path | None:
+    """Write a capture to a folder; its path."""
+    if folder is None or not isinstance(result, Capture):
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{case.name}@{str(target).replace(':', '-')}.gguf"
+    write_capture(result, path)
+    return path
+
+
+def plan_cases(session: Session, work: Work) -> Iterator[Done]:
+    """The launches of each case on simulated GPUs, without running a kernel; the session must be a dry one."""
+    for case, targets in work:
+        nothing: dict[str, Bytes] = {name: np.zeros(root.nbytes, np.uint8) for name, root in case.roots.items()}
+        for target in targets:
+            if target.engine != "sim":
+                raise InputError(f"plan --on {target}: only a simulated GPU can be asked what it would launch (sim:ID)")
+            yield Done(case, str(target), session.run(case, nothing, target))
+
+
+def raise_if_failed(done: Sequence[Done]) -> None:
+    """End the command as its worst case asks for."""
+    results = [item.result for item in done]
+    if any(isinstance(result, Fault | Failed) for result in results):
+        raise ComparisonError("a kernel failed")
+    if any(isinstance(result, Lost | Missing) for result in results):
+        raise LostError("a run was lost")
+
+
+def render_run(done: Sequence[Done]) -> RenderableType:
+    """What ran, kernel by kernel, and what did not."""
+    table = Table("case", "on", "kernels", "grid", "block", "shared", "time", box=SIMPLE_HEAD)
+    for item in done:
+        time = f"{item.result.median_seconds * 1e3:.3g} ms" if isinstance(item.result, Capture) else ""
+        for place, launch in enumerate(item.launches):
+            first = place == 0
+            table.add_row(
+                item.case.name if first else "", item.on if first else "", *geometry(launch), time if first else ""
+            )
+        if not item.launches:
+            table.add_row(item.case.name, item.on, item.problem.partition("\n")[0] or "no kernel", "", "", "", time)
+    return Group(table, *remarks(done))
+
+
+def render_plan(done: Sequence[Done]) -> RenderableType:
+    """A table by device of what it would launch."""
+    table = Table("case", "on", "kernels", "grid", "block", "shared", "regs", "blocks\nper SM", box=SIMPLE_HEAD)
+    for item in done:
+        for place, launch in enumerate(item.launches):
+            names = (item.case.name, item.on) if place == 0 else ("", "")
+            table.add_row(*names, *geometry(launch), str(launch.regs), str(launch.max_blocks_per_sm))
+        if not item.launches:
+            table.add_row(item.case.name, item.on, item.problem.partition("\n")[0])
+    return Group(table, *remarks(done))
+
+
+def geometry(launch: LaunchRecord) -> tuple[str, str, str, str]:
+    """Kernel, grid, block, dynamic shared memory."""
+    grid, block = ("x".join(map(str, dim)) for dim in (launch.grid, launch.block))
+    return launch.spelling, grid, block, f"{launch.shared} B"
+
+
+def remarks(done: Sequence[Done]) -> list[Text]:
+    """The endings that are longer than a table's cell, and where captures lie."""
+    said = [Text(f"{item.case.name} on {item.on}: {item.problem}", "red") for item in done if "\n" in item.problem]
+    return said + [Text(f"capture: {item.file}", "dim") for item in done if item.file]
+
+
+def run_json(done: Sequence[Done]) -> dict[str, Any]:
+    """Key `runs`: case, digest, on, status, problem, seconds, clock, device, file, launches of each."""
+    return {"runs": [_run_json(item) for item in done]}
+
+
+def _run_json(item: Done) -> dict[str, Any]:
+    result = item.result
+    status = "ran" if isinstance(result, Capture | Ran) else type(result).__name__.lower()
+    value: dict[str, Any] = {"case": item.case.name, "digest": item.case.digest, "on": item.on, "status": status}
+    value |= {"problem": item.problem or None, "file": str(item.file) if item.file else None}
+    if isinstance(result, Capture):
+        value |= {"seconds": list(result.seconds), "clock": result.clock, "device": result.device}
+    if isinstance(result, Fault):
+        value |= {"finding": result.finding, "frames": list(result.frames)}
+    return value | {"launches": [launch_json(launch) for launch in item.launches]}
+
+
+def launch_json(launch: LaunchRecord) -> dict[str, Any]:
+    """A launch with its template arguments by name."""
+    return {
+        "order": launch.order,
+        "kernel": launch.kernel,
+        "template_args": dict(launch.template_args),
+        "grid": list(launch.grid),
+        "block": list(launch.block),
+        "shared": launch.shared,
+        "regs": launch.regs,
+        "max_blocks_per_sm": launch.max_blocks_per_sm,
+    }
