@@ -1,12 +1,14 @@
 """Upstream's own test program: drive `test-backend-ops` and read what it says."""
 
-from fattn_probe.ops.drive import OnResult, Timeouts, drive, run_ops
+from fattn_probe.ops.drive import OnResult, Timeouts, drive
 from fattn_probe.ops.options import Options, ask_options, plan_ops, probe_options
 from fattn_probe.ops.parse import OpResult, Transcript, parse_line
 from fattn_probe.ops.render import live, render
 from fattn_probe.ops.report import OpsReport
+from fattn_probe.ops.rounds import Complete, run_ops
 
 __all__ = [
+    "Complete",
     "OnResult",
     "OpResult",
     "OpsReport",

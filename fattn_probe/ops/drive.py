@@ -6,12 +6,10 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pexpect
 
-from fattn_probe.errors import BuildError, InputError, LostError
-from fattn_probe.ops.options import OP, Mode, ask_options, plan_ops
+from fattn_probe.errors import BuildError
 from fattn_probe.ops.parse import OpResult, Transcript
 from fattn_probe.ops.report import OpsReport, first_without_result
 from fattn_probe.process import describe_code
@@ -35,45 +33,6 @@ class Ending:
 
     code: int = 0
     timeout: str = ""
-
-
-def run_ops(
-    program: Path,
-    mode: Mode,
-    backend: str,
-    *,
-    only: str | None = None,
-    env: Mapping[str, str],
-    timeouts: Timeouts,
-    on_result: OnResult,
-    workers: int = 1,
-) -> OpsReport:
-    """One mode of a tree's `test-backend-ops`, for the FLASH_ATTN_EXT cases that `only` selects.
-
-    Test mode prints a case when it is done, so a `support` run before it tells how many there are and, after a crash,
-    which one was in flight. `on_result` gets each result with the number of cases (0 if unknown).
-    """
-    environment = dict(env)
-    options = ask_options(program, environment)
-    plan = plan_ops(options, mode, backend, only, workers=workers)
-    expected: tuple[str, ...] = ()
-    if mode == "test":
-        listing = plan_ops(options, "support", backend, only)
-        listed = drive((str(program), *listing), environment, timeouts, lambda result, total: None)
-        if listed.stopped:
-            return listed
-        expected = tuple(result.case for result in _some(listed, backend, only).results)
-    return _some(drive((str(program), *plan), environment, timeouts, on_result, expected), backend, only)
-
-
-def _some(report: OpsReport, backend: str, only: str | None) -> OpsReport:
-    """The report, unless nothing ran: upstream calls that a success."""
-    if report.results or report.stopped:
-        return report
-    if backend not in report.backends:
-        has = ", ".join(report.backends) or "none"
-        raise LostError(f"{report.command[0]} has no backend {backend} (it has: {has})")
-    raise InputError(f"--filter {only!r} selects no {OP} case of this source")
 
 
 def drive(

@@ -1,6 +1,7 @@
 """What a tree's `test-backend-ops` understands, read from its own usage text."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -51,22 +52,23 @@ def plan_ops(
     options: Options,
     mode: Mode,
     backend: str,
-    only: str | None = None,
+    only: str | Sequence[str] | None = None,
     *,
     workers: int = 1,
     test_file: Path | None = None,
 ) -> tuple[str, ...]:
     """The arguments (without the program) that run FLASH_ATTN_EXT on one backend.
 
-    `only` is a whole case (`FLASH_ATTN_EXT(hsk=64,...)`), or a regular expression searched in the parameters. What this
-    era's program cannot do is an InputError, except `workers`: without -j there is one.
+    `only` is a whole case (`FLASH_ATTN_EXT(hsk=64,...)`) or several, or a regular expression searched in the
+    parameters. What this era's program cannot do is an InputError, except `workers`: without -j there is one.
     """
     if mode not in options.modes:
         raise InputError(f"mode {mode!r}: this test-backend-ops has {', '.join(sorted(options.modes))}")
-    whole = only is not None and only.startswith(f"{OP}(")
-    words = [mode, "-b", backend, "-o", only if whole and only else OP]
-    if only and not whole:
-        words += ["-p", _valid(only, options)]
+    pattern = only if isinstance(only, str) and not only.startswith(f"{OP}(") else ""
+    cases = [only] if isinstance(only, str) and not pattern else [] if isinstance(only, str) else only or []
+    words = [mode, "-b", backend, "-o", ",".join(case for case in cases if case) or OP]
+    if pattern:
+        words += ["-p", _valid(pattern, options)]
     if test_file is not None:
         if not options.test_file:
             raise InputError(f"{test_file}: this source's test-backend-ops cannot read cases from a file (--test-file)")

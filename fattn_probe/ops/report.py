@@ -15,6 +15,8 @@ class OpsReport:
 
     `backends` are those that the program lists, `description` is that of the one it ran on.
 
+    `crashes` are the reasons for which a program died and was started again for the cases that were left.
+
     `missing` is the mangled name of a function that the build left out: compile it in and run again. `finding` is what
     the simulator's checker said. `tail` holds the last lines, for people, of a run that stopped.
     """
@@ -29,6 +31,7 @@ class OpsReport:
     missing: str | None = None
     finding: dict[str, Any] | None = None
     tail: tuple[str, ...] = ()
+    crashes: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:

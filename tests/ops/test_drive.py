@@ -6,13 +6,14 @@ from rich.console import Console
 
 from fattn_probe.errors import BuildError, ComparisonError, InputError, LostError
 from fattn_probe.ops import Timeouts, drive, live, render, run_ops
+from fattn_probe.ops.rounds import portions
 
 PATIENT = Timeouts(30.0, 60.0)
 FAKE = """#!PYTHON
 import os, sys, time
 mode, how = sys.argv[1], os.environ.get("HOW", "well")
 if mode == "--help":
-    print("Usage: x [mode] [-o <op,..>] [-b <backend>] [-p <params regex>]")
+    print("Usage: x [mode] [-o <op,..>] [-b <backend>] [-p <params regex>] [-j <n>]")
     print("  - test (a)\\n  - perf (b)\\n  - support (c)")
     sys.exit(1)
 def say(text):
@@ -22,7 +23,9 @@ if "CUDA0" not in sys.argv:
     say("  Skipping\\n1/1 backends passed")
     sys.exit(0)
 say("  Device description: Fake GPU\\n")
-cases = [f"  FLASH_ATTN_EXT(hsk={n},nr23=[1,1]): " for n in (64, 80, 96) if "nothing" not in sys.argv]
+wanted = sys.argv[sys.argv.index("-o") + 1]
+names = [f"FLASH_ATTN_EXT(hsk={n},nr23=[1,1])" for n in (64, 80, 96) if "nothing" not in sys.argv]
+cases = [f"  {name}: " for name in names if "(" not in wanted or name in wanted]
 if mode == "support":
     for case in cases:
         say(case + "\\033[1;32mSUPPORTED\\033[0m")
@@ -31,21 +34,24 @@ if mode == "perf":
     for case in cases:
         say(case + "      48 runs - 22984.44 us/run - 503.32 MFLOP/run - \\033[1;34m 21.90 GFLOPS\\033[0m")
     sys.exit(0)
-for n, case in enumerate(cases):
-    if n == 1 and how == "abort":
+for case in cases:
+    second = "hsk=80" in case
+    if how == "dies early":
+        sys.exit(3)
+    if second and how == "abort":
         print("/src/fattn.cu:12: GGML_ABORT(fatal error)", file=sys.stderr, flush=True)
         os.abort()
-    if n == 1 and how == "checker":
+    if second and how == "checker":
         print('fattn-probe: finding: {"kind": "out-of-bounds", "message": "read past K"}', file=sys.stderr, flush=True)
         os._exit(86)
-    if n == 1 and how == "missing":
+    if second and how == "missing":
         print("fattn-probe: missing symbol: _Z3foov", file=sys.stderr, flush=True)
         os._exit(87)
-    if n == 1 and how == "hang":
+    if second and how == "hang":
         time.sleep(60)
-    if n == 1 and how == "killed":
+    if second and how == "killed":
         os.kill(os.getpid(), 9)
-    wrong = n == 1 and how == "wrong"
+    wrong = second and how == "wrong"
     say(("[FLASH_ATTN_EXT] ERR = 0.25 > 0.0005 " if wrong else "") + case + ("FAIL" if wrong else "OK"))
     time.sleep(float(os.environ.get("PAUSE", 0)))
 say(f"  {len(cases) - (how == 'wrong')}/{len(cases)} tests passed")
@@ -61,7 +67,12 @@ def program(tmp_path):
     return path
 
 
-def run(program, *, mode="test", how="well", timeouts=PATIENT, only=None, backend="CUDA0", **env):
+CASE = "FLASH_ATTN_EXT(hsk={},nr23=[1,1])"
+
+
+def run(
+    program, *, mode="test", how="well", timeouts=PATIENT, only=None, backend="CUDA0", workers=1, complete=None, **env
+):
     seen = []
     report = run_ops(
         program,
@@ -71,6 +82,8 @@ def run(program, *, mode="test", how="well", timeouts=PATIENT, only=None, backen
         env={"HOW": how, **env},
         timeouts=timeouts,
         on_result=lambda result, total: seen.append((result.case, total)),
+        workers=workers,
+        complete=complete,
     )
     return report, seen
 
@@ -98,12 +111,24 @@ def test_a_wrong_case_is_a_failed_comparison(program):
         ("killed", ("lost", "killed by SIGKILL"), "killed by SIGKILL", LostError),
     ],
 )
-def test_a_program_that_dies_leaves_the_case_in_flight(program, how, ending, stopped, kind):
+def test_a_program_that_dies_is_started_again_after_the_case_in_flight(program, how, ending, stopped, kind):
     report, seen = run(program, how=how)
-    assert len(seen) == 1
-    last = report.results[-1]
-    assert (last.case, last.status, last.message) == ("FLASH_ATTN_EXT(hsk=80,nr23=[1,1])", *ending)
-    assert report.stopped == stopped and isinstance(report.problem(), kind)
+    assert [case for case, _ in seen] == [CASE.format(64), CASE.format(96)]
+    second = report.results[1]
+    assert (second.case, second.status, second.message) == (CASE.format(80), *ending)
+    assert (report.summary.passed, report.summary.total) == (2, 3)
+    assert (report.stopped, report.crashes) == ("", (stopped,)) and isinstance(report.problem(), kind)
+
+
+def test_with_several_workers_one_alone_finds_the_case_that_crashes(program):
+    report, _ = run(program, how="abort", workers=2)
+    assert [result.status for result in report.results] == ["ok", "fail", "ok"]
+    assert report.results[1].case == CASE.format(80) and report.crashes == ("killed by SIGABRT",) * 2
+
+
+def test_a_program_that_always_dies_is_started_once_a_case(program):
+    report, _ = run(program, how="dies early")
+    assert report.counts["fail"] == 3 and report.crashes == ("exit status 3",) * 3
 
 
 def test_finding_of_the_checker_is_kept(program):
@@ -116,9 +141,30 @@ def test_missing_symbol_is_for_the_caller_to_build(program):
     assert isinstance(report.problem(), BuildError)
 
 
+def test_a_missing_function_is_compiled_and_the_rest_run(program):
+    better = program.with_name("better")
+    better.write_text(program.read_text().replace("_Z3foov", "_Z3barv").replace('how == "missing"', "False"))
+    better.chmod(0o755)
+    asked = []
+    report, seen = run(program, how="missing", complete=lambda symbol: asked.append(symbol) or better)
+    assert asked == ["_Z3foov"] and [case for case, _ in seen] == [CASE.format(n) for n in (64, 80, 96)]
+    assert report.counts["ok"] == 3 and not report.missing and report.problem() is None
+
+
+def test_a_function_that_stays_missing_is_asked_for_once(program):
+    asked = []
+    report, _ = run(program, how="missing", complete=lambda symbol: asked.append(symbol) or program)
+    assert asked == ["_Z3foov"] and report.missing == "_Z3foov"
+
+
+def test_cases_are_portioned_to_what_an_argument_can_hold():
+    groups = list(portions(["a" * 40, "b" * 40, "c" * 40], 100))
+    assert [len(group) for group in groups] == [2, 1]
+
+
 def test_silence_ends_a_case_as_lost(program):
     report, _ = run(program, how="hang", timeouts=Timeouts(silence=1.0))
-    assert (report.results[-1].status, report.stopped) == ("lost", "nothing new for 1 s")
+    assert (report.results[1].status, report.crashes) == ("lost", ("nothing new for 1 s",))
     assert isinstance(report.problem(), LostError)
 
 

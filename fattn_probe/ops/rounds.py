@@ -1,0 +1,157 @@
+"""Run all cases that are asked for, starting the program again where it ended before its last case."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fattn_probe.errors import InputError, LostError
+from fattn_probe.ops.drive import OnResult, Timeouts, drive
+from fattn_probe.ops.options import OP, Mode, Options, ask_options, plan_ops
+from fattn_probe.ops.parse import OpResult, Summary
+from fattn_probe.ops.report import OpsReport
+
+MOST_CHARACTERS = 100_000  # of one argument: Linux takes 128 KiB
+Only = str | Sequence[str] | None
+Complete = Callable[[str], Path]
+
+
+def run_ops(
+    program: Path,
+    mode: Mode,
+    backend: str,
+    *,
+    only: Only = None,
+    env: Mapping[str, str],
+    timeouts: Timeouts,
+    on_result: OnResult,
+    workers: int = 1,
+    complete: Complete | None = None,
+) -> OpsReport:
+    """One mode of a tree's `test-backend-ops`, for the FLASH_ATTN_EXT cases that `only` selects.
+
+    Test mode prints a case when it is done, so a `support` run before it tells how many there are and, after a crash,
+    which one was in flight; the cases after it are run by a new program. `complete` gets the symbol of a function that
+    the build left out and gives the program that has it; without it, such a run stops. `on_result` gets each result
+    with the number of cases (0 if unknown).
+    """
+    environment = dict(env)
+    options = ask_options(program, environment)
+    if mode != "test":
+        plan = plan_ops(options, mode, backend, only, workers=workers)
+        return _some(drive((str(program), *plan), environment, timeouts, on_result), backend, only)
+    listed = drive(
+        (str(program), *plan_ops(options, "support", backend, only)), environment, timeouts, lambda result, total: None
+    )
+    if listed.stopped:
+        return listed
+    expected = tuple(result.case for result in _some(listed, backend, only).results)
+    rounds = Rounds(program, options, backend, environment, timeouts, on_result, expected, workers, complete)
+    return _some(rounds.run(only), backend, only)
+
+
+def _some(report: OpsReport, backend: str, only: Only) -> OpsReport:
+    """The report, unless nothing ran: upstream calls that a success."""
+    if report.results or report.stopped:
+        return report
+    if backend not in report.backends:
+        has = ", ".join(report.backends) or "none"
+        raise LostError(f"{report.command[0]} has no backend {backend} (it has: {has})")
+    raise InputError(f"--filter {only!r} selects no {OP} case of this source")
+
+
+def portions(cases: Sequence[str], most: int = MOST_CHARACTERS) -> Iterator[tuple[str, ...]]:
+    """Cases in groups that fit one argument."""
+    group: list[str] = []
+    for case in cases:
+        if group and sum(len(name) + 1 for name in group) + len(case) > most:
+            yield tuple(group)
+            group = []
+        group.append(case)
+    if group:
+        yield tuple(group)
+
+
+@dataclass
+class Rounds:
+    """The runs of the program that together give every expected case a result."""
+
+    program: Path
+    options: Options
+    backend: str
+    env: dict[str, str]
+    timeouts: Timeouts
+    on_result: OnResult
+    expected: tuple[str, ...]
+    workers: int = 1
+    complete: Complete | None = None
+    results: list[OpResult] = field(default_factory=list)
+    reports: list[OpsReport] = field(default_factory=list)
+    completed: set[str] = field(default_factory=set)
+
+    def run(self, only: Only) -> OpsReport:
+        """Rounds until no case is left, or until the program cannot be helped."""
+        deadline = time.monotonic() + self.timeouts.overall
+        workers = self.workers
+        while True:
+            cases = self.left()
+            report = self._round(next(portions(cases)) if self.reports else only, cases, workers, deadline)
+            if report.stopped and not self._helped(report, workers):
+                return self._merged(report.stopped)
+            if not self.left():
+                return self._merged("")
+            # With several workers nobody knows whose case killed the program: one alone finds out.
+            alone = report.stopped and not report.missing and workers > 1
+            workers = 1 if alone else self.workers
+
+    def left(self) -> list[str]:
+        """The expected cases without a result, each once."""
+        done = {result.case for result in self.results}
+        return [case for case in dict.fromkeys(self.expected) if case not in done]
+
+    def _round(self, only: Only, cases: Sequence[str], workers: int, deadline: float) -> OpsReport:
+        plan = plan_ops(self.options, "test", self.backend, only, workers=workers)
+        limits = replace(self.timeouts, overall=max(deadline - time.monotonic(), 0.0))
+        expected = self.expected if not self.reports else cases
+        report = drive(
+            (str(self.program), *plan),
+            self.env,
+            limits,
+            lambda result, _: self.on_result(result, len(self.expected)),
+            expected,
+        )
+        guessed = report.stopped and not report.missing and workers > 1
+        self.results += report.results[:-1] if guessed else report.results
+        self.reports.append(report)
+        return report
+
+    def _helped(self, report: OpsReport, workers: int) -> bool:
+        """Whether the next round gets further: what was missing is there, or the case that crashed has its result."""
+        if report.missing:
+            if self.complete is None or report.missing in self.completed:
+                return False
+            self.completed.add(report.missing)
+            self.program = self.complete(report.missing)
+            return True
+        if report.stopped.startswith("no end") or not report.results:
+            return False
+        return workers > 1 or report.results[-1].case in self.expected
+
+    def _merged(self, stopped: str) -> OpsReport:
+        last = self.reports[-1]
+        crashed = [report for report in self.reports if report.stopped and not report.missing]
+        if len(self.reports) == 1 and (stopped or not crashed):
+            return last
+        counted = [result.status for result in self.results if result.status != "not-supported"]
+        witness = crashed[-1] if crashed else last
+        return replace(
+            last,
+            results=tuple(self.results),
+            summary=Summary(counted.count("ok"), len(counted)),
+            seconds=sum(report.seconds for report in self.reports),
+            stopped=stopped,
+            missing=last.missing if stopped else None,
+            finding=witness.finding,
+            tail=witness.tail,
+            crashes=tuple(report.stopped for report in crashed),
+        )
