@@ -1,0 +1,102 @@
+"""How far an engine agrees with a recording of a real GPU: launches, bits, NMSE.
+
+A recording keeps what is small: the launches and the sha256 of each output, and at most SAMPLES of its floats at an
+even stride, so that a disagreement can be measured and not only noticed.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fattn_probe.compare.metrics import F32
+from fattn_probe.errors import InputError
+from fattn_probe.run.capture import Capture
+from fattn_probe.run.launches import LaunchRecord, Names, Types, parse_launches
+
+SAMPLES = 4096
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One case of a recording; `digest` is the case's, `sample` the floats of `dst.ravel()[::stride_of(dst.size)]`."""
+
+    digest: str
+    sha256: str
+    sample: F32
+    launches: tuple[LaunchRecord, ...]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """An output against a recorded one: the share of equal floats and NMSE over the sample, and all bits or not."""
+
+    launches: bool
+    all_bits: bool
+    share: float
+    nmse: float
+
+
+def stride_of(elements: int) -> int:
+    """The stride at which at most SAMPLES of an output's floats are kept; odd, so that it meets every column."""
+    return max(1, -(-elements // SAMPLES)) | 1
+
+
+def digest_of(dst: F32) -> str:
+    """The sha256 of an output's bytes."""
+    return hashlib.sha256(np.ascontiguousarray(dst, np.float32).tobytes()).hexdigest()
+
+
+def write_recording(captures: Sequence[Capture], path: Path, about: dict[str, str]) -> None:
+    """Write PATH.json and PATH.npz; `about` says where and when (device, driver, date)."""
+    cases = {}
+    for capture in captures:
+        cases[capture.case.name] = {
+            "digest": capture.case.digest,
+            "sha256": digest_of(capture.dst),
+            "launches": [launch.to_json() for launch in capture.launches],
+        }
+    samples = {item.case.name: item.dst.ravel()[:: stride_of(item.dst.size)] for item in captures}
+    np.savez_compressed(path.with_suffix(".npz"), **samples)  # type: ignore[arg-type]
+    path.with_suffix(".json").write_text(json.dumps({"about": about, "cases": cases}, indent=1) + "\n")
+
+
+def read_recording(path: Path, types: Types, names: Names) -> tuple[dict[str, str], dict[str, Recorded]]:
+    """What a recording says about itself, and its cases by name."""
+    try:
+        text: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())
+        samples = dict(np.load(path.with_suffix(".npz")))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a recording of a GPU: {error}") from error
+    cases = {
+        name: Recorded(
+            digest=value["digest"],
+            sha256=value["sha256"],
+            sample=samples[name],
+            launches=parse_launches("\n".join(value["launches"]), types=types, names=names),
+        )
+        for name, value in text["cases"].items()
+    }
+    return text["about"], cases
+
+
+def agreement(recorded: Recorded, dst: F32, launches: Sequence[LaunchRecord]) -> Agreement:
+    """How far an output and its launches are what was recorded; NaNs agree with NaNs, and are left out of the NMSE."""
+    here = dst.ravel()[:: stride_of(dst.size)]
+    there = recorded.sample
+    if here.shape != there.shape:
+        raise InputError(f"the recorded output has another size: {there.size} floats kept, not {here.size}")
+    finite = np.isfinite(there) & np.isfinite(here)
+    difference = here[finite].astype(np.float64) - there[finite]
+    power = float(np.sum(there[finite].astype(np.float64) ** 2))
+    same = (here == there) | (np.isnan(here) & np.isnan(there))
+    return Agreement(
+        launches=tuple(launches) == recorded.launches,
+        all_bits=digest_of(dst) == recorded.sha256,
+        share=float(np.mean(same)),
+        nmse=float(np.sum(difference**2)) / power if power else 0.0,
+    )
