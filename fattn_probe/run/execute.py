@@ -1,6 +1,7 @@
 """Run the native runner on one case file, and say how it ended."""
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from fattn_probe.run.outcome import Fault, Lost, Ran, RunOutcome, Unsupported, p
 from fattn_probe.run.result import read_result
 
 LAUNCHES_ENV = "FATTN_PROBE_LAUNCHES"
+MACHINERY = re.compile(r" at (\S*/native/sim/|\S*/include/c\+\+/|\?\?)")  # what calls kernels, and what reports on them
 
 
 def execute(
@@ -40,7 +42,7 @@ def execute(
         return Lost(str(error))
     ending = parse_ending(done)
     if isinstance(ending, Fault):
-        return dataclasses.replace(ending, frames=symbolise(ending.frames))
+        return dataclasses.replace(ending, frames=kernel_frames(symbolise(ending.frames)))
     if ending is not None:
         return ending
     result = read_result(out_file)
@@ -65,6 +67,12 @@ def symbolise(frames: Sequence[str]) -> tuple[str, ...]:
     for module, offsets in addresses.items():
         known |= {f"{module}+{offset}": said for offset, said in _addr2line(module, offsets)}
     return tuple(line for frame in frames for line in known.get(frame, (frame,)))
+
+
+def kernel_frames(frames: Sequence[str]) -> tuple[str, ...]:
+    """The frames from the kernel's line outwards to the kernel; all of them if none is a kernel's."""
+    own = [index for index, frame in enumerate(frames) if " at " in frame and not MACHINERY.search(frame)]
+    return tuple(frames[own[0] : own[-1] + 1]) if own else tuple(frames)
 
 
 def _addr2line(module: str, offsets: list[str]) -> Iterable[tuple[str, tuple[str, ...]]]:

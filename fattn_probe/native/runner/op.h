@@ -10,6 +10,9 @@
 #include <algorithm>
 #include <vector>
 
+// The simulated GPU has this function, and names the tensor in what it reports.
+extern "C" __attribute__((weak)) void fattn_probe_name_allocation(const void *start, const char *name);
+
 class Op {
   public:
     Op(const CaseFile &file, ggml_backend_t backend) : file_(file), backend_(backend) {
@@ -74,6 +77,9 @@ class Op {
         }
         if (ggml_backend_tensor_alloc(buffer, tensor, ggml_backend_buffer_get_base(buffer)) != GGML_STATUS_SUCCESS) {
             throw Error(std::string("cannot place ") + tensor->name);
+        }
+        if (fattn_probe_name_allocation != nullptr) {
+            fattn_probe_name_allocation(tensor->data, tensor->name);
         }
         return buffer;
     }

@@ -7,7 +7,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 namespace simt {
 
@@ -20,89 +25,149 @@ void note_write(const void *, size_t) {}
 
 namespace {
 
-// Who touched a byte of shared memory last. Two accesses by different warps, one of them a write, are ordered only if a
-// block barrier lies between; two of one warp only if a warp instruction does.
+// Who touched a byte of shared memory.
 struct Access {
-    uint32_t epoch  = 0;  // of the block, counted from 1; 0: never
-    uint32_t phase  = 0;  // of the warp
+    uint32_t epoch  = 0;  // block barriers passed, counted from 1; 0: nobody
+    uint32_t phase  = 0;  // instructions of the warp executed
     uint16_t thread = 0;
+    bool     atomic = false;
+
+    uint32_t warp() const { return thread / warp_size; }
 };
 
 struct Byte {
     Access write;
     Access read;
-    bool   read_by_many = false;  // more than one warp in that epoch
+    Access read_elsewhere;  // the last read by another warp than `read`'s
+    Access copy;            // a cp.async that has not been waited for
+};
+
+// A write over another thread's, which is a race unless it writes the same value: seen when it has happened, that is
+// when this thread is about to write again or another one accesses memory.
+struct Overwrite {
+    Finding           finding;
+    const char *      address;
+    std::vector<char> before;
 };
 
 struct Shadow {
-    Byte bytes[Worker::arena_bytes];
+    Byte                     bytes[Worker::arena_bytes];
+    std::optional<Overwrite> overwrite;
 };
 
 Shadow & shadow() {
-    static thread_local Shadow * const own = new Shadow;  // one per host thread, for its life
+    static thread_local const std::unique_ptr<Shadow> own = std::make_unique<Shadow>();
     return *own;
 }
 
-Access now() {
-    return {worker->block.epoch + 1, self->warp->generation, static_cast<uint16_t>(self->thread_number())};
+enum class Kind : uint8_t { read, write, atomic };
+
+Access now(Kind kind) {
+    return {worker->block.epoch + 1, self->warp->generation, static_cast<uint16_t>(self->thread_number()),
+            kind == Kind::atomic};
 }
 
 bool unordered(const Access & earlier, const Access & later) {
-    if (earlier.epoch != later.epoch || earlier.thread == later.thread) {
+    if (earlier.epoch != later.epoch || earlier.thread == later.thread || (earlier.atomic && later.atomic)) {
         return false;
     }
-    return earlier.thread / warp_size != later.thread / warp_size || earlier.phase == later.phase;
+    return earlier.warp() != later.warp() || earlier.phase == later.phase;
 }
 
-std::string name_thread(uint32_t thread) {
-    return "thread " + std::to_string(thread) + " (warp " + std::to_string(thread / warp_size) + ")";
+// "byte 640 of the dynamic shared memory".
+std::string name_place(size_t offset) {
+    const auto dynamic = static_cast<size_t>(worker->dynamic_memory() - worker->shared_arena());
+    return offset >= dynamic ? "byte " + std::to_string(offset - dynamic) + " of the dynamic shared memory"
+                             : "byte " + std::to_string(offset) + " of the static shared memory";
 }
 
-[[noreturn]] void report_race(const char * what, const Access & earlier, size_t offset) {
-    report({"race", std::string("shared memory at byte ") + std::to_string(offset) + " is " + what + " " +
-                        name_thread(earlier.thread) + ", with no barrier between"});
+Finding race(const char * what, const Access & earlier, size_t offset) {
+    const uint3 thread = worker->thread(earlier.thread).thread_idx;
+    return {"race", name_place(offset) + " is " + what + " thread (" + std::to_string(thread.x) + "," +
+                        std::to_string(thread.y) + "," + std::to_string(thread.z) + ") of warp " +
+                        std::to_string(earlier.warp()) + ", with no barrier between"};
 }
 
-void check_shared_byte(size_t offset, bool write) {
-    Byte &       byte   = shadow().bytes[offset];
-    const Access access = now();
-    if (!write) {
-        if (byte.write.epoch == 0) {
-            report({"uninitialized-shared",
-                    "shared memory at byte " + std::to_string(offset) + " is read, and nobody has written it"});
+void read_byte(Byte & byte, const Access & access, size_t offset) {
+    if (byte.write.epoch == 0) {
+        report({"uninitialized-shared", name_place(offset) + " is read, and nobody has written it"});
+    }
+    if (unordered(byte.write, access)) {
+        report(race("read after a write by", byte.write, offset));
+    }
+    if (byte.read.warp() != access.warp()) {
+        byte.read_elsewhere = byte.read;
+    }
+    byte.read = access;
+}
+
+// True if the write is a race unless it leaves the byte as it is.
+bool write_byte(Byte & byte, const Access & access, size_t offset) {
+    for (const Access & earlier : {byte.read, byte.read_elsewhere}) {
+        if (unordered(earlier, access)) {
+            report(race("overwritten after a read by", earlier, offset));
         }
-        if (unordered(byte.write, access)) {
-            report_race("read after a write by", byte.write, offset);
-        }
-        byte.read_by_many = byte.read.epoch == access.epoch &&
-                            (byte.read_by_many || byte.read.thread / warp_size != access.thread / warp_size);
-        byte.read         = access;
+    }
+    const bool overwrites = unordered(byte.write, access);
+    byte.write            = access;
+    return overwrites;
+}
+
+void note_overwrite(const char * address, size_t bytes, const Access & earlier) {
+    Finding finding = race("overwritten after a write of another value by", earlier,
+                           static_cast<size_t>(address - worker->shared_arena()));
+    finding.stack   = call_stack();
+    shadow().overwrite.emplace(Overwrite{std::move(finding), address, {address, address + bytes}});
+}
+
+void settle_overwrite(bool write) {
+    const std::optional<Overwrite> & overwrite = shadow().overwrite;
+    if (!overwrite || (self == overwrite->finding.fiber && !write)) {
         return;
     }
-    if (unordered(byte.read, access) || (byte.read_by_many && byte.read.epoch == access.epoch)) {
-        report_race("overwritten after a read by", byte.read, offset);
+    if (memcmp(overwrite->address, overwrite->before.data(), overwrite->before.size()) != 0) {
+        report(overwrite->finding);
     }
-    if (unordered(byte.write, access) && byte.write.thread / warp_size != access.thread / warp_size) {
-        report_race("overwritten after a write by", byte.write, offset);
-    }
-    byte.write = access;
+    shadow().overwrite.reset();
 }
 
-void check_shared(const char * address, size_t bytes, bool write) {
+void check_bounds(const char * address, size_t bytes, bool write) {
     const char * arena   = worker->shared_arena();
     const char * dynamic = worker->dynamic_memory();
-    bool         inside  = address >= dynamic && address + bytes <= dynamic + worker->dynamic_bytes();
+    if (address >= dynamic && address + bytes <= dynamic + worker->dynamic_bytes()) {
+        return;
+    }
     for (const StaticVariable & variable : worker->static_variables()) {
         const char * start = arena + variable.offset;
-        inside             = inside || (address >= start && address + bytes <= start + variable.bytes);
+        if (address >= start && address + bytes <= start + variable.bytes) {
+            return;
+        }
     }
-    if (!inside) {
-        const ptrdiff_t offset = address - dynamic;
-        report({"out-of-bounds", "shared memory is " + std::string(write ? "written" : "read") + " at byte " +
-                                     std::to_string(offset) + " of " + std::to_string(worker->dynamic_bytes())});
+    report({"out-of-bounds", std::to_string(bytes) + " bytes of shared memory are " + (write ? "written" : "read") +
+                                 " at byte " + std::to_string(address - dynamic) + " of the dynamic shared memory, which has " +
+                                 std::to_string(worker->dynamic_bytes())});
+}
+
+void check_shared(const char * address, size_t bytes, Kind kind) {
+    check_bounds(address, bytes, kind != Kind::read);
+    const auto                  start  = static_cast<size_t>(address - worker->shared_arena());
+    const Access                access = now(kind);
+    std::optional<Access>       overwritten;
+    for (size_t offset = start; offset < start + bytes; offset++) {
+        Byte & byte = shadow().bytes[offset];
+        if (byte.copy.epoch != 0) {
+            report(race("accessed while a cp.async copies to it, begun and not waited for by", byte.copy, offset));
+        }
+        if (kind != Kind::write) {
+            read_byte(byte, access, offset);
+        }
+        const Access before = byte.write;
+        if (kind != Kind::read && write_byte(byte, access, offset)) {
+            overwritten = before;
+        }
     }
-    for (size_t i = 0; i < bytes; i++) {
-        check_shared_byte(static_cast<size_t>(address - arena) + i, write);
+    if (overwritten) {
+        note_overwrite(address, bytes, *overwritten);
     }
 }
 
@@ -115,20 +180,33 @@ void check_global(const char * address, size_t bytes) {
     if (allocation == nullptr) {
         return;  // the host's own memory: kernel arguments, constant tables
     }
-    if (!allocation->live || address < allocation->start ||
-        address + bytes > allocation->start + allocation->bytes) {
-        report({"out-of-bounds", describe_address(address + (address < allocation->start ? 0 : bytes - 1))});
+    const bool before = address < allocation->start;
+    if (!allocation->live || before || address + bytes > allocation->start + allocation->bytes) {
+        report({kind_of_fault(address), describe_fault(address + (before ? 0 : bytes - 1))});
     }
     last = *allocation;
 }
 
-void check_access(const void * pointer, size_t bytes, bool write) {
+void check_alignment(const void * address, size_t bytes) {
+    if (reinterpret_cast<uintptr_t>(address) % bytes != 0) {
+        report({"misaligned", "an access of " + std::to_string(bytes) + " bytes at an address that is not a multiple of " +
+                                  std::to_string(bytes)});
+    }
+}
+
+bool is_shared(const char * address) {
+    return address >= worker->shared_arena() && address < worker->shared_arena() + Worker::arena_bytes + guard_bytes;
+}
+
+void check_access(const void * pointer, size_t bytes, size_t alignment, Kind kind) {
     if (self == nullptr || worker->owns_stack(pointer)) {
         return;
     }
+    settle_overwrite(kind != Kind::read);
+    check_alignment(pointer, alignment);
     const char * address = static_cast<const char *>(pointer);
-    if (address >= worker->shared_arena() && address < worker->shared_arena() + Worker::arena_bytes + guard_bytes) {
-        check_shared(address, bytes, write);
+    if (is_shared(address)) {
+        check_shared(address, bytes, kind);
     } else {
         check_global(address, bytes);
     }
@@ -137,10 +215,10 @@ void check_access(const void * pointer, size_t bytes, bool write) {
 }  // namespace
 
 void note_read(const void * address, size_t bytes) {
-    check_access(address, bytes, false);
+    check_access(address, bytes, 1, Kind::read);
 }
 void note_write(const void * address, size_t bytes) {
-    check_access(address, bytes, true);
+    check_access(address, bytes, 1, Kind::write);
 }
 
 void check_new_block() {
@@ -151,8 +229,29 @@ void check_new_block() {
     }
 }
 
+void check_end_of_block() {
+    settle_overwrite(true);
+}
+
 void check_new_shared(const void * address, size_t bytes) {
     std::fill_n(shadow().bytes + (static_cast<const char *>(address) - worker->shared_arena()), bytes, Byte{});
+}
+
+void check_copy_begins(const void * to, size_t bytes) {
+    note_write(to, bytes);
+    Byte * first = shadow().bytes + (static_cast<const char *>(to) - worker->shared_arena());
+    for (size_t i = 0; i < bytes; i++) {
+        first[i].copy = first[i].write;
+    }
+}
+
+void check_copy_ends(const void * to, size_t bytes) {
+    settle_overwrite(true);
+    Byte * first = shadow().bytes + (static_cast<const char *>(to) - worker->shared_arena());
+    for (size_t i = 0; i < bytes; i++) {
+        first[i].copy  = {};
+        first[i].write = now(Kind::write);
+    }
 }
 
 #endif
@@ -161,51 +260,59 @@ void check_new_shared(const void * address, size_t bytes) {
 
 #if defined(SIMT_CHECK)
 
-// What g++ and clang++ call under -fsanitize=thread (gcc/sanitizer.def). Atomics keep their plain meaning.
+// What g++ and clang++ call under -fsanitize=thread (gcc/sanitizer.def): read4 where the type promises a multiple of 4,
+// read_range or unaligned_read4 where it does not.
+namespace {
+
+void check_typed(const void * address, size_t bytes, simt::Kind kind) {
+    simt::check_access(address, bytes, bytes, kind);
+}
+
+template <class T> T * checked(T * address) {
+    check_typed(const_cast<const std::remove_volatile_t<T> *>(address), sizeof(T), simt::Kind::atomic);
+    return address;
+}
+
+}  // namespace
+
 #    define SIMT_TSAN_ACCESS(bytes)                                   \
         void __tsan_read##bytes(void * address) {                     \
-            simt::note_read(address, bytes);                          \
+            check_typed(address, bytes, simt::Kind::read);            \
         }                                                             \
         void __tsan_write##bytes(void * address) {                    \
-            simt::note_write(address, bytes);                         \
+            check_typed(address, bytes, simt::Kind::write);           \
         }                                                             \
         void __tsan_unaligned_read##bytes(void * address) {           \
             simt::note_read(address, bytes);                          \
         }                                                             \
         void __tsan_unaligned_write##bytes(void * address) {          \
             simt::note_write(address, bytes);                         \
-        }                                                             \
-        void __tsan_volatile_read##bytes(void * address) {            \
-            simt::note_read(address, bytes);                          \
-        }                                                             \
-        void __tsan_volatile_write##bytes(void * address) {           \
-            simt::note_write(address, bytes);                         \
         }
 #    define SIMT_TSAN_FETCH(bits, type, operation)                                                \
         type __tsan_atomic##bits##_fetch_##operation(volatile type * address, type value, int) {  \
-            return __atomic_fetch_##operation(address, value, __ATOMIC_SEQ_CST);                  \
+            return __atomic_fetch_##operation(checked(address), value, __ATOMIC_SEQ_CST);                  \
         }
 #    define SIMT_TSAN_ATOMIC(bits, type)                                                                             \
         type __tsan_atomic##bits##_load(const volatile type * address, int) {                                        \
-            return __atomic_load_n(address, __ATOMIC_SEQ_CST);                                                       \
+            return __atomic_load_n(checked(address), __ATOMIC_SEQ_CST);                                                       \
         }                                                                                                            \
         void __tsan_atomic##bits##_store(volatile type * address, type value, int) {                                 \
-            __atomic_store_n(address, value, __ATOMIC_SEQ_CST);                                                      \
+            __atomic_store_n(checked(address), value, __ATOMIC_SEQ_CST);                                                      \
         }                                                                                                            \
         type __tsan_atomic##bits##_exchange(volatile type * address, type value, int) {                              \
-            return __atomic_exchange_n(address, value, __ATOMIC_SEQ_CST);                                            \
+            return __atomic_exchange_n(checked(address), value, __ATOMIC_SEQ_CST);                                            \
         }                                                                                                            \
         bool __tsan_atomic##bits##_compare_exchange_strong(volatile type * address, type * expected, type desired,   \
                                                            int, int) {                                               \
-            return __atomic_compare_exchange_n(address, expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+            return __atomic_compare_exchange_n(checked(address), expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
         }                                                                                                            \
         bool __tsan_atomic##bits##_compare_exchange_weak(volatile type * address, type * expected, type desired,     \
                                                          int, int) {                                                 \
-            return __atomic_compare_exchange_n(address, expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+            return __atomic_compare_exchange_n(checked(address), expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
         }                                                                                                            \
         type __tsan_atomic##bits##_compare_exchange_val(volatile type * address, type expected, type desired, int,   \
                                                         int) {                                                       \
-            __atomic_compare_exchange_n(address, &expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);     \
+            __atomic_compare_exchange_n(checked(address), &expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);     \
             return expected;                                                                                         \
         }                                                                                                            \
         SIMT_TSAN_FETCH(bits, type, add)                                                                             \

@@ -4,13 +4,23 @@
 #include "host_memory.h"
 #include "worker.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <mutex>
+#include <ucontext.h>
 #include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#    include <sanitizer/asan_interface.h>
+#endif
+
+// Of UndefinedBehaviorSanitizer's library, where that is linked; it has no header.
+extern "C" __attribute__((weak)) void __ubsan_get_current_report_data(const char **, const char **, const char **,
+                                                                     unsigned *, unsigned *, char **);
 
 namespace simt {
 namespace {
@@ -19,44 +29,90 @@ std::string json_triple(uint32_t x, uint32_t y, uint32_t z) {
     return "[" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + "]";
 }
 
-std::string json_frames() {
-    void *      addresses[64];
-    const int   count = backtrace(addresses, 64);
+std::string json_frames(const Stack & stack) {
     std::string frames;
-    for (int i = 0; i < count; i++) {
+    for (void * address : stack) {
         Dl_info info;
-        if (dladdr(addresses[i], &info) == 0 || info.dli_fname == nullptr) {
+        if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) {
             continue;
         }
         char text[600];
         snprintf(text, sizeof(text), "%s+0x%zx", info.dli_fname,
-                 static_cast<size_t>(static_cast<char *>(addresses[i]) - static_cast<char *>(info.dli_fbase)));
+                 static_cast<size_t>(static_cast<char *>(address) - static_cast<char *>(info.dli_fbase)));
         frames += (frames.empty() ? "" : ",") + json_string(text);
     }
     return "[" + frames + "]";
 }
 
-std::string described_fault(const void * address) {
+Finding fault_at(const void * address) {
     if (worker->owns_stack(address)) {
-        return "the thread's stack overflowed (its local arrays do not fit in " +
-               std::to_string(Worker::stack_bytes >> 10) + " KiB)";
+        return {"stack-overflow", "the thread's stack overflowed (its local arrays do not fit in " +
+                                      std::to_string((Worker::stack_bytes - guard_bytes) >> 10) + " KiB)"};
     }
     const char * start = worker->dynamic_memory();
     const char * end   = worker->shared_arena() + Worker::arena_bytes;
     if (address >= end && address < end + guard_bytes) {
-        return "shared memory is accessed " + std::to_string(static_cast<const char *>(address) - end) +
-               " bytes past its end (" + std::to_string(end - start) + " bytes of dynamic shared memory)";
+        return {"out-of-bounds", "shared memory is accessed " +
+                                     std::to_string(static_cast<const char *>(address) - end) +
+                                     " bytes past its end (" + std::to_string(end - start) +
+                                     " bytes of dynamic shared memory)"};
     }
-    return describe_address(address);
+    return {kind_of_fault(address), describe_fault(address)};
 }
 
-void on_signal(int number, siginfo_t * info, void *) {
-    if (self == nullptr) {
-        signal(number, SIG_DFL);
-        return;  // the faulting instruction runs again and ends the process as if nothing had been here
-    }
-    report({"out-of-bounds", described_fault(info->si_addr)});
+// x86-64 tells of a vector access that its alignment forbids by a general protection fault, which has no address.
+bool is_misaligned(int number, const siginfo_t & info) {
+#if defined(__x86_64__)
+    return number == SIGSEGV && info.si_code == SI_KERNEL && info.si_addr == nullptr;
+#else
+    return number == SIGBUS && info.si_code == BUS_ADRALN;
+#endif
 }
+
+void * program_counter(const void * context) {
+    const mcontext_t & machine = static_cast<const ucontext_t *>(context)->uc_mcontext;
+#if defined(__x86_64__)
+    return reinterpret_cast<void *>(machine.gregs[REG_RIP]);
+#else
+    return reinterpret_cast<void *>(machine.pc);
+#endif
+}
+
+// The stack of the interrupted code, without the handler's own frames.
+Stack interrupted_stack(void * pc) {
+    Stack      stack = call_stack();
+    const auto found = std::find(stack.begin(), stack.end(), static_cast<char *>(pc) - 1);
+    if (found == stack.end()) {
+        return stack;
+    }
+    *found = pc;
+    return {found, stack.end()};
+}
+
+struct sigaction previous_segv, previous_bus;
+
+void on_signal(int number, siginfo_t * info, void * context) {
+    if (self == nullptr) {
+        sigaction(number, number == SIGSEGV ? &previous_segv : &previous_bus, nullptr);
+        return;  // the faulting instruction runs again, and ends the process as if nothing had been here
+    }
+    Finding finding = is_misaligned(number, *info)
+                          ? Finding{"misaligned", "a vector is accessed at an address that is not a multiple of its size"}
+                          : fault_at(info->si_addr);
+    finding.stack = interrupted_stack(program_counter(context));
+    report(finding);
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+// AddressSanitizer has printed its report: say which thread of which kernel it is about.
+void on_address_error(const char * text) {
+    if (self != nullptr) {
+        const std::string all   = text;
+        const size_t      start = all.find("AddressSanitizer");
+        report({"address", all.substr(start, all.find('\n', start) - start)});
+    }
+}
+#endif
 
 }  // namespace
 
@@ -71,6 +127,16 @@ std::string json_string(const std::string & text) {
     return quoted + "\"";
 }
 
+Stack call_stack() {
+    void *    addresses[64];
+    const int count = backtrace(addresses, 64);
+    Stack     stack;
+    for (int i = 0; i < count; i++) {
+        stack.push_back(static_cast<char *>(addresses[i]) - 1);  // of the call, not of what comes after it
+    }
+    return stack;
+}
+
 void report(const Finding & finding) {
     static std::mutex only_one;
     only_one.lock();  // never unlocked: the first finding is the one
@@ -81,7 +147,7 @@ void report(const Finding & finding) {
                 ",\"block\":" + json_triple(blockIdx.x, blockIdx.y, blockIdx.z) +
                 ",\"thread\":" + json_triple(thread.x, thread.y, thread.z);
     }
-    text += ",\"frames\":" + json_frames() + "}";
+    text += ",\"frames\":" + json_frames(finding.stack.empty() ? call_stack() : finding.stack) + "}";
     fflush(stdout);
     fprintf(stderr, "fattn-probe: finding: %s\n", text.c_str());
     fflush(stderr);
@@ -95,13 +161,19 @@ void fail(const std::string & message) {
 }
 
 void catch_signals() {
-#if !defined(__SANITIZE_ADDRESS__)
-    struct sigaction action = {};
-    action.sa_sigaction     = on_signal;
-    action.sa_flags         = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-    sigaction(SIGSEGV, &action, nullptr);
-    sigaction(SIGBUS, &action, nullptr);
+    static const bool once = [] {
+        call_stack();  // backtrace() allocates when it is called first, which a signal handler must not
+        struct sigaction action = {};
+        action.sa_sigaction     = on_signal;
+        action.sa_flags         = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+        sigaction(SIGSEGV, &action, &previous_segv);
+        sigaction(SIGBUS, &action, &previous_bus);
+#if defined(__SANITIZE_ADDRESS__)
+        __asan_set_error_report_callback(on_address_error);
 #endif
+        return true;
+    }();
+    static_cast<void>(once);
 }
 
 void catch_signals_on_this_thread() {
@@ -113,3 +185,14 @@ void catch_signals_on_this_thread() {
 }
 
 }  // namespace simt
+
+// UndefinedBehaviorSanitizer calls this for what it has found and goes on: in host code it may.
+extern "C" void __ubsan_on_report() {
+    if (simt::self != nullptr) {
+        const char *kind, *message, *file;
+        unsigned    line, column;
+        char *      address;
+        __ubsan_get_current_report_data(&kind, &message, &file, &line, &column, &address);
+        simt::report({"undefined", std::string(message) + " in " + file + ":" + std::to_string(line)});
+    }
+}

@@ -96,14 +96,19 @@ const Allocation * find_allocation(const void * address) {
     return address < candidate.reserve + candidate.reserved ? &candidate : nullptr;
 }
 
-std::string describe_address(const void * address) {
+const char * kind_of_fault(const void * address) {
+    const Allocation * allocation = find_allocation(address);
+    return allocation != nullptr && !allocation->live ? "use-after-free" : "out-of-bounds";
+}
+
+std::string describe_fault(const void * address) {
     const Allocation * allocation = find_allocation(address);
     if (allocation == nullptr) {
         char text[100];
         snprintf(text, sizeof(text), "global memory is accessed at %p, far from every allocation", address);
         return text;
     }
-    const std::string name = "allocation " + std::to_string(allocation->number) + " (" +
+    const std::string name = (allocation->name.empty() ? "" : allocation->name + ", ") + "allocation " + std::to_string(allocation->number) + " (" +
                              std::to_string(allocation->bytes) + " bytes)";
     const ptrdiff_t   offset = static_cast<const char *>(address) - allocation->start;
     if (!allocation->live) {
@@ -134,3 +139,13 @@ FlushDenormals::~FlushDenormals() {
 #endif
 
 }  // namespace simt
+
+// For programs that know what they have allocated: said in reports.
+extern "C" void fattn_probe_name_allocation(const void * start, const char * name) {
+    const std::lock_guard<std::mutex> lock(simt::registry().mutex);
+    for (auto & [reserve, allocation] : simt::registry().by_reserve) {
+        if (allocation.start == start && allocation.live) {
+            allocation.name = name;
+        }
+    }
+}

@@ -23,13 +23,17 @@ struct Allocation {
     size_t reserved = 0;
     bool   live    = true;
     size_t number  = 0;  // in order of allocation
+    std::string name = {};  // of the tensor in it, if the program has said so
 };
 
 // The allocation whose stretch an address lies in; nullptr if none.
 const Allocation * find_allocation(const void * address);
 
-// "8 bytes past the end of allocation 3 (1792 bytes)".
-std::string describe_address(const void * address);
+// What a faulting access is: "use-after-free" or "out-of-bounds".
+const char * kind_of_fault(const void * address);
+
+// "global memory is accessed 8 bytes past the end of K, allocation 3 (1792 bytes)".
+std::string describe_fault(const void * address);
 
 // Denormal float32 are zero in device code (-use_fast_math sets -ftz=true), for the life of this object.
 class FlushDenormals {

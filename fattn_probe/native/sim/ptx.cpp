@@ -1,5 +1,6 @@
 #include "ptx.h"
 
+#include "check.h"
 #include "finding.h"
 #include "worker.h"
 
@@ -53,23 +54,19 @@ void copy_async(void * to, const void * from) {
     if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16 != 0) {
         report({"misaligned", "cp.async of 16 bytes between addresses that are not multiples of 16"});
     }
-    if (worker->adversarial()) {
+    note_read(from, 16);
+    if (worker->adversarial() || checking) {
+        check_copy_begins(to, 16);
         worker->pending_copies[self->thread_number()].push_back({to, from});
         return;
     }
-    note_read(from, 16);
-    note_write(to, 16);
     memcpy(to, from, 16);
 }
 
 void wait_for_copies() {
-    if (!worker->adversarial()) {
-        return;
-    }
     auto & pending = worker->pending_copies[self->thread_number()];
     for (const auto & [to, from] : pending) {
-        note_read(from, 16);
-        note_write(to, 16);
+        check_copy_ends(to, 16);
         memcpy(to, from, 16);
     }
     pending.clear();

@@ -86,6 +86,7 @@ void Worker::prepare_fiber(Fiber & fiber, uint32_t thread) {
     fiber.wait          = Wait::none;
     fiber.warp          = &warps[thread / warp_size];
     fiber.warp->lanes[fiber.lane] = &fiber;
+    pending_copies[thread].clear();
 }
 
 void Worker::run_block(uint3 index) {
@@ -127,6 +128,7 @@ void Worker::run_block(uint3 index) {
     __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 #endif
     self = nullptr;
+    check_end_of_block();
 }
 
 void Worker::switch_to(Fiber * fiber) {
@@ -143,6 +145,9 @@ void Worker::switch_to(Fiber * fiber) {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 #endif
+    if (__builtin_expect(doomed_ != nullptr, 0)) {
+        report(*doomed_);
+    }
 }
 
 uint64_t Worker::random() {  // splitmix64
@@ -221,10 +226,10 @@ void Worker::finish_fiber() {
 
 void Worker::report_deadlock() {
     uint32_t      waiting = 0, returned = 0, in_warp = 0;
-    const Fiber * at_barrier = nullptr;
-    const Fiber * stuck      = nullptr;
+    Fiber *       at_barrier = nullptr;
+    Fiber *       stuck      = nullptr;
     for (uint32_t i = 0; i < block.threads; i++) {
-        const Fiber & fiber = fibers_[i];
+        Fiber & fiber = fibers_[i];
         waiting += fiber.wait == Wait::block;
         returned += fiber.wait == Wait::done;
         in_warp += fiber.wait == Wait::warp;
@@ -236,11 +241,20 @@ void Worker::report_deadlock() {
         snprintf(text, sizeof(text),
                  "%u lanes wait in %s for lanes of their warp that never come (%u threads at a barrier, %u returned)",
                  in_warp, stuck->place, waiting, returned);
-        report({"lanes-missing", text, stuck});
+        report_from(stuck, {"lanes-missing", text, stuck});
     }
     snprintf(text, sizeof(text), "%u of %u threads wait at the barrier in %s:%d, %u have returned", waiting,
              block.threads, at_barrier->place, at_barrier->line, returned);
-    report({"barrier-divergence", text, at_barrier});
+    report_from(at_barrier, {"barrier-divergence", text, at_barrier});
+}
+
+// The call stack to show is that of a thread that waits: go on there.
+void Worker::report_from(Fiber * fiber, Finding finding) {
+    doomed_ = &finding;
+    if (fiber != self) {
+        switch_to(fiber);
+    }
+    report(finding);
 }
 
 bool arrive_at_warp(uint32_t mask, const char * instruction) {

@@ -1,6 +1,7 @@
 // One host thread that runs blocks, one after the other: its fibers, its shared memory, its scheduler.
 #pragma once
 
+#include "finding.h"
 #include "launch.h"
 #include "warp.h"
 
@@ -54,6 +55,7 @@ class Worker {
 
     bool adversarial() const { return schedule_seed_ != 0; }
     bool owns_stack(const void * address) const;
+    const Fiber & thread(uint32_t number) const { return fibers_[number]; }
     void finish_fiber();  // called on the fiber's own stack; does not return
 
     const Launch * launch = nullptr;
@@ -68,8 +70,10 @@ class Worker {
     void     prepare_fiber(Fiber & fiber, uint32_t thread);
     void     switch_to(Fiber * fiber);
     [[noreturn]] void report_deadlock();
+    [[noreturn]] void report_from(Fiber * fiber, Finding finding);
 
     std::vector<Fiber>          fibers_;
+    const Finding *             doomed_        = nullptr;  // what the fiber switched to has to report
     char *                      stacks_        = nullptr;
     char *                      arena_         = nullptr;
     size_t                      dynamic_bytes_ = 0;
