@@ -140,8 +140,8 @@ def raise_if_failed(rows: Sequence[Row]) -> None:
     where nothing was compared because nothing is supported, InputError (2) where there are no rows.
     """
     counts = count(rows)
-    failed = [f"{row.case} on {row.on}: {row.verdict.reason}" for row in rows if row.verdict.status is Status.FAIL]
-    lost = [f"{row.case} on {row.on}: {row.verdict.reason}" for row in rows if row.verdict.status is Status.LOST]
+    failed = [_in_short(row) for row in rows if row.verdict.status is Status.FAIL]
+    lost = [_in_short(row) for row in rows if row.verdict.status is Status.LOST]
     if not rows:
         raise InputError("no case to compare")
     if failed:
@@ -150,3 +150,8 @@ def raise_if_failed(rows: Sequence[Row]) -> None:
         raise LostError(f"{len(lost)} of {len(rows)} comparisons were lost:\n" + "\n".join(lost))
     if counts[Status.UNSUPPORTED] == len(rows):
         raise ComparisonError(f"nothing was compared: all {len(rows)} are unsupported where they were to run")
+
+
+def _in_short(row: Row) -> str:
+    """A row's reason without its stack, which the table has."""
+    return f"{row.case} on {row.on}: {row.verdict.reason.partition(chr(10))[0]}"

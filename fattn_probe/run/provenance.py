@@ -12,7 +12,15 @@ DRIVER = re.compile(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", re.MULTILINE)
 
 def versions() -> dict[str, str]:
     """The versions of this package, of what it makes inputs with, and of Python."""
-    return {name: metadata.version(name) for name in PACKAGES} | {"python": platform.python_version()}
+    return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
+
+
+def version(name: str) -> str:
+    """The version of a package; this one may run from a checkout, where nothing tells it."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def driver(file: Path = DRIVER_FILE) -> str | None:

@@ -1,0 +1,51 @@
+"""The simulator against what a real H200 computed: every shipped scenario, launches and bits."""
+
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.compare.agreement import agreement, read_recording
+from fattn_probe.device import load_devices, parse_target
+from fattn_probe.run.capture import Capture
+from fattn_probe.run.session import RunOptions, Session
+from fattn_probe.scenario import expand, load, make_inputs
+from fattn_probe.source import DEFAULT_SOURCE, ggml_types, resolve, template_parameters
+
+RECORDING = Path(__file__).parent / "data/h200"
+SCENARIOS = Path(__file__).parent.parent / "scenarios"
+CASES = [case for path in sorted(SCENARIOS.glob("*.yaml")) for case in expand(load(path))]
+LARGE = 8e9  # floating-point operations
+
+pytestmark = [pytest.mark.build, pytest.mark.network]
+
+
+@pytest.fixture(scope="module")
+def tree():
+    return resolve(DEFAULT_SOURCE)
+
+
+@pytest.fixture(scope="module")
+def session(tree):
+    return Session(RunOptions(tree))
+
+
+@pytest.fixture(scope="module")
+def recorded(tree):
+    return read_recording(RECORDING, ggml_types(tree), template_parameters(tree))[1]
+
+
+def marks(case):
+    return [pytest.mark.slow] if case.flop > LARGE else []
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name, marks=marks(case)) for case in CASES])
+def test_simulated_h200_is_the_h200(case, session, recorded):
+    there = recorded[case.name]
+    assert there.digest == case.digest, "the scenario has changed: record it again (scripts/agreement)"
+    here = session.capture(case, make_inputs(case), parse_target("sim:h200", load_devices()))
+    assert isinstance(here, Capture), here
+    found = agreement(there, here.dst, here.launches)
+    assert here.launches == there.launches
+    assert found.nmse <= 1e-12
+    # 1.0 with g++ 12; another compiler may fuse other multiply-adds
+    assert found.share >= 0.97
