@@ -85,8 +85,9 @@ class Planner:
 
     def cuda_library(self) -> list[Step]:
         """libggml-cuda.so: the kernels, what stands in for CUDA's libraries, and stubs for all that is left out."""
-        kernel, sim = self.flags.kernel(), self.flags.request.engine == "sim"
-        compiles = [self.compile(f"{CUDA}/{name}", kernel, log=not sim) for name in self.kernel_sources()]
+        sim = self.flags.request.engine == "sim"
+        names = self.kernel_sources()
+        compiles = [self.compile(f"{CUDA}/{name}", self.flags.kernel(name), log=not sim) for name in names]
         if sim:
             compiles += [self.compile(f"native/{name}", self.flags.sim_native(name)) for name in self.native.sim]
         lazy = "native/cublas/cublas_lazy.cpp"
