@@ -10,7 +10,7 @@ from gguf import GGUFValueType
 
 from fattn_probe.errors import BuildError
 from fattn_probe.process import run
-from fattn_probe.run.execute import execute, parse_addr2line, symbolise
+from fattn_probe.run.execute import execute, kernel_frames, parse_addr2line, symbolise
 from fattn_probe.run.gguf_file import TensorData, array, string, write_gguf
 from fattn_probe.run.outcome import Fault, Lost, Ran, Unsupported
 
@@ -86,6 +86,17 @@ def test_addr2line_with_inlined_frames_and_an_unknown_place():
 
 def test_frames_without_a_module_stay():
     assert symbolise(["/nowhere/lib.so+0x10", "0x1234"]) == ("/nowhere/lib.so+0x10", "0x1234")
+
+
+def test_a_fault_s_frames_begin_and_end_in_the_kernel():
+    machinery = [
+        "simt::report(x) at /b/native/sim/finding.cpp:70",
+        "std::min at /usr/include/c++/12/algo.h:3",
+        "/b/x+0x1",
+    ]
+    kernel = ["load_tile at /b/mma.cuh:240", "std::apply at /usr/include/c++/12/tuple:1", "fattn at /b/fattn.cuh:9"]
+    assert kernel_frames([*machinery, *kernel, "fiber_main at native/sim/worker.cpp:7"]) == tuple(kernel)
+    assert kernel_frames(machinery) == tuple(machinery)
 
 
 @pytest.mark.skipif(not (shutil.which("g++") and shutil.which("addr2line")), reason="needs g++ and addr2line")

@@ -27,10 +27,10 @@ namespace {
 
 // Who touched a byte of shared memory.
 struct Access {
-    uint32_t epoch  = 0;  // block barriers passed, counted from 1; 0: nobody
-    uint32_t phase  = 0;  // instructions of the warp executed
+    uint32_t epoch = 0; // block barriers passed, counted from 1; 0: nobody
+    uint32_t phase = 0; // instructions of the warp executed
     uint16_t thread = 0;
-    bool     atomic = false;
+    bool atomic = false;
 
     uint32_t warp() const { return thread / warp_size; }
 };
@@ -38,24 +38,24 @@ struct Access {
 struct Byte {
     Access write;
     Access read;
-    Access read_elsewhere;  // the last read by another warp than `read`'s
-    Access copy;            // a cp.async that has not been waited for
+    Access read_elsewhere; // the last read by another warp than `read`'s
+    Access copy;           // a cp.async that has not been waited for
 };
 
 // A write over another thread's, which is a race unless it writes the same value: seen when it has happened, that is
 // when this thread is about to write again or another one accesses memory.
 struct Overwrite {
-    Finding           finding;
-    const char *      address;
+    Finding finding;
+    const char *address;
     std::vector<char> before;
 };
 
 struct Shadow {
-    Byte                     bytes[Worker::arena_bytes];
+    Byte bytes[Worker::arena_bytes];
     std::optional<Overwrite> overwrite;
 };
 
-Shadow & shadow() {
+Shadow &shadow() {
     static thread_local const std::unique_ptr<Shadow> own = std::make_unique<Shadow>();
     return *own;
 }
@@ -67,7 +67,7 @@ Access now(Kind kind) {
             kind == Kind::atomic};
 }
 
-bool unordered(const Access & earlier, const Access & later) {
+bool unordered(const Access &earlier, const Access &later) {
     if (earlier.epoch != later.epoch || earlier.thread == later.thread || (earlier.atomic && later.atomic)) {
         return false;
     }
@@ -81,19 +81,19 @@ std::string name_place(size_t offset) {
                              : "byte " + std::to_string(offset) + " of the static shared memory";
 }
 
-Finding race(const char * what, const Access & earlier, size_t offset) {
+Finding race(const char *what, const Access &earlier, size_t offset) {
     const uint3 thread = worker->thread(earlier.thread).thread_idx;
     return {"race", name_place(offset) + " is " + what + " thread (" + std::to_string(thread.x) + "," +
                         std::to_string(thread.y) + "," + std::to_string(thread.z) + ") of warp " +
-                        std::to_string(earlier.warp()) + ", with no barrier between"};
+                        std::to_string(earlier.warp())};
 }
 
-void read_byte(Byte & byte, const Access & access, size_t offset) {
+void read_byte(Byte &byte, const Access &access, size_t offset) {
     if (byte.write.epoch == 0) {
-        report({"uninitialized-shared", name_place(offset) + " is read, and nobody has written it"});
+        report({"uninitialized-shared", name_place(offset) + " is read, and nobody has written it in this block"});
     }
     if (unordered(byte.write, access)) {
-        report(race("read after a write by", byte.write, offset));
+        report(race("read, with no barrier between, after a write by", byte.write, offset));
     }
     if (byte.read.warp() != access.warp()) {
         byte.read_elsewhere = byte.read;
@@ -102,26 +102,26 @@ void read_byte(Byte & byte, const Access & access, size_t offset) {
 }
 
 // True if the write is a race unless it leaves the byte as it is.
-bool write_byte(Byte & byte, const Access & access, size_t offset) {
-    for (const Access & earlier : {byte.read, byte.read_elsewhere}) {
+bool write_byte(Byte &byte, const Access &access, size_t offset) {
+    for (const Access &earlier : {byte.read, byte.read_elsewhere}) {
         if (unordered(earlier, access)) {
-            report(race("overwritten after a read by", earlier, offset));
+            report(race("overwritten, with no barrier between, after a read by", earlier, offset));
         }
     }
     const bool overwrites = unordered(byte.write, access);
-    byte.write            = access;
+    byte.write = access;
     return overwrites;
 }
 
-void note_overwrite(const char * address, size_t bytes, const Access & earlier) {
-    Finding finding = race("overwritten after a write of another value by", earlier,
+void note_overwrite(const char *address, size_t bytes, const Access &earlier) {
+    Finding finding = race("overwritten, with no barrier between, after a write of another value by", earlier,
                            static_cast<size_t>(address - worker->shared_arena()));
-    finding.stack   = call_stack();
+    finding.stack = call_stack();
     shadow().overwrite.emplace(Overwrite{std::move(finding), address, {address, address + bytes}});
 }
 
 void settle_overwrite(bool write) {
-    const std::optional<Overwrite> & overwrite = shadow().overwrite;
+    const std::optional<Overwrite> &overwrite = shadow().overwrite;
     if (!overwrite || (self == overwrite->finding.fiber && !write)) {
         return;
     }
@@ -131,32 +131,33 @@ void settle_overwrite(bool write) {
     shadow().overwrite.reset();
 }
 
-void check_bounds(const char * address, size_t bytes, bool write) {
-    const char * arena   = worker->shared_arena();
-    const char * dynamic = worker->dynamic_memory();
+void check_bounds(const char *address, size_t bytes, bool write) {
+    const char *arena = worker->shared_arena();
+    const char *dynamic = worker->dynamic_memory();
     if (address >= dynamic && address + bytes <= dynamic + worker->dynamic_bytes()) {
         return;
     }
-    for (const StaticVariable & variable : worker->static_variables()) {
-        const char * start = arena + variable.offset;
+    for (const StaticVariable &variable : worker->static_variables()) {
+        const char *start = arena + variable.offset;
         if (address >= start && address + bytes <= start + variable.bytes) {
             return;
         }
     }
-    report({"out-of-bounds", std::to_string(bytes) + " bytes of shared memory are " + (write ? "written" : "read") +
-                                 " at byte " + std::to_string(address - dynamic) + " of the dynamic shared memory, which has " +
-                                 std::to_string(worker->dynamic_bytes())});
+    report(
+        {"out-of-bounds", std::to_string(bytes) + " bytes are " + (write ? "written" : "read") + " at " +
+                              name_place(static_cast<size_t>(address - arena)) + ", which has " +
+                              std::to_string(address >= dynamic ? worker->dynamic_bytes() : worker->static_bytes())});
 }
 
-void check_shared(const char * address, size_t bytes, Kind kind) {
+void check_shared(const char *address, size_t bytes, Kind kind) {
     check_bounds(address, bytes, kind != Kind::read);
-    const auto                  start  = static_cast<size_t>(address - worker->shared_arena());
-    const Access                access = now(kind);
-    std::optional<Access>       overwritten;
+    const auto start = static_cast<size_t>(address - worker->shared_arena());
+    const Access access = now(kind);
+    std::optional<Access> overwritten;
     for (size_t offset = start; offset < start + bytes; offset++) {
-        Byte & byte = shadow().bytes[offset];
+        Byte &byte = shadow().bytes[offset];
         if (byte.copy.epoch != 0) {
-            report(race("accessed while a cp.async copies to it, begun and not waited for by", byte.copy, offset));
+            report(race("accessed while a cp.async copies to it, begun but not waited for by", byte.copy, offset));
         }
         if (kind != Kind::write) {
             read_byte(byte, access, offset);
@@ -171,40 +172,42 @@ void check_shared(const char * address, size_t bytes, Kind kind) {
     }
 }
 
-void check_global(const char * address, size_t bytes) {
+void check_global(const char *address, size_t bytes) {
     static thread_local Allocation last;
     if (address >= last.start && address + bytes <= last.start + last.bytes) {
         return;
     }
-    const Allocation * allocation = find_allocation(address);
+    const Allocation *allocation = find_allocation(address);
     if (allocation == nullptr) {
-        return;  // the host's own memory: kernel arguments, constant tables
+        return; // the host's own memory: kernel arguments, constant tables
     }
     const bool before = address < allocation->start;
     if (!allocation->live || before || address + bytes > allocation->start + allocation->bytes) {
-        report({kind_of_fault(address), describe_fault(address + (before ? 0 : bytes - 1))});
+        const char *first =
+            before ? address : std::max(address, static_cast<const char *>(allocation->start + allocation->bytes));
+        report({kind_of_fault(address), describe_fault(allocation->live ? first : address)});
     }
     last = *allocation;
 }
 
-void check_alignment(const void * address, size_t bytes) {
+void check_alignment(const void *address, size_t bytes) {
     if (reinterpret_cast<uintptr_t>(address) % bytes != 0) {
-        report({"misaligned", "an access of " + std::to_string(bytes) + " bytes at an address that is not a multiple of " +
-                                  std::to_string(bytes)});
+        report({"misaligned", "an access of " + std::to_string(bytes) +
+                                  " bytes at an address that is not a multiple of " + std::to_string(bytes)});
     }
 }
 
-bool is_shared(const char * address) {
+bool is_shared(const char *address) {
     return address >= worker->shared_arena() && address < worker->shared_arena() + Worker::arena_bytes + guard_bytes;
 }
 
-void check_access(const void * pointer, size_t bytes, size_t alignment, Kind kind) {
+void check_access(const void *pointer, size_t bytes, size_t alignment, Kind kind) {
     if (self == nullptr || worker->owns_stack(pointer)) {
         return;
     }
     settle_overwrite(kind != Kind::read);
     check_alignment(pointer, alignment);
-    const char * address = static_cast<const char *>(pointer);
+    const char *address = static_cast<const char *>(pointer);
     if (is_shared(address)) {
         check_shared(address, bytes, kind);
     } else {
@@ -212,51 +215,45 @@ void check_access(const void * pointer, size_t bytes, size_t alignment, Kind kin
     }
 }
 
-}  // namespace
+} // namespace
 
-void note_read(const void * address, size_t bytes) {
-    check_access(address, bytes, 1, Kind::read);
-}
-void note_write(const void * address, size_t bytes) {
-    check_access(address, bytes, 1, Kind::write);
-}
+void note_read(const void *address, size_t bytes) { check_access(address, bytes, 1, Kind::read); }
+void note_write(const void *address, size_t bytes) { check_access(address, bytes, 1, Kind::write); }
 
 void check_new_block() {
     const auto first = static_cast<size_t>(worker->dynamic_memory() - worker->shared_arena());
     std::fill(shadow().bytes + first, shadow().bytes + Worker::arena_bytes, Byte{});
-    for (const StaticVariable & variable : worker->static_variables()) {
+    for (const StaticVariable &variable : worker->static_variables()) {
         std::fill_n(shadow().bytes + variable.offset, variable.bytes, Byte{});
     }
 }
 
-void check_end_of_block() {
-    settle_overwrite(true);
-}
+void check_end_of_block() { settle_overwrite(true); }
 
-void check_new_shared(const void * address, size_t bytes) {
+void check_new_shared(const void *address, size_t bytes) {
     std::fill_n(shadow().bytes + (static_cast<const char *>(address) - worker->shared_arena()), bytes, Byte{});
 }
 
-void check_copy_begins(const void * to, size_t bytes) {
+void check_copy_begins(const void *to, size_t bytes) {
     note_write(to, bytes);
-    Byte * first = shadow().bytes + (static_cast<const char *>(to) - worker->shared_arena());
+    Byte *first = shadow().bytes + (static_cast<const char *>(to) - worker->shared_arena());
     for (size_t i = 0; i < bytes; i++) {
         first[i].copy = first[i].write;
     }
 }
 
-void check_copy_ends(const void * to, size_t bytes) {
+void check_copy_ends(const void *to, size_t bytes) {
     settle_overwrite(true);
-    Byte * first = shadow().bytes + (static_cast<const char *>(to) - worker->shared_arena());
+    Byte *first = shadow().bytes + (static_cast<const char *>(to) - worker->shared_arena());
     for (size_t i = 0; i < bytes; i++) {
-        first[i].copy  = {};
+        first[i].copy = {};
         first[i].write = now(Kind::write);
     }
 }
 
 #endif
 
-}  // namespace simt
+} // namespace simt
 
 #if defined(SIMT_CHECK)
 
@@ -264,62 +261,54 @@ void check_copy_ends(const void * to, size_t bytes) {
 // read_range or unaligned_read4 where it does not.
 namespace {
 
-void check_typed(const void * address, size_t bytes, simt::Kind kind) {
+void check_typed(const void *address, size_t bytes, simt::Kind kind) {
     simt::check_access(address, bytes, bytes, kind);
 }
 
-template <class T> T * checked(T * address) {
+template <class T> T *checked(T *address) {
     check_typed(const_cast<const std::remove_volatile_t<T> *>(address), sizeof(T), simt::Kind::atomic);
     return address;
 }
 
-}  // namespace
+} // namespace
 
-#    define SIMT_TSAN_ACCESS(bytes)                                   \
-        void __tsan_read##bytes(void * address) {                     \
-            check_typed(address, bytes, simt::Kind::read);            \
-        }                                                             \
-        void __tsan_write##bytes(void * address) {                    \
-            check_typed(address, bytes, simt::Kind::write);           \
-        }                                                             \
-        void __tsan_unaligned_read##bytes(void * address) {           \
-            simt::note_read(address, bytes);                          \
-        }                                                             \
-        void __tsan_unaligned_write##bytes(void * address) {          \
-            simt::note_write(address, bytes);                         \
-        }
-#    define SIMT_TSAN_FETCH(bits, type, operation)                                                \
-        type __tsan_atomic##bits##_fetch_##operation(volatile type * address, type value, int) {  \
-            return __atomic_fetch_##operation(checked(address), value, __ATOMIC_SEQ_CST);                  \
-        }
-#    define SIMT_TSAN_ATOMIC(bits, type)                                                                             \
-        type __tsan_atomic##bits##_load(const volatile type * address, int) {                                        \
-            return __atomic_load_n(checked(address), __ATOMIC_SEQ_CST);                                                       \
-        }                                                                                                            \
-        void __tsan_atomic##bits##_store(volatile type * address, type value, int) {                                 \
-            __atomic_store_n(checked(address), value, __ATOMIC_SEQ_CST);                                                      \
-        }                                                                                                            \
-        type __tsan_atomic##bits##_exchange(volatile type * address, type value, int) {                              \
-            return __atomic_exchange_n(checked(address), value, __ATOMIC_SEQ_CST);                                            \
-        }                                                                                                            \
-        bool __tsan_atomic##bits##_compare_exchange_strong(volatile type * address, type * expected, type desired,   \
-                                                           int, int) {                                               \
-            return __atomic_compare_exchange_n(checked(address), expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
-        }                                                                                                            \
-        bool __tsan_atomic##bits##_compare_exchange_weak(volatile type * address, type * expected, type desired,     \
-                                                         int, int) {                                                 \
-            return __atomic_compare_exchange_n(checked(address), expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
-        }                                                                                                            \
-        type __tsan_atomic##bits##_compare_exchange_val(volatile type * address, type expected, type desired, int,   \
-                                                        int) {                                                       \
-            __atomic_compare_exchange_n(checked(address), &expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);     \
-            return expected;                                                                                         \
-        }                                                                                                            \
-        SIMT_TSAN_FETCH(bits, type, add)                                                                             \
-        SIMT_TSAN_FETCH(bits, type, sub)                                                                             \
-        SIMT_TSAN_FETCH(bits, type, or)                                                                              \
-        SIMT_TSAN_FETCH(bits, type, and)                                                                             \
-        SIMT_TSAN_FETCH(bits, type, xor)
+#define SIMT_TSAN_ACCESS(bytes)                                                                                        \
+    void __tsan_read##bytes(void *address) { check_typed(address, bytes, simt::Kind::read); }                          \
+    void __tsan_write##bytes(void *address) { check_typed(address, bytes, simt::Kind::write); }                        \
+    void __tsan_unaligned_read##bytes(void *address) { simt::note_read(address, bytes); }                              \
+    void __tsan_unaligned_write##bytes(void *address) { simt::note_write(address, bytes); }
+#define SIMT_TSAN_FETCH(bits, type, operation)                                                                         \
+    type __tsan_atomic##bits##_fetch_##operation(volatile type *address, type value, int) {                            \
+        return __atomic_fetch_##operation(checked(address), value, __ATOMIC_SEQ_CST);                                  \
+    }
+#define SIMT_TSAN_ATOMIC(bits, type)                                                                                   \
+    type __tsan_atomic##bits##_load(const volatile type *address, int) {                                               \
+        return __atomic_load_n(checked(address), __ATOMIC_SEQ_CST);                                                    \
+    }                                                                                                                  \
+    void __tsan_atomic##bits##_store(volatile type *address, type value, int) {                                        \
+        __atomic_store_n(checked(address), value, __ATOMIC_SEQ_CST);                                                   \
+    }                                                                                                                  \
+    type __tsan_atomic##bits##_exchange(volatile type *address, type value, int) {                                     \
+        return __atomic_exchange_n(checked(address), value, __ATOMIC_SEQ_CST);                                         \
+    }                                                                                                                  \
+    bool __tsan_atomic##bits##_compare_exchange_strong(volatile type *address, type *expected, type desired, int,      \
+                                                       int) {                                                          \
+        return __atomic_compare_exchange_n(checked(address), expected, desired, false, __ATOMIC_SEQ_CST,               \
+                                           __ATOMIC_SEQ_CST);                                                          \
+    }                                                                                                                  \
+    bool __tsan_atomic##bits##_compare_exchange_weak(volatile type *address, type *expected, type desired, int, int) { \
+        return __atomic_compare_exchange_n(checked(address), expected, desired, false, __ATOMIC_SEQ_CST,               \
+                                           __ATOMIC_SEQ_CST);                                                          \
+    }                                                                                                                  \
+    type __tsan_atomic##bits##_compare_exchange_val(volatile type *address, type expected, type desired, int, int) {   \
+        __atomic_compare_exchange_n(checked(address), &expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);  \
+        return expected;                                                                                               \
+    }                                                                                                                  \
+    SIMT_TSAN_FETCH(bits, type, add)                                                                                   \
+    SIMT_TSAN_FETCH(bits, type, sub)                                                                                   \
+    SIMT_TSAN_FETCH(bits, type, or)                                                                                    \
+    SIMT_TSAN_FETCH(bits, type, and)                                                                                   \
+    SIMT_TSAN_FETCH(bits, type, xor)
 
 extern "C" {
 void __tsan_init() {}
@@ -329,12 +318,8 @@ void __tsan_atomic_thread_fence(int) {}
 void __tsan_atomic_signal_fence(int) {}
 void __tsan_vptr_update(void **, void *) {}
 void __tsan_vptr_read(void **) {}
-void __tsan_read_range(void * address, size_t bytes) {
-    simt::note_read(address, bytes);
-}
-void __tsan_write_range(void * address, size_t bytes) {
-    simt::note_write(address, bytes);
-}
+void __tsan_read_range(void *address, size_t bytes) { simt::note_read(address, bytes); }
+void __tsan_write_range(void *address, size_t bytes) { simt::note_write(address, bytes); }
 SIMT_TSAN_ACCESS(1)
 SIMT_TSAN_ACCESS(2)
 SIMT_TSAN_ACCESS(4)

@@ -15,12 +15,12 @@
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
-#    include <sanitizer/asan_interface.h>
+#include <sanitizer/asan_interface.h>
 #endif
 
 // Of UndefinedBehaviorSanitizer's library, where that is linked; it has no header.
 extern "C" __attribute__((weak)) void __ubsan_get_current_report_data(const char **, const char **, const char **,
-                                                                     unsigned *, unsigned *, char **);
+                                                                      unsigned *, unsigned *, char **);
 
 namespace simt {
 namespace {
@@ -29,9 +29,9 @@ std::string json_triple(uint32_t x, uint32_t y, uint32_t z) {
     return "[" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + "]";
 }
 
-std::string json_frames(const Stack & stack) {
+std::string json_frames(const Stack &stack) {
     std::string frames;
-    for (void * address : stack) {
+    for (void *address : stack) {
         Dl_info info;
         if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) {
             continue;
@@ -44,24 +44,23 @@ std::string json_frames(const Stack & stack) {
     return "[" + frames + "]";
 }
 
-Finding fault_at(const void * address) {
+Finding fault_at(const void *address) {
     if (worker->owns_stack(address)) {
         return {"stack-overflow", "the thread's stack overflowed (its local arrays do not fit in " +
                                       std::to_string((Worker::stack_bytes - guard_bytes) >> 10) + " KiB)"};
     }
-    const char * start = worker->dynamic_memory();
-    const char * end   = worker->shared_arena() + Worker::arena_bytes;
+    const char *start = worker->dynamic_memory();
+    const char *end = worker->shared_arena() + Worker::arena_bytes;
     if (address >= end && address < end + guard_bytes) {
-        return {"out-of-bounds", "shared memory is accessed " +
-                                     std::to_string(static_cast<const char *>(address) - end) +
-                                     " bytes past its end (" + std::to_string(end - start) +
-                                     " bytes of dynamic shared memory)"};
+        return {"out-of-bounds", "byte " + std::to_string(static_cast<const char *>(address) - start) +
+                                     " of the dynamic shared memory is accessed, which has " +
+                                     std::to_string(end - start)};
     }
     return {kind_of_fault(address), describe_fault(address)};
 }
 
 // x86-64 tells of a vector access that its alignment forbids by a general protection fault, which has no address.
-bool is_misaligned(int number, const siginfo_t & info) {
+bool is_misaligned(int number, const siginfo_t &info) {
 #if defined(__x86_64__)
     return number == SIGSEGV && info.si_code == SI_KERNEL && info.si_addr == nullptr;
 #else
@@ -69,8 +68,8 @@ bool is_misaligned(int number, const siginfo_t & info) {
 #endif
 }
 
-void * program_counter(const void * context) {
-    const mcontext_t & machine = static_cast<const ucontext_t *>(context)->uc_mcontext;
+void *program_counter(const void *context) {
+    const mcontext_t &machine = static_cast<const ucontext_t *>(context)->uc_mcontext;
 #if defined(__x86_64__)
     return reinterpret_cast<void *>(machine.gregs[REG_RIP]);
 #else
@@ -79,8 +78,8 @@ void * program_counter(const void * context) {
 }
 
 // The stack of the interrupted code, without the handler's own frames.
-Stack interrupted_stack(void * pc) {
-    Stack      stack = call_stack();
+Stack interrupted_stack(void *pc) {
+    Stack stack = call_stack();
     const auto found = std::find(stack.begin(), stack.end(), static_cast<char *>(pc) - 1);
     if (found == stack.end()) {
         return stack;
@@ -91,32 +90,33 @@ Stack interrupted_stack(void * pc) {
 
 struct sigaction previous_segv, previous_bus;
 
-void on_signal(int number, siginfo_t * info, void * context) {
+void on_signal(int number, siginfo_t *info, void *context) {
     if (self == nullptr) {
         sigaction(number, number == SIGSEGV ? &previous_segv : &previous_bus, nullptr);
-        return;  // the faulting instruction runs again, and ends the process as if nothing had been here
+        return; // the faulting instruction runs again, and ends the process as if nothing had been here
     }
-    Finding finding = is_misaligned(number, *info)
-                          ? Finding{"misaligned", "a vector is accessed at an address that is not a multiple of its size"}
-                          : fault_at(info->si_addr);
+    Finding finding =
+        is_misaligned(number, *info)
+            ? Finding{"misaligned", "a vector is accessed at an address that is not a multiple of its size"}
+            : fault_at(info->si_addr);
     finding.stack = interrupted_stack(program_counter(context));
     report(finding);
 }
 
 #if defined(__SANITIZE_ADDRESS__)
 // AddressSanitizer has printed its report: say which thread of which kernel it is about.
-void on_address_error(const char * text) {
+void on_address_error(const char *text) {
     if (self != nullptr) {
-        const std::string all   = text;
-        const size_t      start = all.find("AddressSanitizer");
+        const std::string all = text;
+        const size_t start = all.find("AddressSanitizer");
         report({"address", all.substr(start, all.find('\n', start) - start)});
     }
 }
 #endif
 
-}  // namespace
+} // namespace
 
-std::string json_string(const std::string & text) {
+std::string json_string(const std::string &text) {
     std::string quoted = "\"";
     for (const char c : text) {
         if (c == '"' || c == '\\') {
@@ -128,18 +128,18 @@ std::string json_string(const std::string & text) {
 }
 
 Stack call_stack() {
-    void *    addresses[64];
+    void *addresses[64];
     const int count = backtrace(addresses, 64);
-    Stack     stack;
+    Stack stack;
     for (int i = 0; i < count; i++) {
-        stack.push_back(static_cast<char *>(addresses[i]) - 1);  // of the call, not of what comes after it
+        stack.push_back(static_cast<char *>(addresses[i]) - 1); // of the call, not of what comes after it
     }
     return stack;
 }
 
-void report(const Finding & finding) {
+void report(const Finding &finding) {
     static std::mutex only_one;
-    only_one.lock();  // never unlocked: the first finding is the one
+    only_one.lock(); // never unlocked: the first finding is the one
     std::string text = "{\"kind\":" + json_string(finding.kind) + ",\"message\":" + json_string(finding.message);
     if (finding.fiber != nullptr) {
         const uint3 thread = finding.fiber->thread_idx;
@@ -154,7 +154,7 @@ void report(const Finding & finding) {
     _exit(86);
 }
 
-void fail(const std::string & message) {
+void fail(const std::string &message) {
     fprintf(stderr, "fattn-probe: simulator: %s\n", message.c_str());
     fflush(stderr);
     _exit(1);
@@ -162,10 +162,10 @@ void fail(const std::string & message) {
 
 void catch_signals() {
     static const bool once = [] {
-        call_stack();  // backtrace() allocates when it is called first, which a signal handler must not
+        call_stack(); // backtrace() allocates when it is called first, which a signal handler must not
         struct sigaction action = {};
-        action.sa_sigaction     = on_signal;
-        action.sa_flags         = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+        action.sa_sigaction = on_signal;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
         sigaction(SIGSEGV, &action, &previous_segv);
         sigaction(SIGBUS, &action, &previous_bus);
 #if defined(__SANITIZE_ADDRESS__)
@@ -178,20 +178,20 @@ void catch_signals() {
 
 void catch_signals_on_this_thread() {
     static thread_local char stack[64 << 10];
-    stack_t                  alternative = {};
-    alternative.ss_sp                    = stack;
-    alternative.ss_size                  = sizeof(stack);
+    stack_t alternative = {};
+    alternative.ss_sp = stack;
+    alternative.ss_size = sizeof(stack);
     sigaltstack(&alternative, nullptr);
 }
 
-}  // namespace simt
+} // namespace simt
 
 // UndefinedBehaviorSanitizer calls this for what it has found and goes on: in host code it may.
 extern "C" void __ubsan_on_report() {
     if (simt::self != nullptr) {
         const char *kind, *message, *file;
-        unsigned    line, column;
-        char *      address;
+        unsigned line, column;
+        char *address;
         __ubsan_get_current_report_data(&kind, &message, &file, &line, &column, &address);
         simt::report({"undefined", std::string(message) + " in " + file + ":" + std::to_string(line)});
     }

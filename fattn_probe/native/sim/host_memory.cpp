@@ -9,141 +9,128 @@
 #include <sys/mman.h>
 
 #if defined(__x86_64__)
-#    include <immintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace simt {
 namespace {
 
-constexpr size_t page     = 4096;
-constexpr size_t distance = size_t{1} << 33;  // of address space before and after each allocation
+constexpr size_t page = 4096;
+constexpr size_t distance = size_t{1} << 33; // of address space before and after each allocation
 constexpr size_t alignment = 256;
 
-size_t round_up(size_t bytes, size_t multiple) {
-    return (bytes + multiple - 1) / multiple * multiple;
-}
+size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
 struct Registry {
-    std::mutex                   mutex;
+    std::mutex mutex;
     std::map<char *, Allocation> by_reserve;
-    size_t                       count = 0;
+    size_t count = 0;
 };
 
-Registry & registry() {
+Registry &registry() {
     static Registry once;
     return once;
 }
 
-}  // namespace
+} // namespace
 
-void * map_pages(size_t bytes) {
-    void * pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+void *map_pages(size_t bytes) {
+    void *pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pages == MAP_FAILED) {
         fail("no memory: mmap of " + std::to_string(bytes) + " bytes failed");
     }
     return pages;
 }
 
-void protect_pages(void * address, size_t bytes) {
-    mprotect(address, bytes, PROT_NONE);
-}
+void protect_pages(void *address, size_t bytes) { mprotect(address, bytes, PROT_NONE); }
 
-void * allocate(size_t bytes) {
-    const size_t   usable   = round_up(bytes == 0 ? 1 : bytes, page);
-    const size_t   reserved = usable + 2 * distance;
-    void * const   reserve  = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+void *allocate(size_t bytes) {
+    const size_t usable = round_up(bytes == 0 ? 1 : bytes, page);
+    const size_t reserved = usable + 2 * distance;
+    void *const reserve = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (reserve == MAP_FAILED) {
         return nullptr;
     }
-    char * const memory = static_cast<char *>(reserve) + distance;
+    char *const memory = static_cast<char *>(reserve) + distance;
     if (mprotect(memory, usable, PROT_READ | PROT_WRITE) != 0) {
         munmap(reserve, reserved);
         return nullptr;
     }
     Allocation allocation;
-    allocation.start    = memory + (usable - round_up(bytes, alignment));
-    allocation.bytes    = bytes;
-    allocation.reserve  = static_cast<char *>(reserve);
+    allocation.start = memory + (usable - round_up(bytes, alignment));
+    allocation.bytes = bytes;
+    allocation.reserve = static_cast<char *>(reserve);
     allocation.reserved = reserved;
-    memset(memory, 0xFF, usable);  // NaN in every format
+    memset(memory, 0xFF, usable); // NaN in every format
     const std::lock_guard<std::mutex> lock(registry().mutex);
     allocation.number = registry().count++;
     registry().by_reserve[allocation.reserve] = allocation;
     return allocation.start;
 }
 
-bool release(void * pointer) {
+bool release(void *pointer) {
     const std::lock_guard<std::mutex> lock(registry().mutex);
-    for (auto & [reserve, allocation] : registry().by_reserve) {
+    for (auto &[reserve, allocation] : registry().by_reserve) {
         if (allocation.start == pointer && allocation.live) {
             // Its addresses stay reserved, so that a use after the free is found too.
             allocation.live = false;
-            mmap(reserve, allocation.reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+            mmap(reserve, allocation.reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                 0);
             return true;
         }
     }
     return false;
 }
 
-const Allocation * find_allocation(const void * address) {
+const Allocation *find_allocation(const void *address) {
     const std::lock_guard<std::mutex> lock(registry().mutex);
-    auto & all   = registry().by_reserve;
-    auto   after = all.upper_bound(static_cast<char *>(const_cast<void *>(address)));
+    auto &all = registry().by_reserve;
+    auto after = all.upper_bound(static_cast<char *>(const_cast<void *>(address)));
     if (after == all.begin()) {
         return nullptr;
     }
-    const Allocation & candidate = std::prev(after)->second;
+    const Allocation &candidate = std::prev(after)->second;
     return address < candidate.reserve + candidate.reserved ? &candidate : nullptr;
 }
 
-const char * kind_of_fault(const void * address) {
-    const Allocation * allocation = find_allocation(address);
+const char *kind_of_fault(const void *address) {
+    const Allocation *allocation = find_allocation(address);
     return allocation != nullptr && !allocation->live ? "use-after-free" : "out-of-bounds";
 }
 
-std::string describe_fault(const void * address) {
-    const Allocation * allocation = find_allocation(address);
+std::string describe_fault(const void *address) {
+    const Allocation *allocation = find_allocation(address);
     if (allocation == nullptr) {
         char text[100];
         snprintf(text, sizeof(text), "global memory is accessed at %p, far from every allocation", address);
         return text;
     }
-    const std::string name = (allocation->name.empty() ? "" : allocation->name + ", ") + "allocation " + std::to_string(allocation->number) + " (" +
-                             std::to_string(allocation->bytes) + " bytes)";
-    const ptrdiff_t   offset = static_cast<const char *>(address) - allocation->start;
-    if (!allocation->live) {
-        return "global memory is accessed in " + name + ", which was freed";
-    }
-    if (offset < 0) {
-        return "global memory is accessed " + std::to_string(-offset) + " bytes before " + name;
-    }
-    return "global memory is accessed " + std::to_string(offset - static_cast<ptrdiff_t>(allocation->bytes)) +
-           " bytes past the end of " + name;
+    const std::string number = "allocation " + std::to_string(allocation->number);
+    const std::string name = allocation->name.empty() ? number : allocation->name + " (" + number + ")";
+    return "global memory is accessed at byte " +
+           std::to_string(static_cast<const char *>(address) - allocation->start) + " of " + name + ", which " +
+           (allocation->live ? "has " + std::to_string(allocation->bytes) : std::string("was freed"));
 }
 
 #if defined(__x86_64__)
 FlushDenormals::FlushDenormals() : saved_(_mm_getcsr()) {
-    _mm_setcsr(static_cast<unsigned>(saved_) | 0x8040);  // flush to zero, denormals are zero
+    _mm_setcsr(static_cast<unsigned>(saved_) | 0x8040); // flush to zero, denormals are zero
 }
-FlushDenormals::~FlushDenormals() {
-    _mm_setcsr(static_cast<unsigned>(saved_));
-}
+FlushDenormals::~FlushDenormals() { _mm_setcsr(static_cast<unsigned>(saved_)); }
 #else
 FlushDenormals::FlushDenormals() {
     asm volatile("mrs %0, fpcr" : "=r"(saved_));
     asm volatile("msr fpcr, %0" : : "r"(saved_ | 1ul << 24));
 }
-FlushDenormals::~FlushDenormals() {
-    asm volatile("msr fpcr, %0" : : "r"(saved_));
-}
+FlushDenormals::~FlushDenormals() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
 #endif
 
-}  // namespace simt
+} // namespace simt
 
 // For programs that know what they have allocated: said in reports.
-extern "C" void fattn_probe_name_allocation(const void * start, const char * name) {
+extern "C" void fattn_probe_name_allocation(const void *start, const char *name) {
     const std::lock_guard<std::mutex> lock(simt::registry().mutex);
-    for (auto & [reserve, allocation] : simt::registry().by_reserve) {
+    for (auto &[reserve, allocation] : simt::registry().by_reserve) {
         if (allocation.start == start && allocation.live) {
             allocation.name = name;
         }

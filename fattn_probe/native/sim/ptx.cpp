@@ -11,10 +11,12 @@ namespace simt {
 namespace ptx {
 
 void load_matrices(Registers & registers, int tiles, bool transposed) {
+    Fiber * const last = self;
     for (int tile = 0; tile < tiles; tile++) {
         auto * out = reinterpret_cast<uint16_t *>(registers.out[tile]);
         for (int row = 0; row < 8; row++) {
             const void * address = registers.address[8 * tile + row];
+            self                 = last->warp->lanes[8 * tile + row];  // whose address it is
             if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
                 report({"misaligned", "ldmatrix from an address that is not a multiple of 16 bytes"});
             }
@@ -26,6 +28,7 @@ void load_matrices(Registers & registers, int tiles, bool transposed) {
             }
         }
     }
+    self = last;
 }
 
 void transpose_matrix(Registers & registers) {

@@ -7,6 +7,7 @@
 #include "intrinsics.h"
 #include "switch_stack.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -211,7 +212,14 @@ void Worker::finish_fiber() {
     warp.runnable &= ~(1u << self->lane);
     block.alive--;
     if (warp.arrived > 0) {
-        report({"lanes-missing", std::string("a lane returned while others of its warp wait in ") + warp.instruction});
+        const uint3 thread = self->thread_idx;
+        char        text[200];
+        snprintf(text, sizeof(text), "thread (%u,%u,%u) returned while other lanes of its warp wait for it in %s", thread.x,
+                 thread.y, thread.z, warp.instruction);
+        Fiber * waiting = *std::find_if(warp.lanes, warp.lanes + warp_size, [](const Fiber * fiber) {
+            return fiber->wait == Wait::warp;
+        });
+        report_from(waiting, {"lanes-missing", text, waiting});
     }
     if (block.alive == 0) {
 #if defined(__SANITIZE_ADDRESS__)

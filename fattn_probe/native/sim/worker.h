@@ -50,6 +50,7 @@ class Worker {
     char * shared_arena() const { return arena_; }
     char * dynamic_memory() const { return arena_ + arena_bytes - dynamic_bytes_; }
     size_t dynamic_bytes() const { return dynamic_bytes_; }
+    size_t static_bytes() const { return static_bytes_; }
     void * static_variable(const void * site, size_t bytes, size_t alignment);
     const std::vector<StaticVariable> & static_variables() const { return static_; }
 

@@ -1,0 +1,113 @@
+"""Small CUDA programs, compiled for the simulator as llama.cpp's sources are."""
+
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+import fattn_probe
+from fattn_probe.build.flags import Flags
+from fattn_probe.build.key import BuildRequest
+from fattn_probe.build.overlay import NATIVE, known_ptx, native_files
+from fattn_probe.build.rewrite import rewrite
+from fattn_probe.build.toolchain import find_toolchain
+from fattn_probe.device import load_devices
+from fattn_probe.process import Completed
+from fattn_probe.run.execute import kernel_frames, symbolise
+from fattn_probe.run.outcome import Fault, checker_fault
+from fattn_probe.run.simulator import Simulation
+
+FLAVOURS = ("release", "check")
+FIXED = Simulation(threads=1)
+PACKAGE = Path(fattn_probe.__file__).parent  # native/ lies here, as in a build folder
+CHECKED = "check.h"  # what includes it differs in the check flavour
+
+
+def flags(flavour):
+    request = BuildRequest(SimpleNamespace(), "sim", flavour, arch="90")
+    return Flags(request, find_toolchain("sim"), SimpleNamespace(quant_defines=()))
+
+
+def compile_object(command, source, target):
+    subprocess.run([*command, "-c", source, "-o", target], cwd=PACKAGE, check=True)
+    return target
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """Compiles programs; the simulator's own objects are compiled once, for each flavour where they differ."""
+
+    folder: Path
+
+    def runtime(self, flavour):
+        """(source, object) of the simulator's own files."""
+        pairs = []
+        for name in native_files().sim:
+            differs = CHECKED in (NATIVE / name).read_text()
+            mark = f"{flavour}-" if differs else ""
+            pairs.append((name, self.folder / f"{mark}{Path(name).name}.o"))
+        return pairs
+
+    def prepare(self, programs):
+        """Compile the simulator and `programs` (name, text) in both flavours, two compiles at a time."""
+        jobs = {}
+        for flavour in FLAVOURS:
+            for name, text in programs.items():
+                source = self.folder / f"{name}.cu"
+                source.write_text(rewrite(text, str(source), known_ptx()).text)
+                jobs[self.folder / f"{flavour}-{name}.o"] = (flags(flavour).sim(), source)
+            for name, target in self.runtime(flavour):
+                jobs[target] = (flags(flavour).sim_native(name), f"native/{name}")
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda job: compile_object(*job[1], job[0]), jobs.items()))
+        pairs = [(name, flavour) for name in programs for flavour in FLAVOURS]
+        return {pair: self.link(*pair, programs[pair[0]]) for pair in pairs}
+
+    def link(self, name, flavour, text):
+        objects = [self.folder / f"{flavour}-{name}.o", *(target for _, target in self.runtime(flavour))]
+        path = self.folder / f"{name}-{flavour}"
+        subprocess.run(["g++", *objects, "-lpthread", "-ldl", "-o", path], check=True)
+        return Program(path, text)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled program and the text of its source."""
+
+    path: Path
+    text: str
+
+    def line(self, marker):
+        """The number of the line that ends in `// marker`."""
+        (number,) = [n for n, line in enumerate(self.text.splitlines(), 1) if line.endswith(f"// {marker}")]
+        return number
+
+    def run(self, *words, stdin=b"", simulation=FIXED):
+        env = simulation.env(load_devices()["h200"], "")
+        done = subprocess.run(
+            [self.path, *map(str, words)], input=stdin, env=env, capture_output=True, timeout=60, check=False
+        )
+        return Completed((str(self.path),), done.returncode, done.stdout, done.stderr.decode(), 0.0)
+
+    def output(self, *words, stdin=b"", simulation=FIXED, dtype=np.uint32):
+        """What the program writes on stdout, as an array."""
+        done = self.run(*words, stdin=np.ascontiguousarray(stdin).tobytes(), simulation=simulation)
+        assert done.code == 0, done.stderr
+        return np.frombuffer(done.stdout, dtype)
+
+    def fault(self, *words, simulation=FIXED):
+        """What the checker found, its frames symbolised."""
+        done = self.run(*words, simulation=simulation)
+        fault = checker_fault(done)
+        assert fault is not None, (done.code, done.stderr)
+        return Fault(fault.message, fault.finding, kernel_frames(symbolise(fault.frames)))
+
+
+def place(frame):
+    """(function, line) of a symbolised frame."""
+    match = re.fullmatch(r"(.*) at \S+:(\d+)(?: \(discriminator \d+\))?", frame)
+    return match[1], int(match[2])

@@ -1,0 +1,256 @@
+// Kernels with one fault each, then kernels that are right although they look like it.
+#include <cuda_runtime.h>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+
+// The fault is that of thread (5, 1, 0) of block (1, 0, 0), where a single thread's.
+static __device__ bool is_faulty() {
+    return blockIdx.x == 1 && threadIdx.x == 5 && threadIdx.y == 1;
+}
+static __device__ int thread_number() {
+    return threadIdx.y * blockDim.x + threadIdx.x;
+}
+
+__global__ void read_past_the_end(int * data, int n) {
+    if (is_faulty()) {
+        data[0] = data[n]; // fault: read_past_the_end
+    }
+}
+__global__ void write_past_the_end(int * data, int n) {
+    if (is_faulty()) {
+        data[n] = 1; // fault: write_past_the_end
+    }
+}
+__global__ void write_before_the_start(int * data, int) {
+    if (is_faulty()) {
+        data[-1] = 1; // fault: write_before_the_start
+    }
+}
+__global__ void wide_read_past_the_end(int * data, int n) {
+    if (is_faulty()) {
+        *(int4 *) data = *(const int4 *) (data + n - 2); // fault: wide_read_past_the_end
+    }
+}
+__global__ void dynamic_shared_past_the_end(int * data, int) {
+    extern __shared__ int shared[];
+    shared[thread_number()] = 1;
+    if (is_faulty()) {
+        shared[128] = data[0]; // fault: dynamic_shared_past_the_end
+    }
+}
+__global__ void static_shared_past_the_end(int * data, int n) {
+    __shared__ int shared[64];
+    shared[thread_number()] = 1;
+    if (is_faulty()) {
+        shared[n / 3] = data[0]; // fault: static_shared_past_the_end
+    }
+}
+__global__ void misaligned_16(int * data, int) {
+    if (is_faulty()) {
+        *(int4 *) data = *(const int4 *) (data + 1); // fault: misaligned_16
+    }
+}
+__global__ void misaligned_8(int * data, int) {
+    if (is_faulty()) {
+        *(int2 *) data = *(const int2 *) (data + 1); // fault: misaligned_8
+    }
+}
+__global__ void misaligned_copy(int * data, int) {
+    extern __shared__ int shared[];
+    if (is_faulty()) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"((unsigned) __cvta_generic_to_shared(shared)), "l"(data + 2)); // fault: misaligned_copy
+    }
+    asm volatile("cp.async.wait_all;");
+}
+__global__ void misaligned_matrix(int * data, int) {
+    extern __shared__ int shared[];
+    shared[thread_number()]      = 0;
+    shared[thread_number() + 64] = 0;
+    __syncthreads();
+    int a, b, row = threadIdx.x % 16;
+    const int * address = shared + 4 * row + (is_faulty() ? 1 : 0);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.b16 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "l"(address)); // fault: misaligned_matrix
+    data[0] = a + b;
+}
+__global__ void use_after_free(int * data, int) {
+    if (is_faulty()) {
+        data[3] = 1; // fault: use_after_free
+    }
+}
+static __device__ __noinline__ int sum_of_a_large_array(int n) { // fault: stack_overflow
+    volatile char local[400 << 10];
+    local[n] = 1;
+    return local[n];
+}
+__global__ void stack_overflow(int * data, int n) {
+    if (is_faulty()) {
+        data[0] = sum_of_a_large_array(n);
+    }
+}
+__global__ void traps(int *, int) {
+    if (is_faulty()) {
+        __trap(); // fault: traps
+    }
+}
+__global__ void unknown_instruction(int * data, int) {
+    if (is_faulty()) {
+        asm volatile("frobnicate.sync.b32 %0, %1;" : "=r"(data[0]) : "r"(data[1])); // fault: unknown_instruction
+    }
+}
+__global__ void barrier_not_reached(int * data, int) {
+    if (blockIdx.x == 1 && thread_number() != 37) {
+        __syncthreads(); // fault: barrier_not_reached
+        data[0] = 1;
+    }
+}
+__global__ void lane_missing(int * data, int) {
+    if (blockIdx.x == 0 || thread_number() != 37) {
+        data[thread_number()] = __shfl_xor_sync(0xFFFFFFFF, thread_number(), 1); // fault: lane_missing
+    }
+}
+__global__ void lanes_in_two_instructions(int * data, int) {
+    if (threadIdx.x < 16) {
+        data[0] = __shfl_xor_sync(0xFFFFFFFF, 1, 1);
+    } else {
+        data[1] = __any_sync(0xFFFFFFFF, 1); // fault: lanes_in_two_instructions
+    }
+}
+__global__ void uninitialized(int * data, int) {
+    extern __shared__ int shared[];
+    if (!is_faulty()) {
+        shared[thread_number()] = 1;
+    }
+    __syncthreads();
+    data[thread_number()] = shared[thread_number()]; // fault: uninitialized
+}
+__global__ void read_after_write(int * data, int) {
+    __shared__ int shared[32];
+    if (threadIdx.y == 0) {
+        shared[threadIdx.x] = threadIdx.x;
+    } else {
+        data[threadIdx.x] = shared[threadIdx.x]; // fault: read_after_write
+    }
+}
+__global__ void write_after_read(int * data, int) {
+    __shared__ int shared[32];
+    shared[threadIdx.x] = 0;
+    __syncthreads();
+    if (threadIdx.y == 1) {
+        data[threadIdx.x] = shared[threadIdx.x];
+    } else {
+        shared[threadIdx.x] = -1; // fault: write_after_read
+    }
+}
+__global__ void write_after_write(int * data, int) {
+    __shared__ int shared[1];
+    if (threadIdx.x == 0) {
+        shared[0] = thread_number(); // fault: write_after_write
+    }
+    __syncthreads();
+    data[thread_number()] = shared[0];
+}
+__global__ void lanes_not_in_step(int * data, int) {
+    __shared__ int shared[1];
+    if (threadIdx.y == 0 && threadIdx.x == 0) {
+        shared[0] = 1;
+    }
+    if (threadIdx.y == 0 && threadIdx.x == 5) {
+        data[0] = shared[0]; // fault: lanes_not_in_step
+    }
+}
+__global__ void vector_race(int * data, int) {
+    __shared__ int4 shared[32];
+    if (threadIdx.y == 0) {
+        shared[threadIdx.x] = make_int4(1, 2, 3, 4);
+    } else {
+        *(int4 *) (data + 4 * threadIdx.x) = shared[threadIdx.x]; // fault: vector_race
+    }
+}
+__global__ void copy_not_waited_for(int * data, int) {
+    extern __shared__ int shared[];
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"((unsigned) __cvta_generic_to_shared(shared + 4 * threadIdx.x)), "l"(data));
+    __syncwarp();
+    data[4 + thread_number()] = shared[4 * threadIdx.x]; // fault: copy_not_waited_for
+    asm volatile("cp.async.wait_all;");
+}
+
+__global__ void same_value_twice(int * data, int) {
+    __shared__ int shared[1];
+    shared[0] = 7;
+    __syncthreads();
+    data[thread_number()] = shared[0];
+}
+__global__ void atomic_counter(int * data, int) {
+    __shared__ int shared[1];
+    if (thread_number() == 0) {
+        shared[0] = 0;
+    }
+    __syncthreads();
+    atomicAdd(shared, 1);
+    __syncthreads();
+    data[thread_number()] = shared[0];
+}
+__global__ void lanes_in_step(int * data, int) {
+    __shared__ int shared[64];
+    shared[thread_number()] = thread_number();
+    __syncwarp();
+    data[thread_number()] = shared[thread_number() ^ 1];
+}
+__global__ void waits_for_its_copy(int * data, int) {
+    extern __shared__ int shared[];
+    int * own = shared + 4 * threadIdx.x;
+    if (threadIdx.y == 0) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"((unsigned) __cvta_generic_to_shared(own)), "l"(data));
+        asm volatile("cp.async.wait_all;");
+    }
+    __syncthreads();
+    data[4 + thread_number()] = own[0];
+}
+__global__ void whole_block_returns(int * data, int) {
+    if (blockIdx.x == 0) {
+        return;
+    }
+    __syncthreads();
+    data[thread_number()] = 1;
+}
+
+struct Entry {
+    const char * name;
+    void (*kernel)(int *, int);
+};
+#define ENTRY(name) {#name, name}
+static const Entry entries[] = {
+    ENTRY(read_past_the_end), ENTRY(write_past_the_end), ENTRY(write_before_the_start), ENTRY(wide_read_past_the_end),
+    ENTRY(dynamic_shared_past_the_end), ENTRY(static_shared_past_the_end), ENTRY(misaligned_16), ENTRY(misaligned_8),
+    ENTRY(misaligned_copy), ENTRY(misaligned_matrix), ENTRY(use_after_free), ENTRY(stack_overflow), ENTRY(traps),
+    ENTRY(unknown_instruction), ENTRY(barrier_not_reached), ENTRY(lane_missing), ENTRY(lanes_in_two_instructions),
+    ENTRY(uninitialized), ENTRY(read_after_write), ENTRY(write_after_read), ENTRY(write_after_write),
+    ENTRY(lanes_not_in_step), ENTRY(vector_race), ENTRY(copy_not_waited_for), ENTRY(same_value_twice),
+    ENTRY(atomic_counter), ENTRY(lanes_in_step), ENTRY(waits_for_its_copy), ENTRY(whole_block_returns),
+};
+
+extern "C" void fattn_probe_name_allocation(const void * start, const char * name);
+
+// faults NAME INTS [NAME_OF_THE_ALLOCATION]: a buffer of INTS ints of zeros is handed in.
+int main(int count, char ** words) {
+    const int n = atoi(words[2]);
+    int *     data;
+    cudaMalloc((void **) &data, n * sizeof(int));
+    cudaMemset(data, 0, n * sizeof(int));
+    if (count > 3) {
+        fattn_probe_name_allocation(data, words[3]);
+    }
+    if (strcmp(words[1], "use_after_free") == 0) {
+        cudaFree(data);
+    }
+    for (const Entry & entry : entries) {
+        if (strcmp(entry.name, words[1]) == 0) {
+            void (*kernel)(int *, int) = entry.kernel;
+            kernel<<<2, dim3(32, 2), 512>>>(data, n);
+            return 0;
+        }
+    }
+    return 2;
+}

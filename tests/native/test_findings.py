@@ -1,0 +1,99 @@
+"""Each kind of fault in a kernel is found: with its kernel, line, block, thread and call stack."""
+
+from typing import NamedTuple
+
+import pytest
+from cuda_program import FLAVOURS, place
+
+pytestmark = pytest.mark.build
+
+FAULTY = ([1, 0, 0], [5, 1, 0])
+FIRST_OF_WARP_1 = ([0, 0, 0], [0, 1, 0])
+BOTH = FLAVOURS
+CHECK = ("check",)
+
+
+class Planted(NamedTuple):
+    """A kernel of faults.cu: which flavours find it, with a buffer of how many ints, in which (block, thread)."""
+
+    kernel: str
+    kind: str
+    flavours: tuple[str, ...]
+    size: int
+    where: tuple[list[int], list[int]]
+
+    def __str__(self):
+        return f"{self.kernel}-{self.size}"
+
+
+FAULTS = [
+    Planted("read_past_the_end", "out-of-bounds", BOTH, 192, FAULTY),
+    Planted("read_past_the_end", "out-of-bounds", CHECK, 191, FAULTY),
+    Planted("write_past_the_end", "out-of-bounds", BOTH, 192, FAULTY),
+    Planted("write_past_the_end", "out-of-bounds", CHECK, 190, FAULTY),
+    Planted("write_before_the_start", "out-of-bounds", BOTH, 1024, FAULTY),
+    Planted("write_before_the_start", "out-of-bounds", CHECK, 192, FAULTY),
+    Planted("wide_read_past_the_end", "out-of-bounds", CHECK, 190, FAULTY),
+    Planted("dynamic_shared_past_the_end", "out-of-bounds", BOTH, 192, FAULTY),
+    Planted("static_shared_past_the_end", "out-of-bounds", CHECK, 192, FAULTY),
+    Planted("misaligned_16", "misaligned", BOTH, 192, FAULTY),
+    Planted("misaligned_8", "misaligned", CHECK, 192, FAULTY),
+    Planted("misaligned_copy", "misaligned", BOTH, 192, FAULTY),
+    Planted("misaligned_matrix", "misaligned", BOTH, 192, FAULTY),
+    Planted("use_after_free", "use-after-free", BOTH, 192, FAULTY),
+    Planted("stack_overflow", "stack-overflow", BOTH, 192, FAULTY),
+    Planted("traps", "trap", BOTH, 192, FAULTY),
+    Planted("unknown_instruction", "unknown-ptx", BOTH, 192, FAULTY),
+    Planted("barrier_not_reached", "barrier-divergence", BOTH, 192, ([1, 0, 0], [0, 0, 0])),
+    Planted("lane_missing", "lanes-missing", BOTH, 192, ([1, 0, 0], [0, 1, 0])),
+    Planted("lanes_in_two_instructions", "lanes-missing", BOTH, 192, ([0, 0, 0], [16, 0, 0])),
+    Planted("uninitialized", "uninitialized-shared", CHECK, 192, FAULTY),
+    Planted("read_after_write", "race", CHECK, 192, FIRST_OF_WARP_1),
+    Planted("write_after_read", "race", CHECK, 192, ([0, 0, 0], [0, 0, 0])),
+    Planted("write_after_write", "race", CHECK, 192, FIRST_OF_WARP_1),
+    Planted("lanes_not_in_step", "race", CHECK, 192, ([0, 0, 0], [5, 0, 0])),
+    Planted("vector_race", "race", CHECK, 192, FIRST_OF_WARP_1),
+    Planted("copy_not_waited_for", "race", CHECK, 192, ([0, 0, 0], [31, 0, 0])),
+]
+RIGHT = ["same_value_twice", "atomic_counter", "lanes_in_step", "waits_for_its_copy", "whole_block_returns"]
+
+
+@pytest.mark.parametrize(
+    ("flavour", "fault"), [(flavour, fault) for fault in FAULTS for flavour in fault.flavours], ids=str
+)
+def test_a_fault_is_found_where_it_is(programs, flavour, fault):
+    program = programs["faults", flavour]
+    found = program.fault(fault.kernel, fault.size)
+    function, line = place(found.frames[0])
+    assert found.finding["kind"] == fault.kind, found.message
+    assert f" {fault.kernel}(" in found.finding["kernel"]
+    assert line == program.line(f"fault: {fault.kernel}")
+    assert (found.finding["block"], found.finding["thread"]) == fault.where
+    assert fault.kernel in " ".join(found.frames)
+    assert "simt::" not in function
+
+
+@pytest.mark.parametrize("kernel", RIGHT)
+def test_what_only_looks_like_a_fault_is_none(programs, flavour, kernel):
+    done = programs["faults", flavour].run(kernel, 192)
+    assert done.code == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flavour", "kernel", "size", "said"),
+    [
+        ("release", "read_past_the_end", 192, "at byte 768 of K (allocation 0), which has 768"),
+        ("check", "wide_read_past_the_end", 190, "at byte 760 of K (allocation 0), which has 760"),
+        ("check", "write_before_the_start", 192, "at byte -4 of K (allocation 0), which has 768"),
+        ("release", "use_after_free", 192, "of K (allocation 0), which was freed"),
+        ("release", "dynamic_shared_past_the_end", 192, "byte 512 of the dynamic shared memory"),
+        ("check", "dynamic_shared_past_the_end", 192, "4 bytes are written at byte 512 of the dynamic shared memory"),
+        ("check", "static_shared_past_the_end", 192, "at byte 256 of the static shared memory, which has 256"),
+        ("release", "lane_missing", 192, "thread (5,1,0) returned while other lanes of its warp wait for it in shfl"),
+        ("release", "barrier_not_reached", 192, "63 of 64 threads wait at the barrier"),
+        ("release", "unknown_instruction", 192, "frobnicate.sync.b32"),
+        ("check", "read_after_write", 192, "after a write by thread (0,0,0) of warp 0"),
+    ],
+)
+def test_the_message_says_what_and_by_how_much(programs, flavour, kernel, size, said):
+    assert said in programs["faults", flavour].fault(kernel, size, "K").message

@@ -1,0 +1,151 @@
+"""What the simulator computes: warp instructions, tensor cores, special functions, copies, atomics, schedules."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fattn_probe.run.simulator import Simulation
+
+pytestmark = pytest.mark.build
+
+MEASURED = np.load(Path(__file__).parent / "data/h200.npz")  # instructions and functions on an H200
+LANES = np.arange(32)
+
+
+@pytest.fixture
+def semantics(programs, flavour):
+    return programs["semantics", flavour]
+
+
+def seeded(seed):
+    return Simulation(threads=1, schedule=seed)
+
+
+def numbers(count, seed=1):
+    return np.random.default_rng(seed).integers(0, 2**32, count, dtype=np.uint32)
+
+
+def sources(kind, width, amount):
+    """The lane that each lane's value comes from."""
+    start = LANES & ~(width - 1)
+    if kind == "index":
+        return start + (amount & (width - 1))
+    source = {"up": LANES - amount, "down": LANES + amount, "xor": LANES ^ amount}[kind]
+    inside = source >= start if kind == "up" else source < start + width
+    return np.where(inside, source, LANES)
+
+
+def test_shuffles_of_every_kind_width_and_amount(semantics):
+    values = numbers(32)
+    out = semantics.output("shuffles", 1, 32, 6 * 4 * 1024, stdin=values).reshape(6, 4, 32, 32)
+    for width in range(6):
+        for kind, name in enumerate(["up", "down", "xor", "index"]):
+            for amount in range(32):
+                np.testing.assert_array_equal(out[width, kind, amount], values[sources(name, 2**width, amount)])
+
+
+def test_shuffles_of_values_of_several_words(semantics):
+    values = numbers(128)
+    out = semantics.output("wide_shuffles", 1, 32, 192, stdin=values)
+    np.testing.assert_array_equal(out[:64].reshape(32, 2), values[:64].reshape(32, 2)[LANES ^ 5])
+    np.testing.assert_array_equal(out[64:].reshape(32, 4), values.reshape(32, 4)[::-1])
+
+
+def test_votes(semantics):
+    values = np.zeros((8, 32), np.uint32)
+    values[1:7] = numbers(6 * 32).reshape(6, 32) & 4
+    values[7] = 1
+    out = semantics.output("votes", 1, 32, 6 * 256, stdin=values).reshape(6, 8, 32)
+    ballots = ((values != 0) * (np.uint64(1) << LANES.astype(np.uint64))).sum(1)
+    expected = [ballots, ballots != 0, ballots == 2**32 - 1, ballots != 0, ballots == 2**32 - 1, (values != 0).sum(1)]
+    for name, row in zip(out, expected, strict=True):
+        np.testing.assert_array_equal(name, np.broadcast_to(np.asarray(row, np.uint32)[:, None], (8, 32)))
+
+
+def test_loads_and_transposes_of_matrices(semantics):
+    tiles = numbers(128).view(np.uint16).reshape(4, 8, 8)
+    out = semantics.output("matrices", 1, 32, 13 * 32, stdin=tiles).view(np.uint16).reshape(13, 8, 8)
+    turned = tiles.transpose(0, 2, 1)
+    np.testing.assert_array_equal(out, np.concatenate([tiles, turned, tiles[:2], turned[:2], turned[:1]]))
+
+
+@pytest.mark.parametrize("instruction", ["mma_f32_k16", "mma_f32_k8", "mma_bf16_k16", "mma_f16_k16"])
+def test_tensor_cores_compute_as_an_h200_in_every_bit(semantics, instruction):
+    a, b, c, d = (MEASURED[f"{instruction}_{name}"] for name in "abcd")
+    count = len(a)
+    operands = np.concatenate([x.reshape(count, -1).view(np.uint32) for x in (a, b, c)], axis=1)
+    out = semantics.output(instruction, count, 32, d.nbytes // 4, stdin=operands)
+    np.testing.assert_array_equal(out.view(d.dtype).reshape(d.shape), d)
+
+
+def test_volta_s_matrix_instruction(semantics):
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(-8, 8, (2, 4, 8, 4)).astype(np.float16)
+    operands = np.stack([a, b], axis=1)
+    out = semantics.output("mma_m8n8k4", 1, 32, 256, stdin=operands, dtype=np.float32).reshape(4, 8, 8)
+    np.testing.assert_array_equal(out, a.astype(float) @ b.astype(float).transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "function"), [("power", "pow"), ("division", "div"), ("tangent", "tanh"), ("logarithm", "lg2")]
+)
+def test_special_functions_compute_as_an_h200_in_every_bit(semantics, kernel, function):
+    x, result = MEASURED[f"{function}_x"], MEASURED[f"{function}_r"]
+    y = MEASURED[f"{function}_y"] if f"{function}_y" in MEASURED else np.zeros_like(x)
+    out = semantics.output(kernel, len(x) // 24, 24, len(x), stdin=np.concatenate([x, y]))
+    same = (out == result) | (np.isnan(out.view(np.float32)) & np.isnan(result.view(np.float32)))
+    assert same.all(), [(hex(x[i]), hex(y[i]), hex(out[i]), hex(result[i])) for i in np.flatnonzero(~same)[:5]]
+
+
+def test_atomics_of_blocks_on_several_host_threads(semantics):
+    values = numbers(64 * 96)
+    out = semantics.output("atomics", 64, 96, 3, stdin=values, simulation=Simulation(threads=2))
+    assert out[:1].view(np.float32)[0] == 64 * 96
+    assert out[1] == values.sum(dtype=np.uint32)
+    assert out[2] == values.max()
+
+
+# 48 rows of 256 words: copies, static and dynamic shared memory, barriers, shuffles and atomics
+ROWS = (48, 256, 48 * 256)
+
+
+def row_sums(rows):
+    weights = np.arange(256, 0, -1, dtype=np.uint32)
+    sums = (rows.reshape(48, 256) * weights).sum(1, dtype=np.uint32)
+    return (sums[:, None] + np.arange(256, dtype=np.uint32)).ravel()
+
+
+@pytest.mark.parametrize(
+    "simulation", [Simulation(threads=t, schedule=s) for t in (1, 2) for s in (0, 1, 2, 3)], ids=str
+)
+def test_a_kernel_without_races_computes_the_same_in_any_order(semantics, simulation):
+    rows = numbers(ROWS[2])
+    out = semantics.output("row_sums", *ROWS, stdin=rows, simulation=simulation)
+    np.testing.assert_array_equal(out, row_sums(rows))
+
+
+def test_the_schedule_changes_the_order_and_repeats_it(programs):
+    def order(seed):
+        return programs["semantics", "release"].output("arrivals", 2, 128, 256, simulation=seeded(seed)).tolist()
+
+    simulated = {seed: order(seed) for seed in (0, 1, 2, 3)}
+    assert len(set(map(tuple, simulated.values()))) == 4
+    assert all(order(seed) == simulated[seed] for seed in simulated)
+    assert sorted(simulated[1][:128]) == list(range(128))
+
+
+@pytest.mark.parametrize("kernel", ["row_sums_without_wait", "row_sums_without_barrier"])
+def test_an_adversarial_schedule_shows_what_the_fixed_one_hides(programs, kernel):
+    rows = numbers(ROWS[2])
+    for seed in (1, 2, 3):
+        out = programs["semantics", "release"].output(kernel, *ROWS, stdin=rows, simulation=seeded(seed))
+        assert (out != row_sums(rows)).any()
+
+
+@pytest.mark.parametrize("kernel", ["row_sums_without_wait", "row_sums_without_barrier"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_checker_sees_it_in_any_schedule(programs, kernel, seed):
+    done = programs["semantics", "check"].run(kernel, *ROWS, stdin=numbers(ROWS[2]).tobytes(), simulation=seeded(seed))
+    assert done.code == 86
+    assert '"kind":"race"' in done.stderr or '"kind":"uninitialized-shared"' in done.stderr
