@@ -177,11 +177,13 @@ void catch_signals() {
 }
 
 void catch_signals_on_this_thread() {
+#if !defined(__SANITIZE_ADDRESS__) // which gives every thread such a stack itself, and takes it back
     static thread_local char stack[64 << 10];
     stack_t alternative = {};
     alternative.ss_sp = stack;
     alternative.ss_size = sizeof(stack);
     sigaltstack(&alternative, nullptr);
+#endif
 }
 
 } // namespace simt
