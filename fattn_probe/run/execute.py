@@ -13,7 +13,8 @@ from fattn_probe.run.outcome import Fault, Lost, Ran, RunOutcome, Unsupported, p
 from fattn_probe.run.result import read_result
 
 LAUNCHES_ENV = "FATTN_PROBE_LAUNCHES"
-MACHINERY = re.compile(r" at (\S*native/sim/|\S*/include/c\+\+/|\?\?)")  # what calls kernels, and what reports on them
+# What calls kernels, and what reports on them.
+MACHINERY = re.compile(r" at (\S*native/sim/|\S*/include/c\+\+/|\S*/libsanitizer/|\?\?)")
 
 
 def execute(

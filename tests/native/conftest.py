@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
-from cuda_program import FLAVOURS, Compiler
+from cuda_program import FLAVOURS, SANITIZED, Compiler
 
-PROGRAMS = ("faults", "semantics")
+PROGRAMS = [(name, flavour) for name in ("faults", "semantics") for flavour in FLAVOURS] + [(SANITIZED, SANITIZED)]
 
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory):
     """Programs by name and flavour."""
-    texts = {name: Path(__file__).with_name(f"{name}.cu").read_text() for name in PROGRAMS}
+    texts = {pair: Path(__file__).with_name(f"{pair[0]}.cu").read_text() for pair in PROGRAMS}
     return Compiler(tmp_path_factory.mktemp("programs")).prepare(texts)
 
 

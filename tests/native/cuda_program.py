@@ -22,13 +22,18 @@ from fattn_probe.run.outcome import Fault, checker_fault
 from fattn_probe.run.simulator import Simulation
 
 FLAVOURS = ("release", "check")
+SANITIZED = "sanitized"
 FIXED = Simulation(threads=1)
 PACKAGE = Path(fattn_probe.__file__).parent  # native/ lies here, as in a build folder
-CHECKED = "check.h"  # what includes it differs in the check flavour
+# Files of the simulator that are compiled anew for a flavour have this in them.
+MARKS = {"check": "check.h", SANITIZED: "__SANITIZE_ADDRESS__"}
 
 
 def flags(flavour):
-    request = BuildRequest(SimpleNamespace(), "sim", flavour, arch="90")
+    sanitize = ("address", "undefined") if flavour == SANITIZED else ()
+    request = BuildRequest(
+        SimpleNamespace(), "sim", "check" if flavour == "check" else "release", arch="90", sanitize=sanitize
+    )
     return Flags(request, find_toolchain("sim"), SimpleNamespace(quant_defines=()))
 
 
@@ -39,38 +44,35 @@ def compile_object(command, source, target):
 
 @dataclass(frozen=True)
 class Compiler:
-    """Compiles programs; the simulator's own objects are compiled once, for each flavour where they differ."""
+    """Compiles programs; the simulator's own objects are compiled once, and again where a flavour differs."""
 
     folder: Path
 
     def runtime(self, flavour):
         """(source, object) of the simulator's own files."""
-        pairs = []
         for name in native_files().sim:
-            differs = CHECKED in (NATIVE / name).read_text()
+            differs = flavour in MARKS and MARKS[flavour] in (NATIVE / name).read_text()
             mark = f"{flavour}-" if differs else ""
-            pairs.append((name, self.folder / f"{mark}{Path(name).name}.o"))
-        return pairs
+            yield name, self.folder / f"{mark}{Path(name).name}.o"
 
     def prepare(self, programs):
-        """Compile the simulator and `programs` (name, text) in both flavours, two compiles at a time."""
+        """Compile the simulator and programs, (name, flavour) -> text, two compiles at a time."""
         jobs = {}
-        for flavour in FLAVOURS:
-            for name, text in programs.items():
-                source = self.folder / f"{name}.cu"
-                source.write_text(rewrite(text, str(source), known_ptx()).text)
-                jobs[self.folder / f"{flavour}-{name}.o"] = (flags(flavour).sim(), source)
+        for (name, flavour), text in programs.items():
+            source = self.folder / f"{name}.cu"
+            source.write_text(rewrite(text, str(source), known_ptx()).text)
+            jobs[self.folder / f"{flavour}-{name}.o"] = (flags(flavour).sim(), source)
+        for flavour in ("release", *MARKS):
             for name, target in self.runtime(flavour):
-                jobs[target] = (flags(flavour).sim_native(name), f"native/{name}")
+                jobs.setdefault(target, (flags(flavour).sim_native(name), f"native/{name}"))
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda job: compile_object(*job[1], job[0]), jobs.items()))
-        pairs = [(name, flavour) for name in programs for flavour in FLAVOURS]
-        return {pair: self.link(*pair, programs[pair[0]]) for pair in pairs}
+        return {(name, flavour): self.link(name, flavour, text) for (name, flavour), text in programs.items()}
 
     def link(self, name, flavour, text):
         objects = [self.folder / f"{flavour}-{name}.o", *(target for _, target in self.runtime(flavour))]
         path = self.folder / f"{name}-{flavour}"
-        subprocess.run(["g++", *objects, "-lpthread", "-ldl", "-o", path], check=True)
+        subprocess.run([*flags(flavour).link(f"bin/{name}"), *objects, "-lpthread", "-ldl", "-o", path], check=True)
         return Program(path, text)
 
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import pytest
-from cuda_program import FLAVOURS, place
+from cuda_program import FLAVOURS, SANITIZED, place
 
 pytestmark = pytest.mark.build
 
@@ -97,3 +97,21 @@ def test_what_only_looks_like_a_fault_is_none(programs, flavour, kernel):
 )
 def test_the_message_says_what_and_by_how_much(programs, flavour, kernel, size, said):
     assert said in programs["faults", flavour].fault(kernel, size, "K").message
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"), [("local_array", "address"), ("overflow", "undefined"), ("past_the_end", "out-of-bounds")]
+)
+def test_a_sanitizer_s_finding_names_the_thread_too(programs, kernel, kind):
+    program = programs[SANITIZED, SANITIZED]
+    found = program.fault(kernel)
+    assert found.finding["kind"] == kind, found.message
+    assert (found.finding["block"], found.finding["thread"]) == ([0, 0, 0], [5, 1, 0])
+    assert place(found.frames[0])[1] == program.line(f"fault: {kernel}")
+    assert f" {kernel}(" in found.finding["kernel"]
+
+
+def test_under_sanitizers_fibers_run_and_the_host_s_own_business_goes_on(programs):
+    done = programs[SANITIZED, SANITIZED].run("right")
+    assert done.code == 0, done.stderr
+    assert "signed integer overflow" in done.stderr
