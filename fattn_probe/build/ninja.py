@@ -95,12 +95,21 @@ def run_ninja(folder: Path, report: Report = silent, jobs: int | None = None) ->
 
 @contextlib.contextmanager
 def spawned(argv: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A program on a wide terminal of its own; it does not outlive the block."""
+    """A program on a wide terminal of its own; it does not outlive the block, nor this process if that is killed.
+
+    The terminal controls the program's session: when this end of it is closed, the kernel hangs up.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 4000, 0, 0))
     env = {**os.environ, "NINJA_STATUS": "@%f/%t@ ", "TERM": "xterm", "LC_ALL": "C.UTF-8"}
     child = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=env, start_new_session=True
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env=env,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(1, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - one system call, which needs no lock
     )
     os.close(theirs)
     try:

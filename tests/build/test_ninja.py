@@ -1,4 +1,7 @@
+import os
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -103,3 +106,26 @@ def test_a_failed_step_is_a_build_error_with_a_log(tmp_path):
 
 def test_there_is_always_a_job():
     assert default_jobs() >= 1
+
+
+BUILDER = """
+from fattn_probe.build.ninja import read_lines, spawned
+with spawned(["sh", "-c", "echo $$; exec sleep 60"]) as (child, terminal):
+    for line in read_lines(terminal):
+        print(line, flush=True)
+"""
+
+
+def test_a_killed_build_leaves_no_compilers_behind():
+    builder = subprocess.Popen([sys.executable, "-c", BUILDER], stdout=subprocess.PIPE, text=True)
+    child = int(builder.stdout.readline())
+    os.kill(child, 0)
+    builder.kill()
+    builder.communicate()
+    for _ in range(100):
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"process {child} outlived its builder")
