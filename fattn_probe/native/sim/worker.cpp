@@ -221,6 +221,12 @@ void Worker::finish_fiber() {
         });
         report_from(waiting, {"lanes-missing", text, waiting});
     }
+    if (warp.alive == 0) {
+        block.gone += static_cast<uint32_t>(__builtin_popcount(warp.existing));
+        if (block.arrived > 0 && block.arrived + block.gone == block.threads) {
+            release_block();
+        }
+    }
     if (block.alive == 0) {
 #if defined(__SANITIZE_ADDRESS__)
         __sanitizer_start_switch_fiber(nullptr, nullptr, 0);
@@ -308,15 +314,21 @@ void sync_warp(uint32_t mask) noexcept {
     warp_instruction(mask, "bar.warp.sync", [](Registers &, uint32_t) {}, [](Registers &) {});
 }
 
+void Worker::release_block() {
+    block.arrived = 0;
+    block.epoch++;
+    block.count[(block.epoch + 1) & 1] = 0;  // for the barrier after this one
+    for (uint32_t i = 0; i < block.warps; i++) {
+        warps[i].runnable = warps[i].alive;
+    }
+}
+
+// A warp that has returned as a whole no longer counts (the tile kernel's combine relies on it); lanes that returned
+// from the midst of their warp leave the barrier unreached, as compute-sanitizer's synccheck has it.
 void sync_block(const char * file, int line) {
     Block & block = worker->block;
-    if (++block.arrived == block.threads) {
-        block.arrived = 0;
-        block.epoch++;
-        block.count[(block.epoch + 1) & 1] = 0;  // for the barrier after this one
-        for (uint32_t i = 0; i < block.warps; i++) {
-            worker->warps[i].runnable = worker->warps[i].alive;
-        }
+    if (++block.arrived + block.gone == block.threads) {
+        worker->release_block();
         if (worker->adversarial()) {
             worker->reschedule();
         }

@@ -14,6 +14,7 @@ namespace simt {
 struct Block {
     uint32_t threads  = 0;
     uint32_t alive    = 0;  // threads that have not returned
+    uint32_t gone     = 0;  // threads of warps that have returned as a whole
     uint32_t arrived  = 0;  // at the block's barrier
     uint32_t epoch    = 0;  // barriers passed
     uint32_t warps    = 0;
@@ -42,6 +43,8 @@ class Worker {
     // Forget the last launch's shared variables; then any number of its blocks can be run.
     void begin(const Launch & launch);
     void run_block(uint3 index);
+
+    void release_block();  // all threads have reached the barrier
 
     // The running fiber cannot go on until another one has acted: run another.
     void reschedule();
