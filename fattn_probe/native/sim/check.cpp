@@ -151,9 +151,11 @@ void check_bounds(const char *address, size_t bytes, bool write) {
 
 void check_shared(const char *address, size_t bytes, Kind kind) {
     check_bounds(address, bytes, kind != Kind::read);
-    const auto start = static_cast<size_t>(address - worker->shared_arena());
+    const char *arena = worker->shared_arena();
+    const auto start = static_cast<size_t>(address - arena);
     const Access access = now(kind);
-    std::optional<Access> overwritten;
+    Access overwritten;
+    size_t first = 0, stop = 0; // of the bytes that other threads wrote
     for (size_t offset = start; offset < start + bytes; offset++) {
         Byte &byte = shadow().bytes[offset];
         if (byte.copy.epoch != 0) {
@@ -165,10 +167,12 @@ void check_shared(const char *address, size_t bytes, Kind kind) {
         const Access before = byte.write;
         if (kind != Kind::read && write_byte(byte, access, offset)) {
             overwritten = before;
+            first = stop == 0 ? offset : first;
+            stop = offset + 1;
         }
     }
-    if (overwritten) {
-        note_overwrite(address, bytes, *overwritten);
+    if (stop != 0) {
+        note_overwrite(arena + first, stop - first, overwritten);
     }
 }
 
