@@ -59,9 +59,19 @@ class Flags:
         quants = ("-O1", "-g1") if source == "ggml-quants.c" else ()
         return (*self.host(source, quants), *version)
 
+    @property
+    def openmp(self) -> tuple[str, ...]:
+        """OpenMP for ggml-cpu, which is upstream's default.
+
+        test-backend-ops computes its reference with four threads, and ggml's own barriers spin: on two processors that
+        takes longer than the computing. Not for the cuda engine, whose builds run on machines that may have no libgomp.
+        """
+        return ("-fopenmp",) if self.request.engine == "sim" and not self.request.sanitize else ()
+
     def cpu(self, source: str) -> tuple[str, ...]:
         """ggml-cpu, optimised in every flavour: it is a reference, and nobody steps through it."""
-        return (*self.host(source, ("-O3", "-DNDEBUG")), *self.vector, "-Ioverlay/ggml/src/ggml-cpu")
+        openmp = (*self.openmp, "-DGGML_USE_OPENMP") if self.openmp else ()
+        return (*self.host(source, ("-O3", "-DNDEBUG")), *self.vector, *openmp, "-Ioverlay/ggml/src/ggml-cpu")
 
     def cuda_host(self, source: str) -> tuple[str, ...]:
         """C++ that includes CUDA's headers: the cuBLAS shim and the launch recorder."""

@@ -73,7 +73,9 @@ class Planner:
     def link(self, output: str, objects: Iterable[str], libraries: Iterable[str]) -> LinkStep:
         """The link of a library or a program."""
         inputs = (*objects, *libraries)
-        return LinkStep(output, inputs, (*self.flags.link(output), *inputs, "-lm", "-ldl", "-lpthread", "-o", output))
+        openmp = self.flags.openmp if output == CPU_LIBRARY else ()
+        words = (*self.flags.link(output), *inputs, *openmp, "-lm", "-ldl", "-lpthread", "-o", output)
+        return LinkStep(output, inputs, words)
 
     def kernel_sources(self) -> list[str]:
         """The .cu files, the heaviest first, relative to ggml-cuda/."""

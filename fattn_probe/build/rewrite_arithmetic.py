@@ -24,7 +24,7 @@ def _is_integer_constant(draft: Draft, division: int) -> bool:
 
 
 def rewrite_divisions(draft: Draft, device: Spans) -> None:
-    """Turn `a / b` into `a *simt::divided_by* b`, and `a /= b` into `a *= simt::reciprocal_of = b`.
+    """Turn `a / b` into `a *simt::divided_by* b`, `a % b` likewise, and `a /= b` into `a *= simt::reciprocal_of = b`.
 
     The compiler then finds out by the operands' types what kind of division it is; precedence and associativity are
     those of `/`, because `*` has the same.
@@ -32,6 +32,9 @@ def rewrite_divisions(draft: Draft, device: Spans) -> None:
     for index in draft.where.get("/", ()):
         if index in device and not _is_integer_constant(draft, index):
             draft.replace(index, "*simt::divided_by*")
+    for index in draft.where.get("%", ()):
+        if index in device and not _is_literal(draft, index + 1):
+            draft.replace(index, "*simt::remainder_by*")
     for index in draft.where.get("/=", ()):
         if index in device:
             draft.replace(index, "*= simt::reciprocal_of =")

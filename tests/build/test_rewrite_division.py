@@ -18,6 +18,11 @@ template <typename A> struct numerator { A a; };
 template <typename A> constexpr numerator<A> operator*(A a, divided_by_t) { return {a}; }
 template <typename A, typename B> constexpr auto operator*(numerator<A> n, B b) { return n.a / b; }
 template <typename B> struct reciprocal { B b; };
+struct remainder_by_t {};
+inline constexpr remainder_by_t remainder_by{};
+template <typename A> struct remainder { A a; };
+template <typename A> constexpr remainder<A> operator*(A a, remainder_by_t) { return {a}; }
+template <typename A, typename B> constexpr auto operator*(remainder<A> n, B b) { return n.a % b; }
 struct reciprocal_of_t { template <typename B> constexpr reciprocal<B> operator=(B b) const { return {b}; } };
 inline constexpr reciprocal_of_t reciprocal_of{};
 template <typename A, typename B> constexpr A & operator*=(A & a, reciprocal<B> r) { return a = a / r.b; }
@@ -31,6 +36,7 @@ LEAVES = ["i", "j", "k", "x", "y", "z", "t[0]", "t[k/3]", "f(i)", "-k", "(float)
 OPERATORS = ["/", "/", "/", "*", "+", " - ", " / ", " * ", " < "]
 STATEMENTS = """
     int n = 100; n /= k + 1; n /= n / 9 / 2;
+    n += 1000 % i * 3 / k % 7 + n % (k + 2) / 1 - i % k % 2;
     float a = 3.5f; a /= 2*x; a = a / y / 2 > 1 ? a/x : x/a;
     constexpr int c = 64/8; int array[c/2 + 6/4]; array[1/2] = c;
     switch (n) { case 256/c/8: n = 3; break; default: n = 4; }

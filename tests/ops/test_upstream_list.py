@@ -34,7 +34,8 @@ KERNELS = (
     *("tile 72,72", "vec 128,GGML_TYPE_F16,GGML_TYPE_F16"),
     *(f"vec 64,GGML_TYPE_{name},GGML_TYPE_{name}" for name in ("F16", "Q4_0", "Q8_0")),
     *(f"mma 64,64,{columns}" for columns in ("8,1", "32,1", "64,1", "16,4")),
-    *("mma 128,128,8,1", "mma 128,128,32,1", "mma 96,96,8,1", "mma 256,256,8,1"),
+    *(f"mma 96,96,{columns}" for columns in ("8,1", "32,1", "64,1", "16,4", "2,4")),  # head size 72 too
+    *("mma 128,128,8,1", "mma 128,128,32,1", "mma 256,256,8,1"),
     *("mma 576,512,16,4", "mma 192,128,4,16"),
 )
 

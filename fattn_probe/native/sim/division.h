@@ -1,7 +1,10 @@
 // Division as nvcc's -use_fast_math compiles it, in device code: a/b is a * rcp(b) for float, exact for integers.
 //
 // The rewriter turns `a / b` into `a *divided_by* b` and `a /= b` into `a *= reciprocal_of = b`: same precedence, same
-// associativity, and the types decide here what is meant.
+// associativity, and the types decide here what is meant. `a % b` becomes `a *remainder_by* b` in the same way.
+//
+// A GPU does not trap when an integer is divided by zero (kernels take `sequence % ne33` of a mask that is not there, and
+// do not use it). What it computes then is undefined; here the divisor is taken to be 1, without a branch.
 #pragma once
 
 #include <type_traits>
@@ -9,6 +12,14 @@
 namespace simt {
 
 float rcp_approx(float x);
+
+template <class T> constexpr T nonzero(T divisor) {
+    if constexpr (std::is_integral_v<T>) {
+        return static_cast<T>(divisor + (divisor == 0));
+    } else {
+        return divisor;
+    }
+}
 
 struct DividedBy {};
 inline constexpr DividedBy divided_by{};
@@ -26,11 +37,26 @@ template <class T, class U> constexpr auto operator*(const Dividend<T> & dividen
         if constexpr (std::is_same_v<std::common_type_t<T, U>, float>) {
             return static_cast<float>(dividend.value) * rcp_approx(static_cast<float>(divisor));
         } else {
-            return dividend.value / divisor;
+            return dividend.value / nonzero(divisor);
         }
     } else {
         return dividend.value / divisor;
     }
+}
+
+struct RemainderBy {};
+inline constexpr RemainderBy remainder_by{};
+
+template <class T> struct RemainderOf {
+    T value;
+};
+
+template <class T> constexpr RemainderOf<T> operator*(const T & value, RemainderBy) {
+    return {value};
+}
+
+template <class T, class U> constexpr auto operator*(const RemainderOf<T> & dividend, const U & divisor) {
+    return dividend.value % nonzero(divisor);
 }
 
 template <class U> struct Reciprocal {
