@@ -3,6 +3,7 @@
 from typing import Any
 
 from fattn_probe.compare.verdict import Status, Verdict
+from fattn_probe.run.frames import short_frames, short_kernel
 from fattn_probe.run.outcome import Failed, Fault, Lost, Missing, Unsupported
 
 
@@ -27,13 +28,10 @@ def verdict_without_output(outcome: Unsupported | Missing | Fault | Failed | Los
 
 def _place(finding: dict[str, Any]) -> str:
     """The kernel, block and thread of a finding, as far as it names them."""
-    named = [f"{key} {_words(finding[key])}" for key in ("kernel", "block", "thread") if finding.get(key)]
-    return f" ({', '.join(named)})" if named else ""
-
-
-def _words(value: object) -> str:
-    return f"({', '.join(map(str, value))})" if isinstance(value, list) else str(value)
+    named = [short_kernel(finding["kernel"])] if finding.get("kernel") else []
+    named += [f"{key} ({', '.join(map(str, finding[key]))})" for key in ("block", "thread") if finding.get(key)]
+    return f"\n  in {', '.join(named)}" if named else ""
 
 
 def _with_stack(message: str, frames: tuple[str, ...]) -> str:
-    return "\n".join([message, *(f"  {frame}" for frame in frames)])
+    return "\n".join([message, *(f"  {frame}" for frame in short_frames(frames))])

@@ -1,6 +1,5 @@
 """`fattn-probe run` and `fattn-probe plan`: cases on targets, to tables and JSON."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.text import Text
 from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.run.capture import Capture, write_capture
+from fattn_probe.run.frames import short_frames, short_kernel
 from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.run.outcome import Failed, Fault, Lost, Missing, Ran, RunOutcome, Unsupported
@@ -60,15 +60,14 @@ def describe(outcome: RunOutcome) -> str:
 
 
 def where(finding: Mapping[str, Any]) -> str:
-    """`in flash_attn_ext_f16, block (3, 0, 0), thread (5, 1, 0)` of a finding."""
-    kernel = re.search(r"(\w+)\(", str(finding.get("kernel", "")))
+    """`in flash_attn_ext_f16<...>, block (3, 0, 0), thread (5, 1, 0)` of a finding."""
     places = [f"{name} ({', '.join(map(str, finding[name]))})" for name in ("block", "thread") if name in finding]
-    return f"  in {', '.join([kernel[1] if kernel else 'the kernel', *places])}\n"
+    return f"  in {', '.join([short_kernel(str(finding.get('kernel', ''))), *places])}\n"
 
 
-def stack(frames: Sequence[str], most: int = 12) -> str:
+def stack(frames: Sequence[str]) -> str:
     """The innermost frames, one a line."""
-    return "".join(f"    {frame}\n" for frame in frames[:most])
+    return "".join(f"    {frame}\n" for frame in short_frames(frames))
 
 
 Work = Sequence[tuple[Case, Sequence[Target]]]  # each case with the targets it is for

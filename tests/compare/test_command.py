@@ -44,7 +44,7 @@ def launch(spelling):
 
 
 def capture(dst, spellings=(), op=OP):
-    return Capture(op, {}, dst, tuple(map(launch, spellings)), (0.1,), "CUDA0", "NVIDIA H200", {})
+    return Capture(op, {}, dst, tuple(map(launch, spellings)), "gpu", (0.1,), "CUDA0", "NVIDIA H200", {})
 
 
 def good():

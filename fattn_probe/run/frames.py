@@ -1,0 +1,62 @@
+"""Stack frames and kernel names as people read them: no parameter lists, no machine's paths, nothing twice."""
+
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+
+from fattn_probe.run.kernel_name import parse_kernel_name
+
+FRAME = re.compile(r"^(?P<name>.*) at (?P<path>\S+):(?P<line>\d+|\?)(?: \(discriminator \d+\))?$")
+CLONE = re.compile(r" \[clone [^\]]*\]")
+OVERLAY = "/overlay/"
+
+
+def short_kernel(signature: str) -> str:
+    """`flash_attn_ext_f16<64,64,8,8,false,false,false>` of __PRETTY_FUNCTION__ or a demangled name."""
+    name = parse_kernel_name(signature)
+    values = ",".join(value for key, value in name.args if not is_alias(key, value))
+    return f"{name.base}<{values}>" if values else name.base
+
+
+def is_alias(key: str, value: str) -> bool:
+    """Whether g++ only says what a type's name stands for, as in `float2 = float2`."""
+    return key == value
+
+
+def short_frames(frames: Sequence[str], most: int = 8) -> tuple[str, ...]:
+    """The innermost frames as `function at file:line`, each place once."""
+    return tuple(once(map(short_frame, frames)))[:most]
+
+
+def short_frame(frame: str) -> str:
+    """One frame of addr2line; any other text stays as it is."""
+    match = FRAME.match(frame)
+    if match is None:
+        return frame
+    path = posixpath.normpath(match["path"])
+    path = path.rpartition(OVERLAY)[2] if OVERLAY in path else path
+    return f"{short_function(match['name'])} at {path}:{match['line']}"
+
+
+def short_function(name: str) -> str:
+    """A function without return type and parameters; a lambda's `operator()` stays a lambda."""
+    name = CLONE.sub("", name)
+    if name.startswith("operator()"):
+        return "lambda"
+    head, depth = "", 0
+    for letter in name:
+        depth += (letter in "<") - (letter in ">")
+        if letter == "(" and depth == 0:
+            break
+        head += " " if letter == " " and depth else "\0" if letter == " " else letter
+    return head.rpartition("\0")[2]
+
+
+def once(frames: Iterable[str]) -> Iterable[str]:
+    """Without frames of a place that was just named: inlining and recursion of lambdas repeat it."""
+    last = ""
+    for frame in frames:
+        place = frame.rpartition(" at ")[2]
+        if place != last:
+            yield frame
+        last = place

@@ -1,0 +1,44 @@
+from fattn_probe.run.frames import short_frame, short_frames, short_kernel
+
+ROOT = "/home/me/.cache/fattn-probe/builds/b11549-sim-sm90-release-0ecd5d1e37bd/overlay/ggml/src/ggml-cuda"
+LOAD = (
+    "void flash_attn_ext_f16_load_tile<64, 4, 64, false, true, false>(__half2 const*, __half2*, int, int const*) "
+    f"[clone .constprop.0] at {ROOT}/template-instances/../common.cuh:822"
+)
+LAMBDA = (
+    "operator()<flash_attn_ext_f16_load_tile<64, 4>(const half2*, int)::<lambda(int)> > "
+    f"at {ROOT}/template-instances/../common.cuh:442"
+)
+
+
+def test_a_function_loses_its_parameters_and_the_machine_s_path():
+    assert short_frame(LOAD) == (
+        "flash_attn_ext_f16_load_tile<64, 4, 64, false, true, false> at ggml/src/ggml-cuda/common.cuh:822"
+    )
+
+
+def test_a_return_type_of_several_words_goes_too():
+    assert short_frame("unsigned int simt::f<int (*)(int)>(int) at a.cu:3") == "simt::f<int (*)(int)> at a.cu:3"
+
+
+def test_what_is_no_frame_of_addr2line_stays():
+    assert short_frame("/lib/libc.so.6+0x12") == "/lib/libc.so.6+0x12"
+
+
+def test_a_place_is_named_once():
+    assert short_frames([LOAD, LAMBDA, LAMBDA, LAMBDA, LOAD]) == (
+        short_frame(LOAD),
+        "lambda at ggml/src/ggml-cuda/common.cuh:442",
+        short_frame(LOAD),
+    )
+
+
+def test_only_the_innermost_are_kept():
+    assert len(short_frames([f"f at a.cu:{line}" for line in range(20)])) == 8
+
+
+def test_kernels_of_both_engines_read_alike():
+    sim = "void flash_attn_ext_f16(const char*, int) [with int DKQ = 64; bool use_sparse = false; float2 = float2]"
+    assert short_kernel(sim) == "flash_attn_ext_f16<64,false>"
+    assert short_kernel("void flash_attn_ext_f16<64, false>(char const*, int)") == "flash_attn_ext_f16<64,false>"
+    assert short_kernel("void no_template(int)") == "no_template"
