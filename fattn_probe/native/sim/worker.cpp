@@ -118,7 +118,7 @@ void Worker::run_block(uint3 index) {
         prepare_fiber(fibers_[thread], thread);
     }
     const FlushDenormals flush;
-    Fiber *              first = adversarial() ? next_at_random() : &fibers_[0];
+    Fiber *              first = adversarial() ? next_at_random() : warps[0].lanes[31 - __builtin_clz(warps[0].alive)];
     self                       = first;
 #if defined(__SANITIZE_ADDRESS__)
     void * fake_stack = nullptr;
@@ -158,18 +158,22 @@ uint64_t Worker::random() {  // splitmix64
     return z ^ z >> 31;
 }
 
-// The next lane of this warp that can run, else the first of the next warp that has one.
+// The next lower lane of this warp that can run, else the highest of this warp, else that of the next warp that has one.
+//
+// Between two warp instructions the lanes run from the last to the first. Kernels that leave out a __syncwarp() rely on
+// lanes in lockstep, mostly where all lanes write and then lane 0 alone does (quantize_q8_1_to_shared with head size 64
+// writes its scales over the zeros of lanes that have nothing to write): lane 0 last gives what hardware gives. An
+// adversarial schedule shows such places.
 Fiber * Worker::next_in_order() {
     Warp &         warp  = *self->warp;
-    const uint64_t twice = warp.runnable | static_cast<uint64_t>(warp.runnable) << 32;
-    const uint64_t after = twice >> self->lane >> 1;
-    if (after != 0) {
-        return warp.lanes[(self->lane + 1 + static_cast<uint32_t>(__builtin_ctzll(after))) % warp_size];
+    const uint32_t below = warp.runnable & ((1u << self->lane) - 1);
+    if (warp.runnable != 0) {
+        return warp.lanes[31 - __builtin_clz(below != 0 ? below : warp.runnable)];
     }
     for (uint32_t i = 1; i < block.warps; i++) {
         Warp & other = warps[(warp.index + i) % block.warps];
         if (other.runnable != 0) {
-            return other.lanes[__builtin_ctz(other.runnable)];
+            return other.lanes[31 - __builtin_clz(other.runnable)];
         }
     }
     return nullptr;
@@ -195,6 +199,15 @@ Fiber * Worker::next_at_random() {
         lanes &= lanes - 1;
     }
     return warp.lanes[__builtin_ctz(lanes)];
+}
+
+// The running lane was the last to arrive somewhere: the order starts anew.
+void Worker::restart_order() {
+    if (adversarial()) {
+        reschedule();
+    } else {
+        switch_to(self->warp->lanes[31 - __builtin_clz(self->warp->runnable)]);
+    }
 }
 
 void Worker::reschedule() {
@@ -293,9 +306,7 @@ void release_warp() {
     warp.arrived  = 0;
     warp.runnable = warp.alive;
     warp.generation++;
-    if (worker->adversarial()) {
-        worker->reschedule();  // let any other lane be the first to go on
-    }
+    worker->restart_order();
 }
 
 void wait_for_warp() {
@@ -329,9 +340,7 @@ void sync_block(const char * file, int line) {
     Block & block = worker->block;
     if (++block.arrived + block.gone == block.threads) {
         worker->release_block();
-        if (worker->adversarial()) {
-            worker->reschedule();
-        }
+        worker->restart_order();
         return;
     }
     const uint32_t epoch = block.epoch;

@@ -49,6 +49,9 @@ class Worker {
     // The running fiber cannot go on until another one has acted: run another.
     void reschedule();
 
+    // What the running fiber and others waited for has come: go on in the order of the schedule.
+    void restart_order();
+
     // Shared memory: static variables from the start, dynamic memory up to the very end, a guard page behind it.
     char * shared_arena() const { return arena_; }
     char * dynamic_memory() const { return arena_ + arena_bytes - dynamic_bytes_; }
