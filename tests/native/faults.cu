@@ -112,9 +112,9 @@ __global__ void lane_missing(int * data, int) {
 }
 __global__ void lanes_in_two_instructions(int * data, int) {
     if (threadIdx.x < 16) {
-        data[0] = __shfl_xor_sync(0xFFFFFFFF, 1, 1);
+        data[0] = __shfl_xor_sync(0xFFFFFFFF, 1, 1); // fault: lanes_in_two_instructions
     } else {
-        data[1] = __any_sync(0xFFFFFFFF, 1); // fault: lanes_in_two_instructions
+        data[1] = __any_sync(0xFFFFFFFF, 1);
     }
 }
 __global__ void uninitialized(int * data, int) {
@@ -153,10 +153,10 @@ __global__ void write_after_write(int * data, int) {
 }
 __global__ void lanes_not_in_step(int * data, int) {
     __shared__ int shared[1];
-    if (threadIdx.y == 0 && threadIdx.x == 0) {
+    if (threadIdx.y == 0 && threadIdx.x == 5) {
         shared[0] = 1;
     }
-    if (threadIdx.y == 0 && threadIdx.x == 5) {
+    if (threadIdx.y == 0 && threadIdx.x == 0) {
         data[0] = shared[0]; // fault: lanes_not_in_step
     }
 }

@@ -8,7 +8,8 @@ from cuda_program import FLAVOURS, SANITIZED, place
 pytestmark = pytest.mark.build
 
 FAULTY = ([1, 0, 0], [5, 1, 0])
-FIRST_OF_WARP_1 = ([0, 0, 0], [0, 1, 0])
+# Lanes run from the last to the first.
+LAST_OF_WARP_0, LAST_OF_WARP_1 = ([0, 0, 0], [31, 0, 0]), ([0, 0, 0], [31, 1, 0])
 BOTH = FLAVOURS
 CHECK = ("check",)
 
@@ -45,15 +46,15 @@ FAULTS = [
     Planted("traps", "trap", BOTH, 192, FAULTY),
     Planted("unknown_instruction", "unknown-ptx", BOTH, 192, FAULTY),
     Planted("barrier_not_reached", "barrier-divergence", BOTH, 192, ([1, 0, 0], [0, 0, 0])),
-    Planted("lane_missing", "lanes-missing", BOTH, 192, ([1, 0, 0], [0, 1, 0])),
-    Planted("lanes_in_two_instructions", "lanes-missing", BOTH, 192, ([0, 0, 0], [16, 0, 0])),
+    Planted("lane_missing", "lanes-missing", BOTH, 192, ([1, 0, 0], [6, 1, 0])),
+    Planted("lanes_in_two_instructions", "lanes-missing", BOTH, 192, ([0, 0, 0], [15, 0, 0])),
     Planted("uninitialized", "uninitialized-shared", CHECK, 192, FAULTY),
-    Planted("read_after_write", "race", CHECK, 192, FIRST_OF_WARP_1),
-    Planted("write_after_read", "race", CHECK, 192, ([0, 0, 0], [0, 0, 0])),
-    Planted("write_after_write", "race", CHECK, 192, FIRST_OF_WARP_1),
-    Planted("lanes_not_in_step", "race", CHECK, 192, ([0, 0, 0], [5, 0, 0])),
-    Planted("vector_race", "race", CHECK, 192, FIRST_OF_WARP_1),
-    Planted("copy_not_waited_for", "race", CHECK, 192, ([0, 0, 0], [31, 0, 0])),
+    Planted("read_after_write", "race", CHECK, 192, LAST_OF_WARP_1),
+    Planted("write_after_read", "race", CHECK, 192, LAST_OF_WARP_0),
+    Planted("write_after_write", "race", CHECK, 192, ([0, 0, 0], [0, 1, 0])),
+    Planted("lanes_not_in_step", "race", CHECK, 192, ([0, 0, 0], [0, 0, 0])),
+    Planted("vector_race", "race", CHECK, 192, LAST_OF_WARP_1),
+    Planted("copy_not_waited_for", "race", CHECK, 192, LAST_OF_WARP_0),
 ]
 RIGHT = ["same_value_twice", "atomic_counter", "lanes_in_step", "waits_for_its_copy", "whole_block_returns"]
 
@@ -92,7 +93,7 @@ def test_what_only_looks_like_a_fault_is_none(programs, flavour, kernel):
         ("release", "lane_missing", 192, "thread (5,1,0) returned while other lanes of its warp wait for it in shfl"),
         ("release", "barrier_not_reached", 192, "63 of 64 threads wait at the barrier"),
         ("release", "unknown_instruction", 192, "frobnicate.sync.b32"),
-        ("check", "read_after_write", 192, "after a write by thread (0,0,0) of warp 0"),
+        ("check", "read_after_write", 192, "after a write by thread (31,0,0) of warp 0"),
     ],
 )
 def test_the_message_says_what_and_by_how_much(programs, flavour, kernel, size, said):
