@@ -1,5 +1,7 @@
 """`run` and `plan` for people and programs, from outcomes made by hand."""
 
+import io
+
 import numpy as np
 import pytest
 from rich.console import Console
@@ -31,7 +33,7 @@ def captured():
 
 
 def shown(renderable):
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console = Console(width=120, record=True, file=io.StringIO())
     console.print(renderable)
     return console.export_text()
 
