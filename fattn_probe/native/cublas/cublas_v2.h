@@ -1,6 +1,6 @@
 // The part of cuBLAS's C interface that ggml-cuda uses, so that it compiles without cuBLAS (421 MB).
-// Values and signatures are the library's ABI (CUDA 12 and 13). The functions are defined in cublas_lazy.cpp, and hidden,
-// because the library that it opens defines the same names.
+// Values and signatures are the library's ABI (CUDA 12 and 13). The functions are defined in cublas_lazy.cpp, and
+// hidden, because the library that it opens defines the same names.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,18 +11,18 @@
 #define CUBLAS_VER_MAJOR 13
 #define CUBLAS_VER_MINOR 0
 
-typedef struct cublasContext * cublasHandle_t;
+typedef struct cublasContext *cublasHandle_t;
 
 typedef enum {
-    CUBLAS_STATUS_SUCCESS          = 0,
-    CUBLAS_STATUS_NOT_INITIALIZED  = 1,
-    CUBLAS_STATUS_ALLOC_FAILED     = 3,
-    CUBLAS_STATUS_INVALID_VALUE    = 7,
-    CUBLAS_STATUS_ARCH_MISMATCH    = 8,
-    CUBLAS_STATUS_MAPPING_ERROR    = 11,
+    CUBLAS_STATUS_SUCCESS = 0,
+    CUBLAS_STATUS_NOT_INITIALIZED = 1,
+    CUBLAS_STATUS_ALLOC_FAILED = 3,
+    CUBLAS_STATUS_INVALID_VALUE = 7,
+    CUBLAS_STATUS_ARCH_MISMATCH = 8,
+    CUBLAS_STATUS_MAPPING_ERROR = 11,
     CUBLAS_STATUS_EXECUTION_FAILED = 13,
-    CUBLAS_STATUS_INTERNAL_ERROR   = 14,
-    CUBLAS_STATUS_NOT_SUPPORTED    = 15,
+    CUBLAS_STATUS_INTERNAL_ERROR = 14,
+    CUBLAS_STATUS_NOT_SUPPORTED = 15,
 } cublasStatus_t;
 
 typedef enum { CUBLAS_FILL_MODE_LOWER = 0, CUBLAS_FILL_MODE_UPPER = 1 } cublasFillMode_t;
@@ -41,40 +41,40 @@ typedef enum { CUBLAS_COMPUTE_16F = 64, CUBLAS_COMPUTE_32F = 68 } cublasComputeT
 
 #pragma GCC visibility push(hidden)
 extern "C" {
-const char *   cublasGetStatusString(cublasStatus_t status);
-cublasStatus_t cublasCreate_v2(cublasHandle_t * handle);
+const char *cublasGetStatusString(cublasStatus_t status);
+cublasStatus_t cublasCreate_v2(cublasHandle_t *handle);
 cublasStatus_t cublasDestroy_v2(cublasHandle_t handle);
 cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream);
-cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void * workspace, size_t size);
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, size_t size);
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode);
 cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
-                              int k, const float * alpha, const float * A, int lda, const float * B, int ldb,
-                              const float * beta, float * C, int ldc);
+                              int k, const float *alpha, const float *A, int lda, const float *B, int ldb,
+                              const float *beta, float *C, int ldc);
 cublasStatus_t cublasSgemmBatched(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m,
-                                  int n, int k, const float * alpha, const float * const A[], int lda,
-                                  const float * const B[], int ldb, const float * beta, float * const C[], int ldc,
+                                  int n, int k, const float *alpha, const float *const A[], int lda,
+                                  const float *const B[], int ldb, const float *beta, float *const C[], int ldc,
                                   int batchCount);
 cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
-                                         int m, int n, int k, const float * alpha, const float * A, int lda,
-                                         long long strideA, const float * B, int ldb, long long strideB,
-                                         const float * beta, float * C, int ldc, long long strideC, int batchCount);
+                                         int m, int n, int k, const float *alpha, const float *A, int lda,
+                                         long long strideA, const float *B, int ldb, long long strideB,
+                                         const float *beta, float *C, int ldc, long long strideC, int batchCount);
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
-                            int k, const void * alpha, const void * A, cudaDataType Atype, int lda, const void * B,
-                            cudaDataType Btype, int ldb, const void * beta, void * C, cudaDataType Ctype, int ldc,
+                            int k, const void *alpha, const void *A, cudaDataType Atype, int lda, const void *B,
+                            cudaDataType Btype, int ldb, const void *beta, void *C, cudaDataType Ctype, int ldc,
                             cublasComputeType_t computeType, cublasGemmAlgo_t algo);
 cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m,
-                                   int n, int k, const void * alpha, const void * const A[], cudaDataType Atype,
-                                   int lda, const void * const B[], cudaDataType Btype, int ldb, const void * beta,
-                                   void * const C[], cudaDataType Ctype, int ldc, int batchCount,
+                                   int n, int k, const void *alpha, const void *const A[], cudaDataType Atype, int lda,
+                                   const void *const B[], cudaDataType Btype, int ldb, const void *beta,
+                                   void *const C[], cudaDataType Ctype, int ldc, int batchCount,
                                    cublasComputeType_t computeType, cublasGemmAlgo_t algo);
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
-                                          int m, int n, int k, const void * alpha, const void * A, cudaDataType Atype,
-                                          int lda, long long strideA, const void * B, cudaDataType Btype, int ldb,
-                                          long long strideB, const void * beta, void * C, cudaDataType Ctype, int ldc,
+                                          int m, int n, int k, const void *alpha, const void *A, cudaDataType Atype,
+                                          int lda, long long strideA, const void *B, cudaDataType Btype, int ldb,
+                                          long long strideB, const void *beta, void *C, cudaDataType Ctype, int ldc,
                                           long long strideC, int batchCount, cublasComputeType_t computeType,
                                           cublasGemmAlgo_t algo);
 cublasStatus_t cublasStrsmBatched(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo,
-                                  cublasOperation_t trans, cublasDiagType_t diag, int m, int n, const float * alpha,
-                                  const float * const A[], int lda, float * const B[], int ldb, int batchCount);
+                                  cublasOperation_t trans, cublasDiagType_t diag, int m, int n, const float *alpha,
+                                  const float *const A[], int lda, float *const B[], int ldb, int batchCount);
 }
 #pragma GCC visibility pop

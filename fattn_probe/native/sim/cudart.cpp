@@ -1,5 +1,5 @@
-// The CUDA runtime calls that libggml-cuda makes, answered by the simulated GPU. Everything is synchronous, there is one
-// device, and its memory is the host's. What is not here is not linked: a new call is a link error that names it.
+// The CUDA runtime calls that libggml-cuda makes, answered by the simulated GPU. Everything is synchronous, there is
+// one device, and its memory is the host's. What is not here is not linked: a new call is a link error that names it.
 
 #include "device.h"
 #include "environment.h"
@@ -26,161 +26,135 @@ template <class T> T token() {
     return reinterpret_cast<T>(&object);
 }
 
-}  // namespace
+} // namespace
 
 extern "C" {
 
-cudaError_t cudaGetDeviceCount(int * count) {
+cudaError_t cudaGetDeviceCount(int *count) {
     *count = 1;
     return cudaSuccess;
 }
-cudaError_t cudaGetDevice(int * device) {
+cudaError_t cudaGetDevice(int *device) {
     *device = 0;
     return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) {
-    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
-}
-cudaError_t cudaSetDeviceFlags(unsigned) {
-    return cudaSuccess;
-}
-cudaError_t cudaDeviceSynchronize() {
-    return cudaSuccess;
-}
-cudaError_t cudaDeviceReset() {
-    return cudaSuccess;
-}
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp * properties, int) {
+cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceReset() { return cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int) {
     *properties = simt::device_properties();
     return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int * value, cudaDeviceAttr attribute, int) {
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
     *value = simt::device_attribute(attribute);
     return cudaSuccess;
 }
-cudaError_t cudaDeviceGetPCIBusId(char * text, int length, int) {
+cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int) {
     snprintf(text, static_cast<size_t>(length), "0000:00:00.0");
     return cudaSuccess;
 }
-cudaError_t cudaDeviceCanAccessPeer(int * can, int, int) {
+cudaError_t cudaDeviceCanAccessPeer(int *can, int, int) {
     *can = 0;
     return cudaSuccess;
 }
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
-    return cudaSuccess;
-}
-cudaError_t cudaDeviceDisablePeerAccess(int) {
-    return cudaSuccess;
-}
-cudaError_t cudaRuntimeGetVersion(int * version) {
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+cudaError_t cudaDeviceDisablePeerAccess(int) { return cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int *version) {
     *version = CUDART_VERSION;
     return cudaSuccess;
 }
-cudaError_t cudaDriverGetVersion(int * version) {
+cudaError_t cudaDriverGetVersion(int *version) {
     *version = CUDART_VERSION;
     return cudaSuccess;
 }
 
-cudaError_t cudaGetLastError() {
-    return simt::take_last_error();
-}
-cudaError_t cudaPeekAtLastError() {
-    return cudaSuccess;
-}
-const char * cudaGetErrorString(cudaError_t error) {
+cudaError_t cudaGetLastError() { return simt::take_last_error(); }
+cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
+const char *cudaGetErrorString(cudaError_t error) {
     switch (error) {
-        case cudaSuccess: return "no error";
-        case cudaErrorInvalidValue: return "invalid argument";
-        case cudaErrorMemoryAllocation: return "out of memory";
-        case cudaErrorInvalidConfiguration: return "invalid configuration argument";
-        case cudaErrorInvalidDevice: return "invalid device ordinal";
-        default: return "an error of the simulated GPU";
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorInvalidValue:
+        return "invalid argument";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorInvalidConfiguration:
+        return "invalid configuration argument";
+    case cudaErrorInvalidDevice:
+        return "invalid device ordinal";
+    default:
+        return "an error of the simulated GPU";
     }
 }
-const char * cudaGetErrorName(cudaError_t error) {
-    return cudaGetErrorString(error);
-}
+const char *cudaGetErrorName(cudaError_t error) { return cudaGetErrorString(error); }
 
-cudaError_t cudaMalloc(void ** pointer, size_t bytes) {
+cudaError_t cudaMalloc(void **pointer, size_t bytes) {
     *pointer = simt::allocate(bytes);
     return *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-cudaError_t cudaFree(void * pointer) {
+cudaError_t cudaFree(void *pointer) {
     return pointer == nullptr || simt::release(pointer) ? cudaSuccess : cudaErrorInvalidValue;
 }
-cudaError_t cudaMallocManaged(void ** pointer, size_t bytes, unsigned) {
-    return cudaMalloc(pointer, bytes);
-}
-cudaError_t cudaMallocHost(void ** pointer, size_t bytes) {
+cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned) { return cudaMalloc(pointer, bytes); }
+cudaError_t cudaMallocHost(void **pointer, size_t bytes) {
     *pointer = aligned_alloc(256, (bytes + 255) / 256 * 256);
     return *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-cudaError_t cudaFreeHost(void * pointer) {
+cudaError_t cudaFreeHost(void *pointer) {
     free(pointer);
     return cudaSuccess;
 }
-cudaError_t cudaHostRegister(void *, size_t, unsigned) {
-    return cudaSuccess;
-}
-cudaError_t cudaHostUnregister(void *) {
-    return cudaSuccess;
-}
-cudaError_t cudaMemAdvise(const void *, size_t, cudaMemoryAdvise, cudaMemLocation) {
-    return cudaSuccess;
-}
-cudaError_t cudaMemGetInfo(size_t * free_bytes, size_t * total_bytes) {
+cudaError_t cudaHostRegister(void *, size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaHostUnregister(void *) { return cudaSuccess; }
+cudaError_t cudaMemAdvise(const void *, size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     *free_bytes = *total_bytes = simt::device_properties().totalGlobalMem;
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void * to, const void * from, size_t bytes, cudaMemcpyKind) {
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind) {
     memmove(to, from, bytes);
     return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void * to, const void * from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
     return cudaMemcpy(to, from, bytes, kind);
 }
-cudaError_t cudaMemcpy2DAsync(void * to, size_t to_pitch, const void * from, size_t from_pitch, size_t width,
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind, cudaStream_t) {
     for (size_t row = 0; row < height; row++) {
         memmove(static_cast<char *>(to) + row * to_pitch, static_cast<const char *>(from) + row * from_pitch, width);
     }
     return cudaSuccess;
 }
-cudaError_t cudaMemcpyPeerAsync(void * to, int, const void * from, int, size_t bytes, cudaStream_t) {
+cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t bytes, cudaStream_t) {
     memmove(to, from, bytes);
     return cudaSuccess;
 }
 cudaError_t cudaMemcpy3DPeerAsync(const cudaMemcpy3DPeerParms *, cudaStream_t) {
-    return cudaErrorNotSupported;  // one device has no peer
+    return cudaErrorNotSupported; // one device has no peer
 }
-cudaError_t cudaMemset(void * to, int value, size_t bytes) {
+cudaError_t cudaMemset(void *to, int value, size_t bytes) {
     memset(to, value, bytes);
     return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void * to, int value, size_t bytes, cudaStream_t) {
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t) {
     memset(to, value, bytes);
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t * stream, unsigned) {
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) {
     *stream = token<cudaStream_t>();
     return cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t) {
-    return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
-    return cudaSuccess;
-}
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
-    return cudaSuccess;
-}
-cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void * data) {
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void *data) {
     function(data);
     return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t * event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
     *event = reinterpret_cast<cudaEvent_t>(new Event{});
     return cudaSuccess;
 }
@@ -192,13 +166,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
     reinterpret_cast<Event *>(event)->time = std::chrono::steady_clock::now();
     return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
-    return cudaSuccess;
-}
-cudaError_t cudaEventElapsedTime(float * milliseconds, cudaEvent_t start, cudaEvent_t stop) {
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t stop) {
     const auto elapsed = reinterpret_cast<Event *>(stop)->time - reinterpret_cast<Event *>(start)->time;
-    *milliseconds      = std::chrono::duration<float, std::milli>(elapsed).count();
+    *milliseconds = std::chrono::duration<float, std::milli>(elapsed).count();
     return cudaSuccess;
 }
 
-}  // extern "C"
+} // extern "C"

@@ -15,10 +15,10 @@
 namespace simt {
 namespace {
 
-std::map<std::string, long long> numbers_of(const std::string & specification) {
+std::map<std::string, long long> numbers_of(const std::string &specification) {
     std::map<std::string, long long> numbers;
-    std::istringstream               words(specification.substr(0, specification.find("name=")));
-    std::string                      word;
+    std::istringstream words(specification.substr(0, specification.find("name=")));
+    std::string word;
     while (words >> word) {
         const size_t equals = word.find('=');
         if (equals != std::string::npos) {
@@ -28,12 +28,12 @@ std::map<std::string, long long> numbers_of(const std::string & specification) {
     return numbers;
 }
 
-const std::map<std::string, long long> & numbers() {
+const std::map<std::string, long long> &numbers() {
     static const std::map<std::string, long long> once = numbers_of(environment().device);
     return once;
 }
 
-long long number(const char * key) {
+long long number(const char *key) {
     const auto found = numbers().find(key);
     if (found == numbers().end()) {
         fail(std::string("FATTN_PROBE_DEVICE does not say ") + key);
@@ -42,67 +42,67 @@ long long number(const char * key) {
 }
 
 cudaDeviceProp read_properties() {
-    cudaDeviceProp   p    = {};
-    const std::string & all = environment().device;
-    const size_t      name = all.find("name=");
+    cudaDeviceProp p = {};
+    const std::string &all = environment().device;
+    const size_t name = all.find("name=");
     snprintf(p.name, sizeof(p.name), "%s", name == std::string::npos ? "simulated GPU" : all.c_str() + name + 5);
-    p.major                       = static_cast<int>(number("major"));
-    p.minor                       = static_cast<int>(number("minor"));
-    p.multiProcessorCount         = static_cast<int>(number("multiProcessorCount"));
-    p.sharedMemPerBlock           = static_cast<size_t>(number("sharedMemPerBlock"));
-    p.sharedMemPerBlockOptin      = static_cast<size_t>(number("sharedMemPerBlockOptin"));
-    p.sharedMemPerMultiprocessor  = static_cast<size_t>(number("sharedMemPerMultiprocessor"));
-    p.reservedSharedMemPerBlock   = static_cast<size_t>(number("reservedSharedMemPerBlock"));
-    p.regsPerBlock                = static_cast<int>(number("regsPerBlock"));
-    p.regsPerMultiprocessor       = static_cast<int>(number("regsPerMultiprocessor"));
+    p.major = static_cast<int>(number("major"));
+    p.minor = static_cast<int>(number("minor"));
+    p.multiProcessorCount = static_cast<int>(number("multiProcessorCount"));
+    p.sharedMemPerBlock = static_cast<size_t>(number("sharedMemPerBlock"));
+    p.sharedMemPerBlockOptin = static_cast<size_t>(number("sharedMemPerBlockOptin"));
+    p.sharedMemPerMultiprocessor = static_cast<size_t>(number("sharedMemPerMultiprocessor"));
+    p.reservedSharedMemPerBlock = static_cast<size_t>(number("reservedSharedMemPerBlock"));
+    p.regsPerBlock = static_cast<int>(number("regsPerBlock"));
+    p.regsPerMultiprocessor = static_cast<int>(number("regsPerMultiprocessor"));
     p.maxThreadsPerMultiProcessor = static_cast<int>(number("maxThreadsPerMultiProcessor"));
-    p.maxBlocksPerMultiProcessor  = static_cast<int>(number("maxBlocksPerMultiProcessor"));
-    p.maxThreadsPerBlock          = static_cast<int>(number("maxThreadsPerBlock"));
-    p.warpSize                    = static_cast<int>(number("warpSize"));
-    p.totalGlobalMem              = static_cast<size_t>(number("totalGlobalMem"));
-    p.l2CacheSize                 = static_cast<int>(number("l2CacheSize"));
-    p.integrated                  = numbers().count("integrated") != 0 ? static_cast<int>(number("integrated")) : 0;
-    for (int & size : p.maxGridSize) {
+    p.maxBlocksPerMultiProcessor = static_cast<int>(number("maxBlocksPerMultiProcessor"));
+    p.maxThreadsPerBlock = static_cast<int>(number("maxThreadsPerBlock"));
+    p.warpSize = static_cast<int>(number("warpSize"));
+    p.totalGlobalMem = static_cast<size_t>(number("totalGlobalMem"));
+    p.l2CacheSize = static_cast<int>(number("l2CacheSize"));
+    p.integrated = numbers().count("integrated") != 0 ? static_cast<int>(number("integrated")) : 0;
+    for (int &size : p.maxGridSize) {
         size = 65535;
     }
-    p.maxGridSize[0]   = 2147483647;
+    p.maxGridSize[0] = 2147483647;
     p.maxThreadsDim[0] = p.maxThreadsDim[1] = 1024;
-    p.maxThreadsDim[2]                      = 64;
+    p.maxThreadsDim[2] = 64;
     return p;
 }
 
 // Lines of "registers name value value ...".
 std::map<std::string, int> read_registers() {
     std::map<std::string, int> table;
-    std::ifstream              file(environment().registers);
-    int                        registers;
-    std::string                kernel;
+    std::ifstream file(environment().registers);
+    int registers;
+    std::string kernel;
     while (file >> registers && std::getline(file >> std::ws, kernel)) {
         table[kernel] = registers;
     }
     return table;
 }
 
-}  // namespace
+} // namespace
 
-const cudaDeviceProp & device_properties() {
+const cudaDeviceProp &device_properties() {
     static const cudaDeviceProp once = read_properties();
     return once;
 }
 
-KernelName kernel_name(const std::string & signature) {
-    const size_t end   = signature.find('(');
+KernelName kernel_name(const std::string &signature) {
+    const size_t end = signature.find('(');
     const size_t start = signature.rfind(' ', end);
-    KernelName   name{signature.substr(start + 1, end - start - 1), ""};
+    KernelName name{signature.substr(start + 1, end - start - 1), ""};
     const size_t with = signature.find("[with ");
     if (with == std::string::npos) {
         return name;
     }
     std::istringstream entries(signature.substr(with + 6, signature.rfind(']') - with - 6));
-    std::string        entry;
+    std::string entry;
     while (std::getline(entries, entry, ';')) {
         const size_t equals = entry.find(" = ");
-        const size_t first  = entry.find_first_not_of(' ');
+        const size_t first = entry.find_first_not_of(' ');
         // "int D = 64" is a value; "T = float" is a type, or says what a typedef means.
         if (equals != std::string::npos && entry.substr(first, equals - first).find(' ') != std::string::npos) {
             name.values += (name.values.empty() ? "" : " ") + entry.substr(equals + 3);
@@ -111,9 +111,9 @@ KernelName kernel_name(const std::string & signature) {
     return name;
 }
 
-int registers_of(const Description & kernel) {
+int registers_of(const Description &kernel) {
     static const std::map<std::string, int> measured = read_registers();
-    const KernelName                        name     = kernel_name(kernel.signature);
+    const KernelName name = kernel_name(kernel.signature);
     const auto found = measured.find(name.values.empty() ? name.name : name.name + " " + name.values);
     if (found != measured.end()) {
         return found->second;
@@ -123,42 +123,53 @@ int registers_of(const Description & kernel) {
         return 32;
     }
     const int blocks = std::max(1, kernel.launch_bounds.min_blocks);
-    const int warps  = (threads + 31) / 32;
+    const int warps = (threads + 31) / 32;
     return std::min(255, device_properties().regsPerMultiprocessor / (blocks * warps * 32) / 8 * 8);
 }
 
 int device_attribute(cudaDeviceAttr attribute) {
-    const cudaDeviceProp & p = device_properties();
+    const cudaDeviceProp &p = device_properties();
     switch (attribute) {
-        case cudaDevAttrMultiProcessorCount: return p.multiProcessorCount;
-        case cudaDevAttrComputeCapabilityMajor: return p.major;
-        case cudaDevAttrComputeCapabilityMinor: return p.minor;
-        case cudaDevAttrMaxSharedMemoryPerBlock: return static_cast<int>(p.sharedMemPerBlock);
-        case cudaDevAttrMaxSharedMemoryPerBlockOptin: return static_cast<int>(p.sharedMemPerBlockOptin);
-        case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return static_cast<int>(p.sharedMemPerMultiprocessor);
-        case cudaDevAttrMaxThreadsPerMultiProcessor: return p.maxThreadsPerMultiProcessor;
-        case cudaDevAttrWarpSize: return p.warpSize;
-        case cudaDevAttrL2CacheSize: return p.l2CacheSize;
-        case cudaDevAttrIntegrated: return p.integrated;
-        default: return 0;  // of the features upstream asks for, none is simulated
+    case cudaDevAttrMultiProcessorCount:
+        return p.multiProcessorCount;
+    case cudaDevAttrComputeCapabilityMajor:
+        return p.major;
+    case cudaDevAttrComputeCapabilityMinor:
+        return p.minor;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+        return static_cast<int>(p.sharedMemPerBlock);
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        return static_cast<int>(p.sharedMemPerBlockOptin);
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+        return static_cast<int>(p.sharedMemPerMultiprocessor);
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+        return p.maxThreadsPerMultiProcessor;
+    case cudaDevAttrWarpSize:
+        return p.warpSize;
+    case cudaDevAttrL2CacheSize:
+        return p.l2CacheSize;
+    case cudaDevAttrIntegrated:
+        return p.integrated;
+    default:
+        return 0; // of the features upstream asks for, none is simulated
     }
 }
 
-cudaError_t attributes_of(cudaFuncAttributes * attributes, const Description & kernel) {
-    *attributes                    = {};
-    attributes->numRegs            = registers_of(kernel);
-    attributes->maxThreadsPerBlock = kernel.launch_bounds.threads != 0 ? kernel.launch_bounds.threads
-                                                                       : device_properties().maxThreadsPerBlock;
+cudaError_t attributes_of(cudaFuncAttributes *attributes, const Description &kernel) {
+    *attributes = {};
+    attributes->numRegs = registers_of(kernel);
+    attributes->maxThreadsPerBlock =
+        kernel.launch_bounds.threads != 0 ? kernel.launch_bounds.threads : device_properties().maxThreadsPerBlock;
     attributes->ptxVersion = attributes->binaryVersion = device_properties().major * 10 + device_properties().minor;
     return cudaSuccess;
 }
 
-cudaError_t occupancy_of(int * blocks, const Description & kernel, int threads, size_t shared) {
+cudaError_t occupancy_of(int *blocks, const Description &kernel, int threads, size_t shared) {
     // NVIDIA's own calculator, a header of the CUDA runtime.
-    cudaOccDeviceProp     properties(device_properties());
-    cudaFuncAttributes    attributes;
-    cudaOccDeviceState    state;
-    cudaOccResult         result;
+    cudaOccDeviceProp properties(device_properties());
+    cudaFuncAttributes attributes;
+    cudaOccDeviceState state;
+    cudaOccResult result;
     attributes_of(&attributes, kernel);
     attributes.maxDynamicSharedSizeBytes = static_cast<int>(device_properties().sharedMemPerBlockOptin);
     cudaOccFuncAttributes occupancy_attributes(attributes);
@@ -177,4 +188,4 @@ cudaError_t set_function_attribute_value(cudaFuncAttribute attribute, int value)
     return too_much ? cudaErrorInvalidValue : cudaSuccess;
 }
 
-}  // namespace simt
+} // namespace simt

@@ -9,10 +9,10 @@
 
 namespace simt {
 
-const cudaDeviceProp & device_properties();
+const cudaDeviceProp &device_properties();
 
 // Registers of a kernel: measured ones if known, else what its launch bounds allow the compiler to use.
-int registers_of(const Description & kernel);
+int registers_of(const Description &kernel);
 
 // The value of one attribute of cudaDeviceGetAttribute.
 int device_attribute(cudaDeviceAttr attribute);
@@ -22,6 +22,6 @@ struct KernelName {
     std::string name;
     std::string values;
 };
-KernelName kernel_name(const std::string & signature);
+KernelName kernel_name(const std::string &signature);
 
-}  // namespace simt
+} // namespace simt

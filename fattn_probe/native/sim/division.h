@@ -3,8 +3,8 @@
 // The rewriter turns `a / b` into `a *divided_by* b` and `a /= b` into `a *= reciprocal_of = b`: same precedence, same
 // associativity, and the types decide here what is meant. `a % b` becomes `a *remainder_by* b` in the same way.
 //
-// A GPU does not trap when an integer is divided by zero (kernels take `sequence % ne33` of a mask that is not there, and
-// do not use it). What it computes then is undefined; here the divisor is taken to be 1, without a branch.
+// A GPU does not trap when an integer is divided by zero (kernels take `sequence % ne33` of a mask that is not there,
+// and do not use it). What it computes then is undefined; here the divisor is taken to be 1, without a branch.
 #pragma once
 
 #include <type_traits>
@@ -28,11 +28,9 @@ template <class T> struct Dividend {
     T value;
 };
 
-template <class T> constexpr Dividend<T> operator*(const T & value, DividedBy) {
-    return {value};
-}
+template <class T> constexpr Dividend<T> operator*(const T &value, DividedBy) { return {value}; }
 
-template <class T, class U> constexpr auto operator*(const Dividend<T> & dividend, const U & divisor) {
+template <class T, class U> constexpr auto operator*(const Dividend<T> &dividend, const U &divisor) {
     if constexpr (std::is_arithmetic_v<T> && std::is_arithmetic_v<U>) {
         if constexpr (std::is_same_v<std::common_type_t<T, U>, float>) {
             return static_cast<float>(dividend.value) * rcp_approx(static_cast<float>(divisor));
@@ -51,11 +49,9 @@ template <class T> struct RemainderOf {
     T value;
 };
 
-template <class T> constexpr RemainderOf<T> operator*(const T & value, RemainderBy) {
-    return {value};
-}
+template <class T> constexpr RemainderOf<T> operator*(const T &value, RemainderBy) { return {value}; }
 
-template <class T, class U> constexpr auto operator*(const RemainderOf<T> & dividend, const U & divisor) {
+template <class T, class U> constexpr auto operator*(const RemainderOf<T> &dividend, const U &divisor) {
     return dividend.value % nonzero(divisor);
 }
 
@@ -64,12 +60,12 @@ template <class U> struct Reciprocal {
 };
 
 struct ReciprocalOf {
-    template <class U> constexpr Reciprocal<U> operator=(const U & divisor) const { return {divisor}; }
+    template <class U> constexpr Reciprocal<U> operator=(const U &divisor) const { return {divisor}; }
 };
 inline constexpr ReciprocalOf reciprocal_of{};
 
-template <class T, class U> constexpr T & operator*=(T & value, const Reciprocal<U> & reciprocal) {
+template <class T, class U> constexpr T &operator*=(T &value, const Reciprocal<U> &reciprocal) {
     return value = Dividend<T>{value} * reciprocal.divisor;
 }
 
-}  // namespace simt
+} // namespace simt

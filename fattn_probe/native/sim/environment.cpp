@@ -6,12 +6,12 @@
 namespace simt {
 namespace {
 
-std::string text(const char * name) {
-    const char * value = getenv(name);
+std::string text(const char *name) {
+    const char *value = getenv(name);
     return value != nullptr ? value : "";
 }
 
-uint64_t number(const char * name, uint64_t otherwise) {
+uint64_t number(const char *name, uint64_t otherwise) {
     const std::string value = text(name);
     return value.empty() ? otherwise : strtoull(value.c_str(), nullptr, 10);
 }
@@ -29,11 +29,11 @@ Environment read() {
     };
 }
 
-}  // namespace
+} // namespace
 
-const Environment & environment() {
+const Environment &environment() {
     static const Environment once = read();
     return once;
 }
 
-}  // namespace simt
+} // namespace simt

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #if defined(__F16C__)
-#    include <immintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace simt {
@@ -23,11 +23,9 @@ inline uint32_t bits_of_float(float value) {
 }
 
 #if defined(__F16C__)
-inline float float_of_half(uint16_t bits) {
-    return _cvtsh_ss(bits);
-}
+inline float float_of_half(uint16_t bits) { return _cvtsh_ss(bits); }
 inline uint16_t half_of_float(float value) {
-    return _cvtss_sh(value, 0);  // to nearest even
+    return _cvtss_sh(value, 0); // to nearest even
 }
 #else
 inline float float_of_half(uint16_t bits) {
@@ -37,7 +35,7 @@ inline float float_of_half(uint16_t bits) {
 }
 inline uint16_t half_of_float(float value) {
     const __fp16 half = value;
-    uint16_t     bits;
+    uint16_t bits;
     memcpy(&bits, &half, 2);
     return bits;
 }
@@ -59,7 +57,7 @@ inline uint16_t half_of_double(double value) {
 
 // a*b + c with one rounding. The float32 result decides unless it is halfway between two halves, or subnormal as one.
 inline uint16_t half_fma(uint16_t a, uint16_t b, uint16_t c) {
-    const float    sum  = std::fma(float_of_half(a), float_of_half(b), float_of_half(c));
+    const float sum = std::fma(float_of_half(a), float_of_half(b), float_of_half(c));
     const uint32_t bits = bits_of_float(sum);
     if (__builtin_expect((bits & 0x1FFF) == 0x1000 || (bits & 0x7FFFFFFF) < 0x38800000, 0)) {
         return half_of_double(std::fma(static_cast<double>(float_of_half(a)), static_cast<double>(float_of_half(b)),
@@ -68,15 +66,13 @@ inline uint16_t half_fma(uint16_t a, uint16_t b, uint16_t c) {
     return half_of_float(sum);
 }
 
-inline float float_of_bfloat(uint16_t bits) {
-    return float_of_bits(static_cast<uint32_t>(bits) << 16);
-}
+inline float float_of_bfloat(uint16_t bits) { return float_of_bits(static_cast<uint32_t>(bits) << 16); }
 inline uint16_t bfloat_of_float(float value) {
     const uint32_t bits = bits_of_float(value);
     if ((bits & 0x7FFFFFFF) > 0x7F800000) {
-        return 0x7FFF;  // the NaN that the hardware makes
+        return 0x7FFF; // the NaN that the hardware makes
     }
     return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-}  // namespace simt
+} // namespace simt

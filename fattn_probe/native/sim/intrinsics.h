@@ -12,14 +12,14 @@
 namespace simt {
 
 // The value of `value` in the lane that `source(lane)` names, word by word.
-template <class T, class Source> T exchange(uint32_t mask, T value, const char * name, Source source) {
+template <class T, class Source> T exchange(uint32_t mask, T value, const char *name, Source source) {
     constexpr int words = (sizeof(T) + 3) / 4;
     static_assert(words <= 8, "a shuffled value has at most 32 bytes");
     uint32_t word[words] = {};
     memcpy(word, &value, sizeof(T));
-    Registers & registers = warp_instruction(
+    Registers &registers = warp_instruction(
         mask, name,
-        [&](Registers & r, uint32_t lane) {
+        [&](Registers &r, uint32_t lane) {
             for (int i = 0; i < words; i++) {
                 r.in[i][lane] = word[i];
             }
@@ -33,10 +33,10 @@ template <class T, class Source> T exchange(uint32_t mask, T value, const char *
     return value;
 }
 
-inline uint32_t ballot(uint32_t mask, bool predicate, const char * name) {
-    Registers & registers = warp_instruction(
-        mask, name, [&](Registers & r, uint32_t lane) { r.in[0][lane] = predicate; },
-        [](Registers & r) {
+inline uint32_t ballot(uint32_t mask, bool predicate, const char *name) {
+    Registers &registers = warp_instruction(
+        mask, name, [&](Registers &r, uint32_t lane) { r.in[0][lane] = predicate; },
+        [](Registers &r) {
             uint32_t votes = 0;
             for (int lane = 0; lane < warp_size; lane++) {
                 votes |= (self->warp->alive >> lane & 1) ? r.in[0][lane] << lane : 0;
@@ -51,9 +51,9 @@ inline uint32_t ballot(uint32_t mask, bool predicate, const char * name) {
 void sync_warp(uint32_t mask) noexcept;
 
 // __syncthreads_or, _and, _count: a barrier that also adds up a predicate.
-int sync_block_count(bool predicate, const char * file, int line);
+int sync_block_count(bool predicate, const char *file, int line);
 
-}  // namespace simt
+} // namespace simt
 
 template <class T> inline T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
     return simt::exchange(mask, value, "shfl.sync",
@@ -75,21 +75,13 @@ template <class T> inline T __shfl_up_sync(unsigned mask, T value, unsigned delt
         return lane % width - static_cast<int>(delta) >= 0 ? lane - static_cast<int>(delta) : lane;
     });
 }
-inline void __syncwarp(unsigned mask = simt::full_mask) {
-    simt::sync_warp(mask);
-}
+inline void __syncwarp(unsigned mask = simt::full_mask) { simt::sync_warp(mask); }
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
     return simt::ballot(mask, predicate != 0, "vote.sync.ballot");
 }
-inline int __any_sync(unsigned mask, int predicate) {
-    return simt::ballot(mask, predicate != 0, "vote.sync.any") != 0;
-}
-inline int __all_sync(unsigned mask, int predicate) {
-    return simt::ballot(mask, predicate == 0, "vote.sync.all") == 0;
-}
-inline unsigned __activemask() {
-    return simt::self->warp->alive;
-}
+inline int __any_sync(unsigned mask, int predicate) { return simt::ballot(mask, predicate != 0, "vote.sync.any") != 0; }
+inline int __all_sync(unsigned mask, int predicate) { return simt::ballot(mask, predicate == 0, "vote.sync.all") == 0; }
+inline unsigned __activemask() { return simt::self->warp->alive; }
 template <class T> inline T __reduce_add_sync(unsigned mask, T value) {
     for (int offset = 16; offset > 0; offset >>= 1) {
         value += __shfl_xor_sync(mask, value, offset);
@@ -109,26 +101,16 @@ template <class T> inline T __reduce_max_sync(unsigned mask, T value) {
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 inline void __nanosleep(unsigned) {}
-template <class T> inline T __ldg(const T * pointer) {
-    return *pointer;
-}
+template <class T> inline T __ldg(const T *pointer) { return *pointer; }
 
 // Integers.
 inline unsigned __umulhi(unsigned a, unsigned b) {
     return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
 }
-inline int __mulhi(int a, int b) {
-    return static_cast<int>(static_cast<long long>(a) * b >> 32);
-}
-inline int __popc(unsigned a) {
-    return __builtin_popcount(a);
-}
-inline int __ffs(int a) {
-    return __builtin_ffs(a);
-}
-inline int __clz(int a) {
-    return a == 0 ? 32 : __builtin_clz(static_cast<unsigned>(a));
-}
+inline int __mulhi(int a, int b) { return static_cast<int>(static_cast<long long>(a) * b >> 32); }
+inline int __popc(unsigned a) { return __builtin_popcount(a); }
+inline int __ffs(int a) { return __builtin_ffs(a); }
+inline int __clz(int a) { return a == 0 ? 32 : __builtin_clz(static_cast<unsigned>(a)); }
 inline unsigned __brev(unsigned a) {
     unsigned reversed = 0;
     for (int i = 0; i < 32; i++) {
@@ -137,13 +119,13 @@ inline unsigned __brev(unsigned a) {
     return reversed;
 }
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
-    const uint64_t bytes  = static_cast<uint64_t>(y) << 32 | x;
-    unsigned       result = 0;
+    const uint64_t bytes = static_cast<uint64_t>(y) << 32 | x;
+    unsigned result = 0;
     for (int i = 0; i < 4; i++) {
         const unsigned choice = selector >> (4 * i);
-        uint8_t        byte   = static_cast<uint8_t>(bytes >> (8 * (choice & 7)));
+        uint8_t byte = static_cast<uint8_t>(bytes >> (8 * (choice & 7)));
         if (choice & 8) {
-            byte = byte & 0x80 ? 0xFF : 0;  // the mode that replicates the sign
+            byte = byte & 0x80 ? 0xFF : 0; // the mode that replicates the sign
         }
         result |= static_cast<unsigned>(byte) << (8 * i);
     }
@@ -174,7 +156,7 @@ template <class Operation> unsigned bytewise(unsigned a, unsigned b, Operation o
     return result;
 }
 
-}  // namespace simt
+} // namespace simt
 
 inline unsigned __vsub4(unsigned a, unsigned b) {
     return simt::bytewise(a, b, [](int x, int y) { return x - y; });
@@ -198,28 +180,18 @@ inline float __uint_as_float(unsigned bits) {
     memcpy(&value, &bits, 4);
     return value;
 }
-inline float __int_as_float(int bits) {
-    return __uint_as_float(static_cast<unsigned>(bits));
-}
+inline float __int_as_float(int bits) { return __uint_as_float(static_cast<unsigned>(bits)); }
 inline unsigned __float_as_uint(float value) {
     unsigned bits;
     memcpy(&bits, &value, 4);
     return bits;
 }
-inline int __float_as_int(float value) {
-    return static_cast<int>(__float_as_uint(value));
-}
-inline int __float2int_rn(float value) {
-    return static_cast<int>(std::nearbyint(value));
-}
-inline float __saturatef(float value) {
-    return value > 0.0f ? (value < 1.0f ? value : 1.0f) : 0.0f;
-}
-inline float __fmaf_rn(float a, float b, float c) {
-    return std::fma(a, b, c);
-}
+inline int __float_as_int(float value) { return static_cast<int>(__float_as_uint(value)); }
+inline int __float2int_rn(float value) { return static_cast<int>(std::nearbyint(value)); }
+inline float __saturatef(float value) { return value > 0.0f ? (value < 1.0f ? value : 1.0f) : 0.0f; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __fmul_rn(float a, float b) {
-    volatile float product = a * b;  // never contracted
+    volatile float product = a * b; // never contracted
     return product;
 }
 inline float __fadd_rn(float a, float b) {
@@ -233,7 +205,7 @@ inline float __fadd_rn(float a, float b) {
 template <class A, class B> constexpr std::common_type_t<A, B> min(A a, B b) {
     using C = std::common_type_t<A, B>;
     if constexpr (std::is_floating_point_v<C>) {
-        return a > b || a != a ? static_cast<C>(b) : static_cast<C>(a);  // of a number and a NaN: the number
+        return a > b || a != a ? static_cast<C>(b) : static_cast<C>(a); // of a number and a NaN: the number
     } else {
         return static_cast<C>(b) < static_cast<C>(a) ? static_cast<C>(b) : static_cast<C>(a);
     }
@@ -248,22 +220,23 @@ template <class A, class B> constexpr std::common_type_t<A, B> max(A a, B b) {
 }
 
 // Atomics: blocks run on several host threads.
-template <class T, class U> inline T atomicAdd(T * address, U value) {
+template <class T, class U> inline T atomicAdd(T *address, U value) {
     if constexpr (std::is_integral_v<T>) {
         return __atomic_fetch_add(address, static_cast<T>(value), __ATOMIC_RELAXED);
     } else {
         static_assert(sizeof(T) == 4, "atomicAdd of float or an integer");
-        auto *   bits = reinterpret_cast<uint32_t *>(address);
-        uint32_t old  = __atomic_load_n(bits, __ATOMIC_RELAXED);
+        auto *bits = reinterpret_cast<uint32_t *>(address);
+        uint32_t old = __atomic_load_n(bits, __ATOMIC_RELAXED);
         while (!__atomic_compare_exchange_n(bits, &old, __float_as_uint(__uint_as_float(old) + value), true,
                                             __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
         }
         return __uint_as_float(old);
     }
 }
-template <class T> inline T atomicMax(T * address, T value) {
+template <class T> inline T atomicMax(T *address, T value) {
     T old = __atomic_load_n(address, __ATOMIC_RELAXED);
-    while (old < value && !__atomic_compare_exchange_n(address, &old, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    while (old < value &&
+           !__atomic_compare_exchange_n(address, &old, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
     return old;
 }

@@ -16,7 +16,7 @@
 
 namespace simt {
 
-SIMT_THREAD_LOCAL Description * describing = nullptr;
+SIMT_THREAD_LOCAL Description *describing = nullptr;
 
 namespace {
 
@@ -24,7 +24,7 @@ namespace {
 // nothing but global memory, so the result does not depend on who runs which.
 class Pool {
   public:
-    void run(const Launch & launch) {
+    void run(const Launch &launch) {
         const unsigned threads = environment().threads;
         while (threads_.size() + 1 < threads) {
             threads_.emplace_back([this] { serve(); });
@@ -32,8 +32,8 @@ class Pool {
         {
             const std::lock_guard<std::mutex> lock(mutex_);
             launch_ = &launch;
-            next_   = 0;
-            busy_   = static_cast<unsigned>(threads_.size());
+            next_ = 0;
+            busy_ = static_cast<unsigned>(threads_.size());
             round_++;
         }
         start_.notify_all();
@@ -48,17 +48,17 @@ class Pool {
             stop_ = true;
         }
         start_.notify_all();
-        for (std::thread & thread : threads_) {
+        for (std::thread &thread : threads_) {
             thread.join();
         }
     }
 
   private:
-    void run_blocks(const Launch & launch) {
+    void run_blocks(const Launch &launch) {
         static thread_local const std::unique_ptr<Worker> own = std::make_unique<Worker>();
         catch_signals_on_this_thread();
         own->begin(launch);
-        const dim3     grid  = launch.grid;
+        const dim3 grid = launch.grid;
         const uint64_t total = static_cast<uint64_t>(grid.x) * grid.y * grid.z;
         for (uint64_t i = next_++; i < total; i = next_++) {
             const auto x = static_cast<uint32_t>(i % grid.x);
@@ -75,8 +75,8 @@ class Pool {
             if (stop_) {
                 return;
             }
-            seen                  = round_;
-            const Launch & launch = *launch_;
+            seen = round_;
+            const Launch &launch = *launch_;
             lock.unlock();
             run_blocks(launch);
             lock.lock();
@@ -87,20 +87,20 @@ class Pool {
     }
 
     std::vector<std::thread> threads_;
-    std::mutex               mutex_;
-    std::condition_variable  start_, finished_;
-    const Launch *           launch_ = nullptr;
-    std::atomic<uint64_t>    next_{0};
-    unsigned                 busy_  = 0;
-    uint64_t                 round_ = 0;
-    bool                     stop_  = false;
+    std::mutex mutex_;
+    std::condition_variable start_, finished_;
+    const Launch *launch_ = nullptr;
+    std::atomic<uint64_t> next_{0};
+    unsigned busy_ = 0;
+    uint64_t round_ = 0;
+    bool stop_ = false;
 };
 
 std::string json_dim(dim3 d) {
     return "[" + std::to_string(d.x) + "," + std::to_string(d.y) + "," + std::to_string(d.z) + "]";
 }
 
-void record(const Launch & launch) {
+void record(const Launch &launch) {
     static std::atomic<unsigned> order{0};
     if (environment().launches.empty()) {
         return;
@@ -108,28 +108,28 @@ void record(const Launch & launch) {
     int blocks = 0;
     occupancy_of(&blocks, launch.kernel, static_cast<int>(launch.block.x * launch.block.y * launch.block.z),
                  launch.shared);
-    const std::string line = "{\"order\":" + std::to_string(order++) +
-                             ",\"kernel\":" + json_string(launch.kernel.signature) + ",\"grid\":" +
-                             json_dim(launch.grid) + ",\"block\":" + json_dim(launch.block) + ",\"shared\":" +
-                             std::to_string(launch.shared) + ",\"regs\":" + std::to_string(registers_of(launch.kernel)) +
-                             ",\"max_blocks_per_sm\":" + std::to_string(blocks) + "}\n";
-    FILE * file = fopen(environment().launches.c_str(), "a");
+    const std::string line =
+        "{\"order\":" + std::to_string(order++) + ",\"kernel\":" + json_string(launch.kernel.signature) +
+        ",\"grid\":" + json_dim(launch.grid) + ",\"block\":" + json_dim(launch.block) +
+        ",\"shared\":" + std::to_string(launch.shared) + ",\"regs\":" + std::to_string(registers_of(launch.kernel)) +
+        ",\"max_blocks_per_sm\":" + std::to_string(blocks) + "}\n";
+    FILE *file = fopen(environment().launches.c_str(), "a");
     if (file == nullptr || fputs(line.c_str(), file) == EOF || fclose(file) != 0) {
         fail("cannot write launch records to " + environment().launches);
     }
 }
 
 // What a driver would refuse.
-cudaError_t validate(const Launch & launch) {
-    const cudaDeviceProp & device  = device_properties();
-    const uint64_t         threads = static_cast<uint64_t>(launch.block.x) * launch.block.y * launch.block.z;
-    const uint64_t         blocks  = static_cast<uint64_t>(launch.grid.x) * launch.grid.y * launch.grid.z;
+cudaError_t validate(const Launch &launch) {
+    const cudaDeviceProp &device = device_properties();
+    const uint64_t threads = static_cast<uint64_t>(launch.block.x) * launch.block.y * launch.block.z;
+    const uint64_t blocks = static_cast<uint64_t>(launch.grid.x) * launch.grid.y * launch.grid.z;
     if (blocks == 0 || threads == 0 || launch.grid.y > 65535 || launch.grid.z > 65535) {
         return cudaErrorInvalidConfiguration;
     }
     const int limit = launch.kernel.launch_bounds.threads;
-    if (threads > static_cast<uint64_t>(device.maxThreadsPerBlock) || (limit != 0 && threads > static_cast<uint64_t>(limit)) ||
-        launch.shared > device.sharedMemPerBlockOptin) {
+    if (threads > static_cast<uint64_t>(device.maxThreadsPerBlock) ||
+        (limit != 0 && threads > static_cast<uint64_t>(limit)) || launch.shared > device.sharedMemPerBlockOptin) {
         return cudaErrorInvalidValue;
     }
     return cudaSuccess;
@@ -137,21 +137,21 @@ cudaError_t validate(const Launch & launch) {
 
 thread_local cudaError_t last_error = cudaSuccess;
 
-}  // namespace
+} // namespace
 
 cudaError_t take_last_error() {
     const cudaError_t error = last_error;
-    last_error              = cudaSuccess;
+    last_error = cudaSuccess;
     return error;
 }
 
-cudaError_t execute(const Launch & launch) {
+cudaError_t execute(const Launch &launch) {
     last_error = validate(launch);
     if (last_error != cudaSuccess) {
         return last_error;
     }
     // Backends on several host threads (test-backend-ops -j) take turns, as kernels of one GPU's default stream do.
-    static std::mutex                 turn;
+    static std::mutex turn;
     const std::lock_guard<std::mutex> lock(turn);
     record(launch);
     if (!environment().dry) {
@@ -162,4 +162,4 @@ cudaError_t execute(const Launch & launch) {
     return cudaSuccess;
 }
 
-}  // namespace simt
+} // namespace simt

@@ -15,23 +15,21 @@ namespace simt {
 
 // __launch_bounds__; zero where the source says nothing.
 struct Bounds {
-    int threads    = 0;
+    int threads = 0;
     int min_blocks = 0;
 };
-constexpr Bounds bounds(int threads = 0, int min_blocks = 0, int = 0) {
-    return {threads, min_blocks};
-}
+constexpr Bounds bounds(int threads = 0, int min_blocks = 0, int = 0) { return {threads, min_blocks}; }
 
 struct Description {
-    const char * signature = "";  // __PRETTY_FUNCTION__: the name, and the template arguments by name
-    Bounds       launch_bounds;
+    const char *signature = ""; // __PRETTY_FUNCTION__: the name, and the template arguments by name
+    Bounds launch_bounds;
 };
 
-extern SIMT_THREAD_LOCAL Description * describing;
+extern SIMT_THREAD_LOCAL Description *describing;
 
 // The rewriter makes this the first statement of every kernel: called from the host while `describing` is set, a kernel
 // says what it is and returns. That is how launch bounds and template arguments are known without ptxas.
-inline bool describe(const char * signature, Bounds launch_bounds) {
+inline bool describe(const char *signature, Bounds launch_bounds) {
     if (__builtin_expect(describing == nullptr, 1)) {
         return false;
     }
@@ -40,18 +38,18 @@ inline bool describe(const char * signature, Bounds launch_bounds) {
 }
 
 struct Launch {
-    dim3        grid;
-    dim3        block;
-    size_t      shared = 0;
+    dim3 grid;
+    dim3 block;
+    size_t shared = 0;
     Description kernel;
-    std::function<void()> body;  // what one CUDA thread does
+    std::function<void()> body; // what one CUDA thread does
 };
 
 // Run all blocks of a launch to their end. What it returns, take_last_error() returns once more, like cudaGetLastError.
-cudaError_t execute(const Launch & launch);
+cudaError_t execute(const Launch &launch);
 cudaError_t take_last_error();
 
-template <class Call> Description description_of(Call && call) {
+template <class Call> Description description_of(Call &&call) {
     Description description;
     describing = &description;
     call();
@@ -61,14 +59,14 @@ template <class Call> Description description_of(Call && call) {
 
 template <class Kernel> struct Configured {
     Kernel kernel;
-    dim3   grid;
-    dim3   block;
+    dim3 grid;
+    dim3 block;
     size_t shared;
 
-    template <class... Arguments> cudaError_t operator()(Arguments &&... arguments) const {
+    template <class... Arguments> cudaError_t operator()(Arguments &&...arguments) const {
         // By value: a launch copies its arguments, and every thread has its own.
         auto packed = std::make_tuple(std::decay_t<Arguments>(std::forward<Arguments>(arguments))...);
-        auto call   = [kernel = kernel, packed] { std::apply(kernel, packed); };
+        auto call = [kernel = kernel, packed] { std::apply(kernel, packed); };
         return execute({grid, block, shared, description_of(call), call});
     }
 };
@@ -80,8 +78,8 @@ Configured<Kernel> launch_kernel(Kernel kernel, dim3 grid, dim3 block, size_t sh
 }
 
 template <class... Parameters, class... Arguments>
-cudaError_t launch_kernel_ex(const cudaLaunchConfig_t * config, void (*kernel)(Parameters...),
-                             Arguments &&... arguments) {
+cudaError_t launch_kernel_ex(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...),
+                             Arguments &&...arguments) {
     return launch_kernel(kernel, config->gridDim, config->blockDim,
                          config->dynamicSmemBytes)(static_cast<Parameters>(std::forward<Arguments>(arguments))...);
 }
@@ -90,20 +88,20 @@ template <class... Parameters> Description description_of_kernel(void (*kernel)(
     return description_of([=] { kernel(std::decay_t<Parameters>{}...); });
 }
 
-cudaError_t occupancy_of(int * blocks, const Description & kernel, int threads, size_t shared);
-cudaError_t attributes_of(cudaFuncAttributes * attributes, const Description & kernel);
+cudaError_t occupancy_of(int *blocks, const Description &kernel, int threads, size_t shared);
+cudaError_t attributes_of(cudaFuncAttributes *attributes, const Description &kernel);
 
 template <class... Parameters>
-cudaError_t occupancy(int * blocks, void (*kernel)(Parameters...), int threads, size_t shared) {
+cudaError_t occupancy(int *blocks, void (*kernel)(Parameters...), int threads, size_t shared) {
     return occupancy_of(blocks, description_of_kernel(kernel), threads, shared);
 }
 
 // Of a pointer whose type is lost only the device's part is known (upstream reads ptxVersion).
-inline cudaError_t function_attributes(cudaFuncAttributes * attributes, const void *) {
+inline cudaError_t function_attributes(cudaFuncAttributes *attributes, const void *) {
     return attributes_of(attributes, {});
 }
 template <class... Parameters>
-cudaError_t function_attributes(cudaFuncAttributes * attributes, void (*kernel)(Parameters...)) {
+cudaError_t function_attributes(cudaFuncAttributes *attributes, void (*kernel)(Parameters...)) {
     return attributes_of(attributes, description_of_kernel(kernel));
 }
 
@@ -112,4 +110,4 @@ template <class Kernel> cudaError_t set_function_attribute(Kernel, cudaFuncAttri
     return set_function_attribute_value(attribute, value);
 }
 
-}  // namespace simt
+} // namespace simt

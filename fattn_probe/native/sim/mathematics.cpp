@@ -15,18 +15,18 @@
 namespace simt {
 namespace {
 
-constexpr int      significand_bits = 23;
-constexpr uint32_t fraction_mask    = (1u << significand_bits) - 1;
+constexpr int significand_bits = 23;
+constexpr uint32_t fraction_mask = (1u << significand_bits) - 1;
 
 // A table of data/, unpacked by fattn-probe into the folder FATTN_PROBE_SIM_DATA.
-template <class T> const T * map_table(const char * name, size_t entries) {
+template <class T> const T *map_table(const char *name, size_t entries) {
     const std::string path = environment().tables + "/" + name;
-    const int         file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    struct stat       status;
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    struct stat status;
     if (file < 0 || fstat(file, &status) != 0 || static_cast<size_t>(status.st_size) != entries * sizeof(T)) {
         fail("the table " + path + " is missing or damaged (FATTN_PROBE_SIM_DATA)");
     }
-    void * pages = mmap(nullptr, entries * sizeof(T), PROT_READ, MAP_PRIVATE, file, 0);
+    void *pages = mmap(nullptr, entries * sizeof(T), PROT_READ, MAP_PRIVATE, file, 0);
     close(file);
     if (pages == MAP_FAILED) {
         fail("cannot map " + path);
@@ -44,7 +44,7 @@ double exp2_fraction(double f) {
             }
         }
     } powers;
-    const int    i = static_cast<int>(f * 64.0 + 0.5);
+    const int i = static_cast<int>(f * 64.0 + 0.5);
     const double x = (f - i / 64.0) * 0.69314718055994530942;
     const double p = 1 + x * (1 + x * (1.0 / 2 + x * (1.0 / 6 + x * (1.0 / 24 + x * (1.0 / 120 + x / 720)))));
     return powers.of[i] * p;
@@ -54,11 +54,11 @@ float scaled(float significand, int exponent) {
     return float_of_bits(bits_of_float(significand) + (static_cast<uint32_t>(exponent) << significand_bits));
 }
 
-}  // namespace
+} // namespace
 
 // The table holds, for each of the 2^23 fractions, how far the hardware is from the correctly rounded power.
 float ex2_approx(float x) {
-    static const int8_t * const table = map_table<int8_t>("ex2", 1 << significand_bits);
+    static const int8_t *const table = map_table<int8_t>("ex2", 1 << significand_bits);
     if (x != x) {
         return x;
     }
@@ -69,44 +69,44 @@ float ex2_approx(float x) {
         return INFINITY;
     }
     // Truncated toward zero to a multiple of 2^-23. Of a negative number the fraction is complemented bit by bit.
-    const auto fixed    = static_cast<int64_t>(static_cast<double>(x) * (1 << significand_bits));
-    const auto size     = static_cast<uint64_t>(fixed < 0 ? -fixed : fixed);
-    int        exponent = static_cast<int>(size >> significand_bits);
-    auto       fraction = static_cast<uint32_t>(size & fraction_mask);
+    const auto fixed = static_cast<int64_t>(static_cast<double>(x) * (1 << significand_bits));
+    const auto size = static_cast<uint64_t>(fixed < 0 ? -fixed : fixed);
+    int exponent = static_cast<int>(size >> significand_bits);
+    auto fraction = static_cast<uint32_t>(size & fraction_mask);
     if (fixed < 0) {
         exponent = fraction == 0 ? -exponent : -exponent - 1;
         fraction = fraction == 0 ? 0 : (1u << significand_bits) - fraction - 1;
     }
-    const auto     rounded = static_cast<float>(exp2_fraction(fraction * (1.0 / (1 << significand_bits))));
-    const uint32_t bits    = bits_of_float(rounded) + static_cast<uint32_t>(static_cast<int32_t>(table[fraction]));
+    const auto rounded = static_cast<float>(exp2_fraction(fraction * (1.0 / (1 << significand_bits))));
+    const uint32_t bits = bits_of_float(rounded) + static_cast<uint32_t>(static_cast<int32_t>(table[fraction]));
     return scaled(float_of_bits(bits), exponent);
 }
 
 // The table holds the same for 1/m, 1 <= m < 2; powers of two scale exactly, denormals are zero.
 float rcp_approx(float x) {
-    static const int8_t * const table    = map_table<int8_t>("rcp", 1 << significand_bits);
-    const uint32_t              bits     = bits_of_float(x);
-    const uint32_t              sign     = bits & 0x80000000;
-    const int                   exponent = static_cast<int>(bits >> significand_bits & 255);
-    const uint32_t              fraction = bits & fraction_mask;
+    static const int8_t *const table = map_table<int8_t>("rcp", 1 << significand_bits);
+    const uint32_t bits = bits_of_float(x);
+    const uint32_t sign = bits & 0x80000000;
+    const int exponent = static_cast<int>(bits >> significand_bits & 255);
+    const uint32_t fraction = bits & fraction_mask;
     if (exponent == 0) {
         return float_of_bits(sign | 0x7F800000);
     }
     if (exponent == 255) {
         return fraction != 0 ? x : float_of_bits(sign);
     }
-    const auto     rounded = static_cast<float>(1.0 / static_cast<double>(float_of_bits(fraction | 0x3F800000)));
-    const uint32_t near    = bits_of_float(rounded) + static_cast<uint32_t>(static_cast<int32_t>(table[fraction]));
-    const int      field   = static_cast<int>(near >> significand_bits) - (exponent - 127);
+    const auto rounded = static_cast<float>(1.0 / static_cast<double>(float_of_bits(fraction | 0x3F800000)));
+    const uint32_t near = bits_of_float(rounded) + static_cast<uint32_t>(static_cast<int32_t>(table[fraction]));
+    const int field = static_cast<int>(near >> significand_bits) - (exponent - 127);
     return field <= 0 ? float_of_bits(sign)
                       : float_of_bits(sign | static_cast<uint32_t>(field) << significand_bits | (near & fraction_mask));
 }
 
 // The table holds the logarithms of 0.5 <= x < 1; elsewhere the exponent is added and the sum truncated.
 float lg2_approx(float x) {
-    static const int32_t * const table    = map_table<int32_t>("lg2", 1 << significand_bits);
-    const uint32_t               bits     = bits_of_float(x);
-    const int                    exponent = static_cast<int>(bits >> significand_bits) - 126;
+    static const int32_t *const table = map_table<int32_t>("lg2", 1 << significand_bits);
+    const uint32_t bits = bits_of_float(x);
+    const int exponent = static_cast<int>(bits >> significand_bits) - 126;
     if (!(x >= 0x1p-126f) || x == INFINITY) {
         return x < 0.0f || x != x ? NAN : x == INFINITY ? INFINITY : -INFINITY;
     }
@@ -114,32 +114,32 @@ float lg2_approx(float x) {
     if (exponent == 0) {
         return logarithm;
     }
-    const double sum     = static_cast<double>(exponent) + static_cast<double>(logarithm);
-    const auto   rounded = static_cast<float>(sum);
+    const double sum = static_cast<double>(exponent) + static_cast<double>(logarithm);
+    const auto rounded = static_cast<float>(sum);
     return std::fabs(static_cast<double>(rounded)) > std::fabs(sum) ? std::nextafter(rounded, 0.0f) : rounded;
 }
 
 // The table holds the results of 2^-8 <= x < 2^3, each binade at as many leading bits as it has here; below, the result
 // is x, above, 1.
 float tanh_approx(float x) {
-    constexpr int  bits_of[] = {17, 17, 17, 18, 18, 19, 19, 19, 20, 21, 20};
-    constexpr int  binades   = sizeof(bits_of) / sizeof(bits_of[0]);
-    constexpr auto entries   = [&] {
+    constexpr int bits_of[] = {17, 17, 17, 18, 18, 19, 19, 19, 20, 21, 20};
+    constexpr int binades = sizeof(bits_of) / sizeof(bits_of[0]);
+    constexpr auto entries = [&] {
         size_t sum = 0;
         for (const int bits : bits_of) {
             sum += size_t{1} << bits;
         }
         return sum;
     }();
-    static const int32_t * const table  = map_table<int32_t>("tanh", entries);
-    const uint32_t               bits   = bits_of_float(x);
-    const int                    binade = static_cast<int>(bits >> significand_bits & 255) - 127 + 8;
+    static const int32_t *const table = map_table<int32_t>("tanh", entries);
+    const uint32_t bits = bits_of_float(x);
+    const int binade = static_cast<int>(bits >> significand_bits & 255) - 127 + 8;
     if (binade < 0 || x != x) {
         return x;
     }
     uint32_t result = 0x3F800000;
     if (binade < binades) {
-        const int32_t * start = table;
+        const int32_t *start = table;
         for (int i = 0; i < binade; i++) {
             start += size_t{1} << bits_of[i];
         }
@@ -148,20 +148,10 @@ float tanh_approx(float x) {
     return float_of_bits(result | (bits & 0x80000000));
 }
 
-float sinf(float x) {
-    return std::sin(x);
-}
-float cosf(float x) {
-    return std::cos(x);
-}
-float tanf(float x) {
-    return std::tan(x);
-}
-float sqrtf(float x) {
-    return std::sqrt(x);
-}
-float rsqrtf(float x) {
-    return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x)));
-}
+float sinf(float x) { return std::sin(x); }
+float cosf(float x) { return std::cos(x); }
+float tanf(float x) { return std::tan(x); }
+float sqrtf(float x) { return std::sqrt(x); }
+float rsqrtf(float x) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x))); }
 
-}  // namespace simt
+} // namespace simt

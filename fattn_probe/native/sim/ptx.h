@@ -14,147 +14,134 @@
 namespace simt {
 
 // A pointer into shared memory as the 32-bit address that PTX uses, and back.
-uint32_t shared_address(const void * pointer);
-void *   shared_pointer(uint32_t address);
+uint32_t shared_address(const void *pointer);
+void *shared_pointer(uint32_t address);
 
 // One lane's 16-byte copy to shared memory; under an adversarial schedule it lands only at the wait.
-void copy_async(void * to, const void * from);
+void copy_async(void *to, const void *from);
 void wait_for_copies();
 
 // For the checker: memory that an instruction, not compiled code, touches. Does nothing unless checking is compiled in.
-void note_read(const void * address, size_t bytes);
-void note_write(const void * address, size_t bytes);
+void note_read(const void *address, size_t bytes);
+void note_write(const void *address, size_t bytes);
 
 namespace ptx {
 
-template <class T> uint32_t word(const T & value) {
+template <class T> uint32_t word(const T &value) {
     static_assert(sizeof(T) == 4, "a 32-bit register");
     uint32_t bits;
     memcpy(&bits, &value, 4);
     return bits;
 }
-template <class T> void set_word(T & value, uint32_t bits) {
+template <class T> void set_word(T &value, uint32_t bits) {
     static_assert(sizeof(T) == 4, "a 32-bit register");
     memcpy(&value, &bits, 4);
 }
 
 // Lane 8*i + r hands in the address of row r of 8x8 tile i.
-void load_matrices(Registers & registers, int tiles, bool transposed);
+void load_matrices(Registers &registers, int tiles, bool transposed);
 
-template <int tiles, bool transposed, class... Ts> void ldmatrix(const void * address, Ts &... results) {
-    Registers & registers = warp_instruction(
-        full_mask, "ldmatrix", [&](Registers & r, uint32_t lane) { r.address[lane] = address; },
-        [](Registers & r) { load_matrices(r, tiles, transposed); });
+template <int tiles, bool transposed, class... Ts> void ldmatrix(const void *address, Ts &...results) {
+    Registers &registers = warp_instruction(
+        full_mask, "ldmatrix", [&](Registers &r, uint32_t lane) { r.address[lane] = address; },
+        [](Registers &r) { load_matrices(r, tiles, transposed); });
     int i = 0;
     (set_word(results, registers.out[i++][self->lane]), ...);
 }
-template <class T> void ldmatrix_sync_aligned_m8n8_x2_b16(T & a, T & b, const void * address) {
+template <class T> void ldmatrix_sync_aligned_m8n8_x2_b16(T &a, T &b, const void *address) {
     ldmatrix<2, false>(address, a, b);
 }
-template <class T> void ldmatrix_sync_aligned_m8n8_x4_b16(T & a, T & b, T & c, T & d, const void * address) {
+template <class T> void ldmatrix_sync_aligned_m8n8_x4_b16(T &a, T &b, T &c, T &d, const void *address) {
     ldmatrix<4, false>(address, a, b, c, d);
 }
-template <class T> void ldmatrix_sync_aligned_m8n8_x2_trans_b16(T & a, T & b, const void * address) {
+template <class T> void ldmatrix_sync_aligned_m8n8_x2_trans_b16(T &a, T &b, const void *address) {
     ldmatrix<2, true>(address, a, b);
 }
-template <class T> void ldmatrix_sync_aligned_m8n8_x4_trans_b16(T & a, T & b, T & c, T & d, const void * address) {
+template <class T> void ldmatrix_sync_aligned_m8n8_x4_trans_b16(T &a, T &b, T &c, T &d, const void *address) {
     ldmatrix<4, true>(address, a, b, c, d);
 }
 
-void transpose_matrix(Registers & registers);
-template <class T, class U> void movmatrix_sync_aligned_m8n8_trans_b16(T & result, const U & value) {
-    Registers & registers = warp_instruction(
-        full_mask, "movmatrix", [&](Registers & r, uint32_t lane) { r.in[0][lane] = word(value); }, transpose_matrix);
+void transpose_matrix(Registers &registers);
+template <class T, class U> void movmatrix_sync_aligned_m8n8_trans_b16(T &result, const U &value) {
+    Registers &registers = warp_instruction(
+        full_mask, "movmatrix", [&](Registers &r, uint32_t lane) { r.in[0][lane] = word(value); }, transpose_matrix);
     set_word(result, registers.out[0][self->lane]);
 }
 
 // A matrix instruction: accumulators (in and out), then the registers of A and of B, are handed in in that order.
 template <int results, class Work, class... Ds, class... Operands>
-void matrix_instruction(const char * name, Work work, std::tuple<Ds &...> accumulators, const Operands &... operands) {
+void matrix_instruction(const char *name, Work work, std::tuple<Ds &...> accumulators, const Operands &...operands) {
     static_assert(sizeof...(Ds) == results, "as many results as the instruction has");
-    Registers & registers = warp_instruction(
+    Registers &registers = warp_instruction(
         full_mask, name,
-        [&](Registers & r, uint32_t lane) {
+        [&](Registers &r, uint32_t lane) {
             int i = 0;
-            std::apply([&](const Ds &... d) { ((r.in[i++][lane] = word(d)), ...); }, accumulators);
+            std::apply([&](const Ds &...d) { ((r.in[i++][lane] = word(d)), ...); }, accumulators);
             ((r.in[i++][lane] = word(operands)), ...);
         },
         work);
     int i = 0;
-    std::apply([&](Ds &... d) { (set_word(d, registers.out[i++][self->lane]), ...); }, accumulators);
+    std::apply([&](Ds &...d) { (set_word(d, registers.out[i++][self->lane]), ...); }, accumulators);
 }
 
 template <class D, class A, class B>
-void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(D & d0, D & d1, D & d2, D & d3, const A & a0, const A & a1,
-                                                       const A & a2, const A & a3, const B & b0, const B & b1) {
+void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
+                                                       const A &a2, const A &a3, const B &b0, const B &b1) {
     matrix_instruction<4>(
-        "mma.m16n8k16.f32.f16",
-        [](Registers & r) { mma_f16_accumulate_f32(16, r.in + 4, r.in + 8, r.in, r.out); }, std::tie(d0, d1, d2, d3),
-        a0, a1, a2, a3, b0, b1);
-}
-template <class D, class A, class B>
-void mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32(D & d0, D & d1, D & d2, D & d3, const A & a0, const A & a1,
-                                                      const B & b0) {
-    matrix_instruction<4>(
-        "mma.m16n8k8.f32.f16", [](Registers & r) { mma_f16_accumulate_f32(8, r.in + 4, r.in + 6, r.in, r.out); },
-        std::tie(d0, d1, d2, d3), a0, a1, b0);
-}
-template <class D, class A, class B>
-void mma_sync_aligned_m16n8k16_row_col_f16_f16_f16_f16(D & d0, D & d1, const A & a0, const A & a1, const A & a2,
-                                                       const A & a3, const B & b0, const B & b1) {
-    matrix_instruction<2>(
-        "mma.m16n8k16.f16.f16", [](Registers & r) { mma_f16_accumulate_f16(16, r.in + 2, r.in + 6, r.in, r.out); },
-        std::tie(d0, d1), a0, a1, a2, a3, b0, b1);
-}
-template <class D, class A, class B>
-void mma_sync_aligned_m16n8k8_row_col_f16_f16_f16_f16(D & d0, D & d1, const A & a0, const A & a1, const B & b0) {
-    matrix_instruction<2>(
-        "mma.m16n8k8.f16.f16", [](Registers & r) { mma_f16_accumulate_f16(8, r.in + 2, r.in + 4, r.in, r.out); },
-        std::tie(d0, d1), a0, a1, b0);
-}
-template <class D, class A, class B>
-void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(D & d0, D & d1, D & d2, D & d3, const A & a0, const A & a1,
-                                                         const A & a2, const A & a3, const B & b0, const B & b1) {
-    matrix_instruction<4>(
-        "mma.m16n8k16.f32.bf16", [](Registers & r) { mma_bf16_accumulate_f32(r.in + 4, r.in + 8, r.in, r.out); },
+        "mma.m16n8k16.f32.f16", [](Registers &r) { mma_f16_accumulate_f32(16, r.in + 4, r.in + 8, r.in, r.out); },
         std::tie(d0, d1, d2, d3), a0, a1, a2, a3, b0, b1);
 }
 template <class D, class A, class B>
-void mma_sync_aligned_m8n8k4_row_col_f32_f16_f16_f32(D & d0, D & d1, D & d2, D & d3, D & d4, D & d5, D & d6, D & d7,
-                                                     const A & a0, const A & a1, const B & b0, const B & b1) {
+void mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
+                                                      const B &b0) {
+    matrix_instruction<4>(
+        "mma.m16n8k8.f32.f16", [](Registers &r) { mma_f16_accumulate_f32(8, r.in + 4, r.in + 6, r.in, r.out); },
+        std::tie(d0, d1, d2, d3), a0, a1, b0);
+}
+template <class D, class A, class B>
+void mma_sync_aligned_m16n8k16_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const A &a2, const A &a3,
+                                                       const B &b0, const B &b1) {
+    matrix_instruction<2>(
+        "mma.m16n8k16.f16.f16", [](Registers &r) { mma_f16_accumulate_f16(16, r.in + 2, r.in + 6, r.in, r.out); },
+        std::tie(d0, d1), a0, a1, a2, a3, b0, b1);
+}
+template <class D, class A, class B>
+void mma_sync_aligned_m16n8k8_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const B &b0) {
+    matrix_instruction<2>(
+        "mma.m16n8k8.f16.f16", [](Registers &r) { mma_f16_accumulate_f16(8, r.in + 2, r.in + 4, r.in, r.out); },
+        std::tie(d0, d1), a0, a1, b0);
+}
+template <class D, class A, class B>
+void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
+                                                         const A &a2, const A &a3, const B &b0, const B &b1) {
+    matrix_instruction<4>(
+        "mma.m16n8k16.f32.bf16", [](Registers &r) { mma_bf16_accumulate_f32(r.in + 4, r.in + 8, r.in, r.out); },
+        std::tie(d0, d1, d2, d3), a0, a1, a2, a3, b0, b1);
+}
+template <class D, class A, class B>
+void mma_sync_aligned_m8n8k4_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, D &d4, D &d5, D &d6, D &d7,
+                                                     const A &a0, const A &a1, const B &b0, const B &b1) {
     matrix_instruction<8>(
-        "mma.m8n8k4.f32.f16", [](Registers & r) { mma_m8n8k4_f32(r.in + 8, r.in + 10, r.in, r.out); },
+        "mma.m8n8k4.f32.f16", [](Registers &r) { mma_m8n8k4_f32(r.in + 8, r.in + 10, r.in, r.out); },
         std::tie(d0, d1, d2, d3, d4, d5, d6, d7), a0, a1, b0, b1);
 }
 template <class D, class A, class B>
-void mma_sync_aligned_m8n8k4_row_row_f16_f16_f16_f16(D & d0, D & d1, D & d2, D & d3, const A & a0, const A & a1,
-                                                     const B & b0, const B & b1) {
+void mma_sync_aligned_m8n8k4_row_row_f16_f16_f16_f16(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1, const B &b0,
+                                                     const B &b1) {
     matrix_instruction<4>(
-        "mma.m8n8k4.f16.f16", [](Registers & r) { mma_m8n8k4_f16(r.in + 4, r.in + 6, r.in, r.out); },
+        "mma.m8n8k4.f16.f16", [](Registers &r) { mma_m8n8k4_f16(r.in + 4, r.in + 6, r.in, r.out); },
         std::tie(d0, d1, d2, d3), a0, a1, b0, b1);
 }
 
-inline void cp_async(uint32_t shared, const void * global) {
-    copy_async(shared_pointer(shared), global);
-}
-inline void cp_async_cg_shared_global(uint32_t shared, const void * global) {
-    cp_async(shared, global);
-}
-inline void cp_async_cg_shared_global_L2_64B(uint32_t shared, const void * global) {
-    cp_async(shared, global);
-}
-inline void cp_async_cg_shared_global_L2_128B(uint32_t shared, const void * global) {
-    cp_async(shared, global);
-}
-inline void cp_async_cg_shared_global_L2_256B(uint32_t shared, const void * global) {
-    cp_async(shared, global);
-}
-inline void cp_async_wait_all() {
-    wait_for_copies();
-}
+inline void cp_async(uint32_t shared, const void *global) { copy_async(shared_pointer(shared), global); }
+inline void cp_async_cg_shared_global(uint32_t shared, const void *global) { cp_async(shared, global); }
+inline void cp_async_cg_shared_global_L2_64B(uint32_t shared, const void *global) { cp_async(shared, global); }
+inline void cp_async_cg_shared_global_L2_128B(uint32_t shared, const void *global) { cp_async(shared, global); }
+inline void cp_async_cg_shared_global_L2_256B(uint32_t shared, const void *global) { cp_async(shared, global); }
+inline void cp_async_wait_all() { wait_for_copies(); }
 inline void prefetch_global_L2(const void *) {}
 
-}  // namespace ptx
-}  // namespace simt
+} // namespace ptx
+} // namespace simt
 
 #define __cvta_generic_to_shared(pointer) simt::shared_address(pointer)

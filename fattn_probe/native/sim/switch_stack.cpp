@@ -42,9 +42,9 @@ simt_switch_stack:
     .size simt_switch_stack, .-simt_switch_stack
 )");
 
-void * simt::new_stack(void * top, void (*entry)()) {
+void *simt::new_stack(void *top, void (*entry)()) {
     // Six registers, the return address that starts `entry`, and a null return address that ends every backtrace.
-    auto * frame = reinterpret_cast<uint64_t *>(reinterpret_cast<uintptr_t>(top) & ~uintptr_t{15}) - 8;
+    auto *frame = reinterpret_cast<uint64_t *>(reinterpret_cast<uintptr_t>(top) & ~uintptr_t{15}) - 8;
     memset(frame, 0, 64);
     frame[6] = reinterpret_cast<uint64_t>(entry);
     return frame;
@@ -84,13 +84,13 @@ simt_switch_stack:
     .size simt_switch_stack, .-simt_switch_stack
 )");
 
-void * simt::new_stack(void * top, void (*entry)()) {
-    auto * frame = reinterpret_cast<uint64_t *>(reinterpret_cast<uintptr_t>(top) & ~uintptr_t{15}) - 20;
+void *simt::new_stack(void *top, void (*entry)()) {
+    auto *frame = reinterpret_cast<uint64_t *>(reinterpret_cast<uintptr_t>(top) & ~uintptr_t{15}) - 20;
     memset(frame, 0, 160);
     frame[11] = reinterpret_cast<uint64_t>(entry);
     return frame;
 }
 
 #else
-#    error "the simulator knows how to switch stacks on x86-64 and aarch64"
+#error "the simulator knows how to switch stacks on x86-64 and aarch64"
 #endif

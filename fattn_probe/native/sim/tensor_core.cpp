@@ -14,16 +14,16 @@ constexpr int group = 16, extra = 2;
 #elif SIMT_ARCH >= 800
 constexpr int group = 8, extra = 1;
 #else
-constexpr int group = 4, extra = 0;  // Volta; Turing is taken to be the same
+constexpr int group = 4, extra = 0; // Volta; Turing is taken to be the same
 #endif
 
-constexpr int columns = 8;  // of every result here, and lanes of an AVX2 register
+constexpr int columns = 8; // of every result here, and lanes of an AVX2 register
 
-typedef float   Floats __attribute__((vector_size(32)));
+typedef float Floats __attribute__((vector_size(32)));
 typedef int32_t Ints __attribute__((vector_size(32)));
 typedef int32_t QuadInts __attribute__((vector_size(16)));
-typedef float   QuadFloats __attribute__((vector_size(16)));
-typedef double  Doubles __attribute__((vector_size(32)));
+typedef float QuadFloats __attribute__((vector_size(16)));
+typedef double Doubles __attribute__((vector_size(32)));
 typedef int64_t Longs __attribute__((vector_size(32)));
 
 template <class To, class From> To as(From value) {
@@ -39,7 +39,7 @@ struct Factors {
     Floats power;
 };
 
-Floats floats_of_halves(const uint16_t * halves) {
+Floats floats_of_halves(const uint16_t *halves) {
     Floats values;
 #if defined(__F16C__) && defined(__AVX__)
     const __m256 converted = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(halves)));
@@ -52,13 +52,13 @@ Floats floats_of_halves(const uint16_t * halves) {
     return values;
 }
 
-Factors factors_of_halves(const uint16_t * halves) {
+Factors factors_of_halves(const uint16_t *halves) {
     typedef uint16_t Halves __attribute__((vector_size(16)));
     Halves packed;
     memcpy(&packed, halves, sizeof(packed));
-    const Ints bits     = __builtin_convertvector(packed, Ints);
+    const Ints bits = __builtin_convertvector(packed, Ints);
     const Ints exponent = bits & 0x7C00;
-    const Ints field    = ((exponent == 0 ? Ints{} + 0x400 : exponent) << 13) + (112 << 23);
+    const Ints field = ((exponent == 0 ? Ints{} + 0x400 : exponent) << 13) + (112 << 23);
     return {floats_of_halves(halves), as<Floats>((bits & 0x7FFF) == 0 ? Ints{} : field)};
 }
 
@@ -66,13 +66,13 @@ Factors factors_of_halves(const uint16_t * halves) {
 struct Operands {
     Floats a[16][2], a_power[16][2];
     Floats b[16], b_power[16];
-    Floats largest{};  // power of any factor, by lane: 65536 stands for an infinity or a NaN
+    Floats largest{}; // power of any factor, by lane: 65536 stands for an infinity or a NaN
 
     // Eight consecutive k of a row of A.
-    void set_a(int row, int k, const uint16_t * halves) {
+    void set_a(int row, int k, const uint16_t *halves) {
         const Factors factors = factors_of_halves(halves);
-        a[row][k / 8]         = factors.value;
-        a_power[row][k / 8]   = factors.power;
+        a[row][k / 8] = factors.value;
+        a_power[row][k / 8] = factors.power;
         note(factors.power);
     }
     // `count` rows of B, k and on: element i of `halves[column]` is row k + i of that column.
@@ -83,8 +83,8 @@ struct Operands {
                 row[column] = halves[column][i];
             }
             const Factors factors = factors_of_halves(row);
-            b[k + i]              = factors.value;
-            b_power[k + i]        = factors.power;
+            b[k + i] = factors.value;
+            b_power[k + i] = factors.power;
             note(factors.power);
         }
     }
@@ -100,26 +100,26 @@ struct Operands {
 
 // One group of products and the accumulator, aligned and truncated to integers; times `unit` they are what was meant.
 struct Aligned {
-    Ints   sum[2];  // two, so that 17 terms below 2^27 cannot overflow
+    Ints sum[2]; // two, so that 17 terms below 2^27 cannot overflow
     Floats unit;
-    Ints   no_product;
+    Ints no_product;
 };
 
-Aligned align(const Operands & operands, int row, int first, Floats c) {
-    const auto * a       = reinterpret_cast<const float *>(operands.a[row]);
-    const auto * a_power = reinterpret_cast<const float *>(operands.a_power[row]);
+Aligned align(const Operands &operands, int row, int first, Floats c) {
+    const auto *a = reinterpret_cast<const float *>(operands.a[row]);
+    const auto *a_power = reinterpret_cast<const float *>(operands.a_power[row]);
     Floats largest{};
     for (int k = first; k < first + group; k++) {
         const Floats power = a_power[k] * operands.b_power[k];
-        largest            = power > largest ? power : largest;
+        largest = power > largest ? power : largest;
     }
-    const Ints   no_product = largest == 0.0f;
-    const Floats c_power    = as<Floats>(as<Ints>(c) & 0x7F800000);
-    largest                 = c_power > largest ? c_power : largest;
+    const Ints no_product = largest == 0.0f;
+    const Floats c_power = as<Floats>(as<Ints>(c) & 0x7F800000);
+    largest = c_power > largest ? c_power : largest;
     // The largest exponent becomes 23 + extra: 24 bits and `extra` before the point.
-    const Ints   shift = (no_product ? Ints{} + (127 << 23) : as<Ints>(largest)) - ((23 + extra) << 23);
+    const Ints shift = (no_product ? Ints{} + (127 << 23) : as<Ints>(largest)) - ((23 + extra) << 23);
     const Floats scale = as<Floats>((254 << 23) - shift);
-    Aligned      aligned{{__builtin_convertvector(c * scale, Ints), Ints{}}, as<Floats>(shift), no_product};
+    Aligned aligned{{__builtin_convertvector(c * scale, Ints), Ints{}}, as<Floats>(shift), no_product};
     for (int k = first; k < first + group; k++) {
         aligned.sum[k & 1] += __builtin_convertvector(a[k] * operands.b[k] * scale, Ints);
     }
@@ -136,25 +136,25 @@ QuadFloats truncate(Doubles exact, bool sticky) {
     return __builtin_convertvector(as<Doubles>(bits & ~0x1FFFFFFFll), QuadFloats);
 }
 
-Floats sum_of(const Aligned & aligned, Floats c, bool sticky) {
+Floats sum_of(const Aligned &aligned, Floats c, bool sticky) {
     Floats result;
     for (int half = 0; half < 2; half++) {
-        QuadInts   sum[2];
+        QuadInts sum[2];
         QuadFloats unit;
         for (int i = 0; i < 2; i++) {
             memcpy(&sum[i], reinterpret_cast<const char *>(&aligned.sum[i]) + 16 * half, 16);
         }
         memcpy(&unit, reinterpret_cast<const char *>(&aligned.unit) + 16 * half, 16);
-        const Doubles    exact = (__builtin_convertvector(sum[0], Doubles) + __builtin_convertvector(sum[1], Doubles)) *
+        const Doubles exact = (__builtin_convertvector(sum[0], Doubles) + __builtin_convertvector(sum[1], Doubles)) *
                               __builtin_convertvector(unit, Doubles);
-        const QuadFloats part  = truncate(exact, sticky);
+        const QuadFloats part = truncate(exact, sticky);
         memcpy(reinterpret_cast<char *>(&result) + 16 * half, &part, 16);
     }
     return aligned.no_product ? c : result;
 }
 
 // Infinities and NaNs spread as in any sum of products.
-Floats plain_row(const Operands & operands, int row, int K, Floats c) {
+Floats plain_row(const Operands &operands, int row, int K, Floats c) {
     for (int k = 0; k < K; k++) {
         c += operands.a[row][k / 8][k % 8] * operands.b[k];
     }
@@ -168,13 +168,13 @@ bool any(Ints lanes) {
 }
 
 // `finite`: no operand is an infinity or a NaN. `sticky`: the result will be rounded to f16.
-Floats multiply_row(const Operands & operands, int row, int K, Floats c, bool finite, bool sticky) {
+Floats multiply_row(const Operands &operands, int row, int K, Floats c, bool finite, bool sticky) {
     if (__builtin_expect(!finite || any((as<Ints>(c) & 0x7F800000) == 0x7F800000), 0)) {
         return plain_row(operands, row, K, c);
     }
     for (int first = 0; first < K; first += group) {
         const bool last = first + group >= K;
-        c              = sum_of(align(operands, row, first, c), c, sticky && last);
+        c = sum_of(align(operands, row, first, c), c, sticky && last);
     }
     return c;
 }
@@ -186,9 +186,9 @@ Operands operands_m16n8(int K, const uint32_t (*a)[32], const uint32_t (*b)[32])
         for (int row = 0; row < 16; row++) {
             operands.set_a(row, k, reinterpret_cast<const uint16_t *>(&a[2 * (k / 8) + row / 8][4 * (row % 8)]));
         }
-        operands.set_b(k, 8, reinterpret_cast<const uint16_t(*)[8]>(b[k / 8]));
+        operands.set_b(k, 8, reinterpret_cast<const uint16_t (*)[8]>(b[k / 8]));
     }
-    for (int k = K; k < group; k++) {  // a group longer than K: m16n8k8 on Hopper
+    for (int k = K; k < group; k++) { // a group longer than K: m16n8k8 on Hopper
         for (int row = 0; row < 16; row++) {
             operands.a[row][k / 8] = operands.a_power[row][k / 8] = Floats{};
         }
@@ -197,20 +197,18 @@ Operands operands_m16n8(int K, const uint32_t (*a)[32], const uint32_t (*b)[32])
     return operands;
 }
 
-uint32_t pack(float low, float high) {
-    return half_of_float(low) | static_cast<uint32_t>(half_of_float(high)) << 16;
-}
+uint32_t pack(float low, float high) { return half_of_float(low) | static_cast<uint32_t>(half_of_float(high)) << 16; }
 
-}  // namespace
+} // namespace
 
 void mma_f16_accumulate_f32(int K, const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
                             uint32_t (*d)[32]) {
     const Operands operands = operands_m16n8(K, a, b);
-    const bool     finite   = operands.finite();
+    const bool finite = operands.finite();
     for (int row = 0; row < 16; row++) {
         // c0, c1: row lane/4, columns 2*(lane%4) and the next; c2, c3: the row eight below.
         const int pair = row / 8 * 2, lane = row % 8 * 4;
-        Floats    accumulator;
+        Floats accumulator;
         for (int column = 0; column < columns; column++) {
             accumulator[column] = float_of_bits(c[pair + column % 2][lane + column / 2]);
         }
@@ -224,10 +222,10 @@ void mma_f16_accumulate_f32(int K, const uint32_t (*a)[32], const uint32_t (*b)[
 void mma_f16_accumulate_f16(int K, const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
                             uint32_t (*d)[32]) {
     const Operands operands = operands_m16n8(K, a, b);
-    const bool     finite   = operands.finite();
+    const bool finite = operands.finite();
     for (int row = 0; row < 16; row++) {
-        const auto * halves = reinterpret_cast<const uint16_t *>(&c[row / 8][row % 8 * 4]);
-        Floats       accumulator;
+        const auto *halves = reinterpret_cast<const uint16_t *>(&c[row / 8][row % 8 * 4]);
+        Floats accumulator;
         for (int column = 0; column < columns; column++) {
             accumulator[column] = float_of_half(halves[column]);
         }
@@ -240,31 +238,32 @@ void mma_f16_accumulate_f16(int K, const uint32_t (*a)[32], const uint32_t (*b)[
 
 void mma_bf16_accumulate_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
                              uint32_t (*d)[32]) {
-    const auto element = [](const uint32_t(*m)[32], int tile, int line, int k) {
+    const auto element = [](const uint32_t (*m)[32], int tile, int line, int k) {
         return reinterpret_cast<const uint16_t *>(&m[tile][4 * line])[k];
     };
     const auto exponent = [](uint16_t bits) { return (bits >> 7 & 255) - 127; };
     for (int out = 0; out < 128; out++) {
         const int row = out / 8, column = out % 8, reg = row / 8 * 2 + column % 2, lane = row % 8 * 4 + column / 2;
-        double    sum = float_of_bits(c[reg][lane]);
+        double sum = float_of_bits(c[reg][lane]);
         for (int first = 0; first < 16; first += group) {
             double terms[17] = {sum};
-            int    largest   = sum == 0 ? -1000 : std::ilogb(sum);
+            int largest = sum == 0 ? -1000 : std::ilogb(sum);
             for (int k = first; k < first + group; k++) {
                 const uint16_t x = element(a, 2 * (k / 8) + row / 8, row % 8, k % 8);
                 const uint16_t y = element(b, k / 8, column, k % 8);
-                terms[k - first + 1] = static_cast<double>(float_of_bfloat(x)) * static_cast<double>(float_of_bfloat(y));
+                terms[k - first + 1] =
+                    static_cast<double>(float_of_bfloat(x)) * static_cast<double>(float_of_bfloat(y));
                 if (terms[k - first + 1] != 0) {
                     largest = std::max(largest, exponent(x) + exponent(y));
                 }
             }
-            const double unit  = std::ldexp(1.0, largest - 23 - extra);
-            double       total = 0;
+            const double unit = std::ldexp(1.0, largest - 23 - extra);
+            double total = 0;
             for (int i = 0; i <= group; i++) {
                 total += std::trunc(terms[i] / unit);
             }
             const double exact = largest == -1000 ? 0.0 : total * unit;
-            float        cut   = static_cast<float>(exact);
+            float cut = static_cast<float>(exact);
             if (std::fabs(static_cast<double>(cut)) > std::fabs(exact)) {
                 cut = std::nextafter(cut, 0.0f);
             }
@@ -277,25 +276,23 @@ void mma_bf16_accumulate_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], c
 namespace {
 
 // Lanes of quad pair q: rows and columns 0-3 in lanes 4q.., 4-7 in lanes 16+4q..
-int quad_lane(int quad, int index) {
-    return 4 * quad + index % 4 + (index >= 4 ? 16 : 0);
-}
+int quad_lane(int quad, int index) { return 4 * quad + index % 4 + (index >= 4 ? 16 : 0); }
 
 Operands operands_m8n8k4(int quad, const uint32_t (*a)[32], const uint32_t (*b)[32], bool b_by_rows) {
     Operands operands;
     uint16_t columns_of_b[8][8] = {};
     for (int i = 0; i < 8; i++) {
-        const int lane      = quad_lane(quad, i);
-        uint16_t  halves[8] = {};
+        const int lane = quad_lane(quad, i);
+        uint16_t halves[8] = {};
         memcpy(halves, &a[0][lane], 4);
         memcpy(halves + 2, &a[1][lane], 4);
         operands.set_a(i, 0, halves);
         operands.a[i][1] = operands.a_power[i][1] = Floats{};
         for (int j = 0; j < 4; j++) {
             const auto half = static_cast<uint16_t>(b[j / 2][lane] >> (16 * (j % 2)));
-            if (b_by_rows) {  // row i % 4, columns 0-3 or 4-7
+            if (b_by_rows) { // row i % 4, columns 0-3 or 4-7
                 columns_of_b[j + (i >= 4 ? 4 : 0)][i % 4] = half;
-            } else {  // column i, rows 0-3
+            } else { // column i, rows 0-3
                 columns_of_b[i][j] = half;
             }
         }
@@ -307,20 +304,20 @@ Operands operands_m8n8k4(int quad, const uint32_t (*a)[32], const uint32_t (*b)[
     return operands;
 }
 
-}  // namespace
+} // namespace
 
 void mma_m8n8k4_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32], uint32_t (*d)[32]) {
     for (int quad = 0; quad < 4; quad++) {
         const Operands operands = operands_m8n8k4(quad, a, b, false);
-        const bool     finite   = operands.finite();
+        const bool finite = operands.finite();
         for (int row = 0; row < 8; row++) {
             // Element i of a lane: row (lane & 1) + (i & 2), column (i & 4) + (lane & 2) + (i & 1).
-            const auto place = [&](int column, int & reg, int & lane) {
-                reg  = (column & 4) | (row & 2) | (column & 1);
+            const auto place = [&](int column, int &reg, int &lane) {
+                reg = (column & 4) | (row & 2) | (column & 1);
                 lane = quad_lane(quad, (row & 4) | (column & 2) | (row & 1));
             };
             Floats accumulator;
-            int    reg, lane;
+            int reg, lane;
             for (int column = 0; column < columns; column++) {
                 place(column, reg, lane);
                 accumulator[column] = float_of_bits(c[reg][lane]);
@@ -337,10 +334,10 @@ void mma_m8n8k4_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint
 void mma_m8n8k4_f16(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32], uint32_t (*d)[32]) {
     for (int quad = 0; quad < 4; quad++) {
         const Operands operands = operands_m8n8k4(quad, a, b, true);
-        const bool     finite   = operands.finite();
+        const bool finite = operands.finite();
         for (int row = 0; row < 8; row++) {
             const int lane = quad_lane(quad, row);
-            Floats    accumulator;
+            Floats accumulator;
             for (int column = 0; column < columns; column++) {
                 accumulator[column] = float_of_half(static_cast<uint16_t>(c[column / 2][lane] >> (16 * (column % 2))));
             }
@@ -352,4 +349,4 @@ void mma_m8n8k4_f16(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint
     }
 }
 
-}  // namespace simt
+} // namespace simt

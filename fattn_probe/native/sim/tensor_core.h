@@ -23,4 +23,4 @@ void mma_bf16_accumulate_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], c
 void mma_m8n8k4_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32], uint32_t (*d)[32]);
 void mma_m8n8k4_f16(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32], uint32_t (*d)[32]);
 
-}  // namespace simt
+} // namespace simt

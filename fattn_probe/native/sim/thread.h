@@ -14,14 +14,14 @@ struct Warp;
 enum class Wait : uint8_t { none, warp, block, done };
 
 struct Fiber {
-    void *   stack_pointer = nullptr;
-    uint3    thread_idx    = {};
-    uint32_t lane          = 0;
-    Wait     wait          = Wait::none;
-    Warp *   warp          = nullptr;
+    void *stack_pointer = nullptr;
+    uint3 thread_idx = {};
+    uint32_t lane = 0;
+    Wait wait = Wait::none;
+    Warp *warp = nullptr;
     // Where it waits: the source line of a barrier, the name of a warp instruction. For reports.
-    const char * place = "";
-    int          line  = 0;
+    const char *place = "";
+    int line = 0;
 
     // Its index in the block, x fastest: warp 0 has threads 0 to 31.
     uint32_t thread_number() const;
@@ -29,33 +29,31 @@ struct Fiber {
 
 // __thread, not thread_local: these are read at every turn, and must not be wrapped in a call that initialises them.
 #define SIMT_THREAD_LOCAL __thread __attribute__((tls_model("initial-exec")))
-extern SIMT_THREAD_LOCAL Fiber * self;  // nullptr in host code
-extern SIMT_THREAD_LOCAL uint3   blockIdx;
-extern SIMT_THREAD_LOCAL dim3    blockDim;
-extern SIMT_THREAD_LOCAL dim3    gridDim;
+extern SIMT_THREAD_LOCAL Fiber *self; // nullptr in host code
+extern SIMT_THREAD_LOCAL uint3 blockIdx;
+extern SIMT_THREAD_LOCAL dim3 blockDim;
+extern SIMT_THREAD_LOCAL dim3 gridDim;
 
 // __syncthreads(); file and line are the caller's.
-void sync_block(const char * file, int line);
+void sync_block(const char *file, int line);
 
 // __trap(): ends the case with a finding.
-[[noreturn]] void trap(const char * file, int line);
+[[noreturn]] void trap(const char *file, int line);
 
 // A PTX instruction the simulator does not know: ends the case, naming it.
-[[noreturn]] void unknown_ptx(const char * mnemonic, const char * file, int line);
+[[noreturn]] void unknown_ptx(const char *mnemonic, const char *file, int line);
 
 // This block's dynamic shared memory, and room for one static shared variable (the same for every thread).
-void * dynamic_shared_memory();
-void * static_shared_memory(const void * site, size_t bytes, size_t alignment);
+void *dynamic_shared_memory();
+void *static_shared_memory(const void *site, size_t bytes, size_t alignment);
 
 // `extern __shared__ T name[]` becomes `T * const name = dynamic_shared<T>()`.
-template <class T> T * dynamic_shared() {
-    return static_cast<T *>(dynamic_shared_memory());
-}
+template <class T> T *dynamic_shared() { return static_cast<T *>(dynamic_shared_memory()); }
 
 // `__shared__ T name` becomes `T & name = static_shared<T>([]{})`: the lambda's type tells one variable from another.
-template <class T, class Site> T & static_shared(Site) {
+template <class T, class Site> T &static_shared(Site) {
     static const char site = 0;
     return *static_cast<T *>(static_shared_memory(&site, sizeof(T), alignof(T) < 16 ? 16 : alignof(T)));
 }
 
-}  // namespace simt
+} // namespace simt

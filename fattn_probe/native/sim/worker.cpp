@@ -13,45 +13,43 @@
 #include <string>
 
 #if defined(__SANITIZE_ADDRESS__)
-#    include <sanitizer/common_interface_defs.h>
+#include <sanitizer/common_interface_defs.h>
 #endif
 
 namespace simt {
 
-SIMT_THREAD_LOCAL Fiber *  self   = nullptr;
-SIMT_THREAD_LOCAL Worker * worker = nullptr;
-SIMT_THREAD_LOCAL uint3    blockIdx;
-SIMT_THREAD_LOCAL dim3     blockDim;
-SIMT_THREAD_LOCAL dim3     gridDim;
+SIMT_THREAD_LOCAL Fiber *self = nullptr;
+SIMT_THREAD_LOCAL Worker *worker = nullptr;
+SIMT_THREAD_LOCAL uint3 blockIdx;
+SIMT_THREAD_LOCAL dim3 blockDim;
+SIMT_THREAD_LOCAL dim3 gridDim;
 
-uint32_t Fiber::thread_number() const {
-    return warp->index * warp_size + lane;
-}
+uint32_t Fiber::thread_number() const { return warp->index * warp_size + lane; }
 
 Worker::Worker() : pending_copies(max_threads), fibers_(max_threads), schedule_seed_(environment().schedule_seed) {
     stacks_ = static_cast<char *>(map_pages(max_threads * stack_bytes));
-    arena_  = static_cast<char *>(map_pages(arena_bytes + guard_bytes));
+    arena_ = static_cast<char *>(map_pages(arena_bytes + guard_bytes));
     protect_pages(arena_ + arena_bytes, guard_bytes);
     for (size_t i = 0; i < max_threads; i++) {
-        protect_pages(stacks_ + i * stack_bytes, guard_bytes);  // a stack grows down into its guard
+        protect_pages(stacks_ + i * stack_bytes, guard_bytes); // a stack grows down into its guard
     }
 }
 
-void Worker::begin(const Launch & next) {
-    launch         = &next;
+void Worker::begin(const Launch &next) {
+    launch = &next;
     dynamic_bytes_ = next.shared;
-    static_bytes_  = 0;
+    static_bytes_ = 0;
     static_.clear();
 }
 
-void * Worker::static_variable(const void * site, size_t bytes, size_t alignment) {
-    for (const StaticVariable & variable : static_) {
+void *Worker::static_variable(const void *site, size_t bytes, size_t alignment) {
+    for (const StaticVariable &variable : static_) {
         if (variable.site == site) {
             return arena_ + variable.offset;
         }
     }
     const size_t offset = (static_bytes_ + alignment - 1) / alignment * alignment;
-    static_bytes_       = offset + bytes;
+    static_bytes_ = offset + bytes;
     if (static_bytes_ + dynamic_bytes_ > arena_bytes) {
         report({"shared-memory", "more static shared memory than any GPU has"});
     }
@@ -61,7 +59,7 @@ void * Worker::static_variable(const void * site, size_t bytes, size_t alignment
     return arena_ + offset;
 }
 
-bool Worker::owns_stack(const void * address) const {
+bool Worker::owns_stack(const void *address) const {
     return address >= stacks_ && address < stacks_ + max_threads * stack_bytes;
 }
 
@@ -75,42 +73,43 @@ void fiber_main() {
     worker->finish_fiber();
 }
 
-}  // namespace
+} // namespace
 
-void Worker::prepare_fiber(Fiber & fiber, uint32_t thread) {
+void Worker::prepare_fiber(Fiber &fiber, uint32_t thread) {
     // The fibers' stacks start at different places within their pages: otherwise the same variables of all 32 lanes
     // compete for the same cache lines.
-    char * top          = stacks_ + (thread + 1) * stack_bytes - (thread % 61) * 1088;
+    char *top = stacks_ + (thread + 1) * stack_bytes - (thread % 61) * 1088;
     fiber.stack_pointer = new_stack(top, fiber_main);
-    fiber.thread_idx    = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / (blockDim.x * blockDim.y)};
-    fiber.lane          = thread % warp_size;
-    fiber.wait          = Wait::none;
-    fiber.warp          = &warps[thread / warp_size];
+    fiber.thread_idx = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / (blockDim.x * blockDim.y)};
+    fiber.lane = thread % warp_size;
+    fiber.wait = Wait::none;
+    fiber.warp = &warps[thread / warp_size];
     fiber.warp->lanes[fiber.lane] = &fiber;
     pending_copies[thread].clear();
 }
 
 void Worker::run_block(uint3 index) {
-    worker          = this;
-    blockIdx        = index;
-    blockDim        = launch->block;
-    gridDim         = launch->grid;
-    block           = {};
-    block.threads   = blockDim.x * blockDim.y * blockDim.z;
-    block.alive     = block.threads;
-    block.warps     = (block.threads + warp_size - 1) / warp_size;
-    const uint64_t linear = index.x + static_cast<uint64_t>(gridDim.x) * (index.y + static_cast<uint64_t>(gridDim.y) * index.z);
-    random_state_   = schedule_seed_ * 0x9E3779B97F4A7C15 + linear;
-    memset(dynamic_memory(), 0xFF, dynamic_bytes_);  // NaN in every format: what nobody wrote shows in the output
-    for (const StaticVariable & variable : static_) {
+    worker = this;
+    blockIdx = index;
+    blockDim = launch->block;
+    gridDim = launch->grid;
+    block = {};
+    block.threads = blockDim.x * blockDim.y * blockDim.z;
+    block.alive = block.threads;
+    block.warps = (block.threads + warp_size - 1) / warp_size;
+    const uint64_t linear =
+        index.x + static_cast<uint64_t>(gridDim.x) * (index.y + static_cast<uint64_t>(gridDim.y) * index.z);
+    random_state_ = schedule_seed_ * 0x9E3779B97F4A7C15 + linear;
+    memset(dynamic_memory(), 0xFF, dynamic_bytes_); // NaN in every format: what nobody wrote shows in the output
+    for (const StaticVariable &variable : static_) {
         memset(arena_ + variable.offset, 0xFF, variable.bytes);
     }
     check_new_block();
     for (uint32_t i = 0; i < block.warps; i++) {
         const uint32_t lanes = std::min<uint32_t>(warp_size, block.threads - i * warp_size);
-        Warp &         warp  = warps[i];
-        warp.index           = i;
-        warp.existing        = lanes == warp_size ? full_mask : (1u << lanes) - 1;
+        Warp &warp = warps[i];
+        warp.index = i;
+        warp.existing = lanes == warp_size ? full_mask : (1u << lanes) - 1;
         warp.alive = warp.runnable = warp.existing;
         warp.arrived = warp.generation = 0;
     }
@@ -118,10 +117,10 @@ void Worker::run_block(uint3 index) {
         prepare_fiber(fibers_[thread], thread);
     }
     const FlushDenormals flush;
-    Fiber *              first = adversarial() ? next_at_random() : warps[0].lanes[31 - __builtin_clz(warps[0].alive)];
-    self                       = first;
+    Fiber *first = adversarial() ? next_at_random() : warps[0].lanes[31 - __builtin_clz(warps[0].alive)];
+    self = first;
 #if defined(__SANITIZE_ADDRESS__)
-    void * fake_stack = nullptr;
+    void *fake_stack = nullptr;
     __sanitizer_start_switch_fiber(&fake_stack, stacks_ + first->thread_number() * stack_bytes, stack_bytes);
 #endif
     simt_switch_stack(&host_stack_pointer_, first->stack_pointer);
@@ -132,14 +131,14 @@ void Worker::run_block(uint3 index) {
     check_end_of_block();
 }
 
-void Worker::switch_to(Fiber * fiber) {
-    Fiber * from = self;
+void Worker::switch_to(Fiber *fiber) {
+    Fiber *from = self;
     if (fiber == from) {
         return;
     }
     self = fiber;
 #if defined(__SANITIZE_ADDRESS__)
-    void * fake_stack = nullptr;
+    void *fake_stack = nullptr;
     __sanitizer_start_switch_fiber(&fake_stack, stacks_ + fiber->thread_number() * stack_bytes, stack_bytes);
 #endif
     simt_switch_stack(&from->stack_pointer, fiber->stack_pointer);
@@ -151,27 +150,28 @@ void Worker::switch_to(Fiber * fiber) {
     }
 }
 
-uint64_t Worker::random() {  // splitmix64
+uint64_t Worker::random() { // splitmix64
     uint64_t z = random_state_ += 0x9E3779B97F4A7C15;
-    z          = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
-    z          = (z ^ z >> 27) * 0x94D049BB133111EB;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
+    z = (z ^ z >> 27) * 0x94D049BB133111EB;
     return z ^ z >> 31;
 }
 
-// The next lower lane of this warp that can run, else the highest of this warp, else that of the next warp that has one.
+// The next lower lane of this warp that can run, else the highest of this warp, else that of the next warp that has
+// one.
 //
 // Between two warp instructions the lanes run from the last to the first. Kernels that leave out a __syncwarp() rely on
 // lanes in lockstep, mostly where all lanes write and then lane 0 alone does (quantize_q8_1_to_shared with head size 64
 // writes its scales over the zeros of lanes that have nothing to write): lane 0 last gives what hardware gives. An
 // adversarial schedule shows such places.
-Fiber * Worker::next_in_order() {
-    Warp &         warp  = *self->warp;
+Fiber *Worker::next_in_order() {
+    Warp &warp = *self->warp;
     const uint32_t below = warp.runnable & ((1u << self->lane) - 1);
     if (warp.runnable != 0) {
         return warp.lanes[31 - __builtin_clz(below != 0 ? below : warp.runnable)];
     }
     for (uint32_t i = 1; i < block.warps; i++) {
-        Warp & other = warps[(warp.index + i) % block.warps];
+        Warp &other = warps[(warp.index + i) % block.warps];
         if (other.runnable != 0) {
             return other.lanes[31 - __builtin_clz(other.runnable)];
         }
@@ -180,7 +180,7 @@ Fiber * Worker::next_in_order() {
 }
 
 // Any lane of any warp; the warp of the last choice is left alone for long, so that others run far ahead of it.
-Fiber * Worker::next_at_random() {
+Fiber *Worker::next_at_random() {
     uint32_t choices[max_threads / warp_size];
     uint32_t count = 0;
     for (uint32_t i = 0; i < block.warps; i++) {
@@ -192,9 +192,9 @@ Fiber * Worker::next_at_random() {
         return nullptr;
     }
     const uint64_t dice = random();
-    const bool     stay = self != nullptr && self->warp->runnable != 0 && dice % 8 != 0;
-    Warp &         warp = stay ? *self->warp : warps[choices[(dice >> 8) % count]];
-    uint32_t       lanes = warp.runnable;
+    const bool stay = self != nullptr && self->warp->runnable != 0 && dice % 8 != 0;
+    Warp &warp = stay ? *self->warp : warps[choices[(dice >> 8) % count]];
+    uint32_t lanes = warp.runnable;
     for (uint64_t skip = (dice >> 32) % static_cast<uint64_t>(__builtin_popcount(lanes)); skip > 0; skip--) {
         lanes &= lanes - 1;
     }
@@ -211,7 +211,7 @@ void Worker::restart_order() {
 }
 
 void Worker::reschedule() {
-    Fiber * next = adversarial() ? next_at_random() : next_in_order();
+    Fiber *next = adversarial() ? next_at_random() : next_in_order();
     if (next == nullptr) {
         report_deadlock();
     }
@@ -219,19 +219,18 @@ void Worker::reschedule() {
 }
 
 void Worker::finish_fiber() {
-    Warp & warp = *self->warp;
-    self->wait  = Wait::done;
+    Warp &warp = *self->warp;
+    self->wait = Wait::done;
     warp.alive &= ~(1u << self->lane);
     warp.runnable &= ~(1u << self->lane);
     block.alive--;
     if (warp.arrived > 0) {
         const uint3 thread = self->thread_idx;
-        char        text[200];
-        snprintf(text, sizeof(text), "thread (%u,%u,%u) returned while other lanes of its warp wait for it in %s", thread.x,
-                 thread.y, thread.z, warp.instruction);
-        Fiber * waiting = *std::find_if(warp.lanes, warp.lanes + warp_size, [](const Fiber * fiber) {
-            return fiber->wait == Wait::warp;
-        });
+        char text[200];
+        snprintf(text, sizeof(text), "thread (%u,%u,%u) returned while other lanes of its warp wait for it in %s",
+                 thread.x, thread.y, thread.z, warp.instruction);
+        Fiber *waiting = *std::find_if(warp.lanes, warp.lanes + warp_size,
+                                       [](const Fiber *fiber) { return fiber->wait == Wait::warp; });
         report_from(waiting, {"lanes-missing", text, waiting});
     }
     if (warp.alive == 0) {
@@ -244,7 +243,7 @@ void Worker::finish_fiber() {
 #if defined(__SANITIZE_ADDRESS__)
         __sanitizer_start_switch_fiber(nullptr, nullptr, 0);
 #endif
-        void * discarded;
+        void *discarded;
         simt_switch_stack(&discarded, host_stack_pointer_);
     }
     reschedule();
@@ -252,16 +251,16 @@ void Worker::finish_fiber() {
 }
 
 void Worker::report_deadlock() {
-    uint32_t      waiting = 0, returned = 0, in_warp = 0;
-    Fiber *       at_barrier = nullptr;
-    Fiber *       stuck      = nullptr;
+    uint32_t waiting = 0, returned = 0, in_warp = 0;
+    Fiber *at_barrier = nullptr;
+    Fiber *stuck = nullptr;
     for (uint32_t i = 0; i < block.threads; i++) {
-        Fiber & fiber = fibers_[i];
+        Fiber &fiber = fibers_[i];
         waiting += fiber.wait == Wait::block;
         returned += fiber.wait == Wait::done;
         in_warp += fiber.wait == Wait::warp;
         at_barrier = fiber.wait == Wait::block && at_barrier == nullptr ? &fiber : at_barrier;
-        stuck      = fiber.wait == Wait::warp && stuck == nullptr ? &fiber : stuck;
+        stuck = fiber.wait == Wait::warp && stuck == nullptr ? &fiber : stuck;
     }
     char text[400];
     if (stuck != nullptr) {
@@ -276,7 +275,7 @@ void Worker::report_deadlock() {
 }
 
 // The call stack to show is that of a thread that waits: go on there.
-void Worker::report_from(Fiber * fiber, Finding finding) {
+void Worker::report_from(Fiber *fiber, Finding finding) {
     doomed_ = &finding;
     if (fiber != self) {
         switch_to(fiber);
@@ -284,8 +283,8 @@ void Worker::report_from(Fiber * fiber, Finding finding) {
     report(finding);
 }
 
-bool arrive_at_warp(uint32_t mask, const char * instruction) {
-    Warp & warp = *self->warp;
+bool arrive_at_warp(uint32_t mask, const char *instruction) {
+    Warp &warp = *self->warp;
     if (warp.arrived == 0) {
         warp.instruction = instruction;
     } else if (warp.instruction != instruction && strcmp(warp.instruction, instruction) != 0) {
@@ -302,18 +301,18 @@ bool arrive_at_warp(uint32_t mask, const char * instruction) {
 }
 
 void release_warp() {
-    Warp & warp   = *self->warp;
-    warp.arrived  = 0;
+    Warp &warp = *self->warp;
+    warp.arrived = 0;
     warp.runnable = warp.alive;
     warp.generation++;
     worker->restart_order();
 }
 
 void wait_for_warp() {
-    Warp &         warp       = *self->warp;
+    Warp &warp = *self->warp;
     const uint32_t generation = warp.generation;
-    self->wait                = Wait::warp;
-    self->place               = warp.instruction;
+    self->wait = Wait::warp;
+    self->place = warp.instruction;
     warp.runnable &= ~(1u << self->lane);
     do {
         worker->reschedule();
@@ -328,7 +327,7 @@ void sync_warp(uint32_t mask) noexcept {
 void Worker::release_block() {
     block.arrived = 0;
     block.epoch++;
-    block.count[(block.epoch + 1) & 1] = 0;  // for the barrier after this one
+    block.count[(block.epoch + 1) & 1] = 0; // for the barrier after this one
     for (uint32_t i = 0; i < block.warps; i++) {
         warps[i].runnable = warps[i].alive;
     }
@@ -336,17 +335,17 @@ void Worker::release_block() {
 
 // A warp that has returned as a whole no longer counts (the tile kernel's combine relies on it); lanes that returned
 // from the midst of their warp leave the barrier unreached, as compute-sanitizer's synccheck has it.
-void sync_block(const char * file, int line) {
-    Block & block = worker->block;
+void sync_block(const char *file, int line) {
+    Block &block = worker->block;
     if (++block.arrived + block.gone == block.threads) {
         worker->release_block();
         worker->restart_order();
         return;
     }
     const uint32_t epoch = block.epoch;
-    self->wait           = Wait::block;
-    self->place          = file;
-    self->line           = line;
+    self->wait = Wait::block;
+    self->place = file;
+    self->line = line;
     self->warp->runnable &= ~(1u << self->lane);
     do {
         worker->reschedule();
@@ -354,29 +353,27 @@ void sync_block(const char * file, int line) {
     self->wait = Wait::none;
 }
 
-int sync_block_count(bool predicate, const char * file, int line) {
-    Block & block = worker->block;
-    int &   count = block.count[(block.epoch + 1) & 1];
+int sync_block_count(bool predicate, const char *file, int line) {
+    Block &block = worker->block;
+    int &count = block.count[(block.epoch + 1) & 1];
     count += predicate;
     sync_block(file, line);
     return count;
 }
 
-void trap(const char * file, int line) {
+void trap(const char *file, int line) {
     report({"trap", std::string("__trap() in ") + file + ":" + std::to_string(line)});
 }
 
-void unknown_ptx(const char * mnemonic, const char * file, int line) {
+void unknown_ptx(const char *mnemonic, const char *file, int line) {
     report({"unknown-ptx",
             std::string("PTX the simulator does not know: ") + mnemonic + " in " + file + ":" + std::to_string(line)});
 }
 
-void * dynamic_shared_memory() {
-    return worker->dynamic_memory();
-}
+void *dynamic_shared_memory() { return worker->dynamic_memory(); }
 
-void * static_shared_memory(const void * site, size_t bytes, size_t alignment) {
+void *static_shared_memory(const void *site, size_t bytes, size_t alignment) {
     return worker->static_variable(site, bytes, alignment);
 }
 
-}  // namespace simt
+} // namespace simt

@@ -12,24 +12,24 @@
 namespace simt {
 
 struct Block {
-    uint32_t threads  = 0;
-    uint32_t alive    = 0;  // threads that have not returned
-    uint32_t gone     = 0;  // threads of warps that have returned as a whole
-    uint32_t arrived  = 0;  // at the block's barrier
-    uint32_t epoch    = 0;  // barriers passed
-    uint32_t warps    = 0;
-    int      count[2] = {};  // of __syncthreads_count, for this barrier and the next
+    uint32_t threads = 0;
+    uint32_t alive = 0;   // threads that have not returned
+    uint32_t gone = 0;    // threads of warps that have returned as a whole
+    uint32_t arrived = 0; // at the block's barrier
+    uint32_t epoch = 0;   // barriers passed
+    uint32_t warps = 0;
+    int count[2] = {}; // of __syncthreads_count, for this barrier and the next
 };
 
 struct PendingCopy {
-    void *       to;
-    const void * from;
+    void *to;
+    const void *from;
 };
 
 struct StaticVariable {
-    const void * site;
-    size_t       offset;
-    size_t       bytes;
+    const void *site;
+    size_t offset;
+    size_t bytes;
 };
 
 class Worker {
@@ -41,10 +41,10 @@ class Worker {
     Worker();
 
     // Forget the last launch's shared variables; then any number of its blocks can be run.
-    void begin(const Launch & launch);
+    void begin(const Launch &launch);
     void run_block(uint3 index);
 
-    void release_block();  // all threads have reached the barrier
+    void release_block(); // all threads have reached the barrier
 
     // The running fiber cannot go on until another one has acted: run another.
     void reschedule();
@@ -53,44 +53,44 @@ class Worker {
     void restart_order();
 
     // Shared memory: static variables from the start, dynamic memory up to the very end, a guard page behind it.
-    char * shared_arena() const { return arena_; }
-    char * dynamic_memory() const { return arena_ + arena_bytes - dynamic_bytes_; }
+    char *shared_arena() const { return arena_; }
+    char *dynamic_memory() const { return arena_ + arena_bytes - dynamic_bytes_; }
     size_t dynamic_bytes() const { return dynamic_bytes_; }
     size_t static_bytes() const { return static_bytes_; }
-    void * static_variable(const void * site, size_t bytes, size_t alignment);
-    const std::vector<StaticVariable> & static_variables() const { return static_; }
+    void *static_variable(const void *site, size_t bytes, size_t alignment);
+    const std::vector<StaticVariable> &static_variables() const { return static_; }
 
     bool adversarial() const { return schedule_seed_ != 0; }
-    bool owns_stack(const void * address) const;
-    const Fiber & thread(uint32_t number) const { return fibers_[number]; }
-    void finish_fiber();  // called on the fiber's own stack; does not return
+    bool owns_stack(const void *address) const;
+    const Fiber &thread(uint32_t number) const { return fibers_[number]; }
+    void finish_fiber(); // called on the fiber's own stack; does not return
 
-    const Launch * launch = nullptr;
-    Block          block;
-    Warp           warps[max_threads / warp_size];
+    const Launch *launch = nullptr;
+    Block block;
+    Warp warps[max_threads / warp_size];
     std::vector<std::vector<PendingCopy>> pending_copies;
 
   private:
-    Fiber *  next_in_order();
-    Fiber *  next_at_random();
+    Fiber *next_in_order();
+    Fiber *next_at_random();
     uint64_t random();
-    void     prepare_fiber(Fiber & fiber, uint32_t thread);
-    void     switch_to(Fiber * fiber);
+    void prepare_fiber(Fiber &fiber, uint32_t thread);
+    void switch_to(Fiber *fiber);
     [[noreturn]] void report_deadlock();
-    [[noreturn]] void report_from(Fiber * fiber, Finding finding);
+    [[noreturn]] void report_from(Fiber *fiber, Finding finding);
 
-    std::vector<Fiber>          fibers_;
-    const Finding *             doomed_        = nullptr;  // what the fiber switched to has to report
-    char *                      stacks_        = nullptr;
-    char *                      arena_         = nullptr;
-    size_t                      dynamic_bytes_ = 0;
-    size_t                      static_bytes_  = 0;
+    std::vector<Fiber> fibers_;
+    const Finding *doomed_ = nullptr; // what the fiber switched to has to report
+    char *stacks_ = nullptr;
+    char *arena_ = nullptr;
+    size_t dynamic_bytes_ = 0;
+    size_t static_bytes_ = 0;
     std::vector<StaticVariable> static_;
-    void *                      host_stack_pointer_ = nullptr;
-    uint64_t                    schedule_seed_      = 0;
-    uint64_t                    random_state_       = 0;
+    void *host_stack_pointer_ = nullptr;
+    uint64_t schedule_seed_ = 0;
+    uint64_t random_state_ = 0;
 };
 
-extern SIMT_THREAD_LOCAL Worker * worker;
+extern SIMT_THREAD_LOCAL Worker *worker;
 
-}  // namespace simt
+} // namespace simt

@@ -15,7 +15,7 @@ struct __nv_fp8_e4m3 {
     __nv_fp8_e4m3() = default;
     explicit __nv_fp8_e4m3(float value) : __x(encode(value)) {}
     operator float() const {
-        const int   exponent = __x >> 3 & 15, fraction = __x & 7;
+        const int exponent = __x >> 3 & 15, fraction = __x & 7;
         const float size = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
                                          : std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
         return (__x & 0x7F) == 0x7F ? NAN : __x & 0x80 ? -size : size;
@@ -24,16 +24,16 @@ struct __nv_fp8_e4m3 {
   private:
     static uint8_t encode(float value) {
         const uint8_t sign = std::signbit(value) ? 0x80 : 0;
-        const float   size = std::fabs(value);
+        const float size = std::fabs(value);
         if (std::isnan(value)) {
             return 0x7F;
         }
         if (size >= 448.0f) {
             return sign | 0x7E;
         }
-        const int   exponent = size < 0x1p-6f ? -6 : std::ilogb(size);
-        const float scaled   = std::nearbyint(std::ldexp(size, 3 - exponent));  // 8..16, or less if subnormal
-        const int   code     = static_cast<int>(scaled) + (size < 0x1p-6f ? 0 : (exponent + 6) * 8);
+        const int exponent = size < 0x1p-6f ? -6 : std::ilogb(size);
+        const float scaled = std::nearbyint(std::ldexp(size, 3 - exponent)); // 8..16, or less if subnormal
+        const int code = static_cast<int>(scaled) + (size < 0x1p-6f ? 0 : (exponent + 6) * 8);
         return sign | static_cast<uint8_t>(code);
     }
 };
