@@ -242,22 +242,18 @@ def drive_ops(
     session: Session, target: Target, mode: Mode, *, only: str, timeouts: Timeouts, workers: int
 ) -> OpsReport:
     """Run test-backend-ops, compiling in what it misses."""
-    while True:
-        program = session.build_for(target, TEST_BACKEND_OPS).test_backend_ops
-        with live(NOTES) as on_result:
-            report = run_ops(
-                program,
-                mode,
-                target.backend,
-                only=only or None,
-                env=session.env(target),
-                timeouts=timeouts,
-                on_result=on_result,
-                workers=workers,
-            )
-        if not report.missing:
-            return report
-        session.complete(target, report.missing, TEST_BACKEND_OPS)
+    with live(NOTES) as on_result:
+        return run_ops(
+            session.build_for(target, TEST_BACKEND_OPS).test_backend_ops,
+            mode,
+            target.backend,
+            only=only or None,
+            env=session.env(target, TEST_BACKEND_OPS),
+            timeouts=timeouts,
+            on_result=on_result,
+            workers=workers,
+            complete=lambda symbol: session.complete(target, symbol, TEST_BACKEND_OPS).test_backend_ops,
+        )
 
 
 @scenario_app.command("list")

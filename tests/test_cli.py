@@ -107,6 +107,12 @@ class TestOnTheSimulator:
         assert "fattn-mma-f16.cuh" in done.stdout or "common.cuh" in done.stdout
         assert "misaligned" in done.stdout
 
+    def test_a_real_race_is_found_with_its_line(self):
+        """Two lanes of upstream's q8_1 quantisation write one place unordered."""
+        done = probe("compare", "scenarios/known-faults/q8-race.yaml", "--on", "sim:h200", "--check", code=5)
+        assert "fattn-common.cuh:370" in done.stdout
+        assert "no barrier between" in " ".join(done.stdout.split())
+
     def test_another_order_of_warps_gives_the_same_bits(self, tmp_path):
         for seed in ("0", "7"):
             probe("run", "scenarios/gqa.yaml", "--schedule", seed, "--captures", str(tmp_path / seed))

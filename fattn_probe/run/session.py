@@ -92,9 +92,9 @@ class Session:
         self.builds[f"{target}/{program}"] = build
         return build
 
-    def env(self, target: Target) -> dict[str, str]:
+    def env(self, target: Target, program: str | None = None) -> dict[str, str]:
         """The environment of a program on a target."""
-        build = self.build_for(target)
+        build = self.build_for(target, program)
         env = build.env() | target.env
         if target.engine == "sim" and target.device is not None:
             env |= self.options.simulation.env(target.device, build.manifest.build_number)

@@ -57,7 +57,7 @@ def test_cases_drawn_from_upstreams_list_pass():
     session = Session(RunOptions(tree))
     kernels = [case for case in kernel_cases(tree) if case.name in KERNELS]
     program = ensure(BuildRequest(tree), kernels, [TEST_BACKEND_OPS]).test_backend_ops
-    env = session.env(target)
+    env = session.env(target, TEST_BACKEND_OPS)
     listed = run([program, "support", "-b", target.backend, "-o", "FLASH_ATTN_EXT"], env=env).stdout
     cases = drawn(SUPPORTED.findall(listed))
     report = run_ops(
