@@ -10,7 +10,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from types import MappingProxyType
 
-from fattn_probe.device.yaml_lines import Document, Value, read
+from fattn_probe.device.document import Document, Value, read
 from fattn_probe.errors import InputError
 
 USER_FILE_VARIABLE = "FATTN_PROBE_DEVICES"

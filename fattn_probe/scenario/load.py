@@ -9,12 +9,12 @@ import yaml
 from pydantic import ValidationError
 
 from ..errors import InputError
+from ..yaml_lines import Document, parse
 from .explain import explain
 from .matrix import MAX_CASES, Variation, apply, count, variations
 from .matrix import Path as Key
 from .refuse import refusals
 from .schema import Scenario
-from .yaml_lines import Document, parse
 
 NO_VARIATION = Variation({}, {})
 

@@ -130,13 +130,13 @@ def test_several_mistakes_are_reported_together_with_their_lines(tmp_path):
     [
         ("", "mine.yaml:1: devices: missing"),
         ("devices: [", "mine.yaml:1: not YAML"),
-        ("devices:\n  a: {like: t4}\n  a: {like: t4}\n", "mine.yaml:3: a: given twice, first in line 2"),
+        ("devices:\n  a: {like: t4}\n  a: {like: t4}\n", "mine.yaml:3: devices.a: given twice, first on line 2"),
         ("devices:\n  a: {like: t5}\n", "mine.yaml:2: devices.a.like: no device 't5'; nearest: t4"),
         ("devices:\n  a:\n    name: A\n    cc: 9.9\n", 'mine.yaml:4: devices.a.cc: 9.9, allowed: "6.1"'),
         ('devices:\n  a: {name: A, cc: "9.0"}\n', "mine.yaml:2: devices.a: missing multiProcessorCount"),
         ('devices:\n  a: {like: t4, name: "x\\ny"}\n', "mine.yaml:2: devices.a.name: 'x\\ny', expected 1 to 255"),
         ("devices:\n  a: 5\n", "mine.yaml:2: devices.a: 5, expected a mapping"),
-        ("devices:\n  a:\n    like: t4\n    warpSize: !!int x\n", "mine.yaml:4: devices.a.warpSize: 'x'"),
+        ("devices:\n  a:\n    like: t4\n    warpSize: !!int x\n", "mine.yaml:4: not YAML: 'x'"),
     ],
 )
 def test_one_mistake(tmp_path, text, expected):

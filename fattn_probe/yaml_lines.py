@@ -23,7 +23,7 @@ _Loader.add_implicit_resolver(
 
 @dataclass(frozen=True)
 class Mistake:
-    """Something that YAML lets pass and a scenario does not."""
+    """Something that YAML lets pass and fattn-probe does not."""
 
     line: int
     text: str
@@ -85,7 +85,10 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: Docume
 
 
 def _scalar(loader: _Loader, node: yaml.Node) -> object:
-    """A scalar's value; a tag that safe YAML does not know raises yaml.YAMLError, a date stays text."""
+    """A scalar's value; yaml.YAMLError for a tag that safe YAML does not know or that does not fit, a date stays text."""
     if node.tag == "tag:yaml.org,2002:timestamp":
         return node.value
-    return loader.construct_object(node)
+    try:
+        return loader.construct_object(node)
+    except ValueError as error:
+        raise yaml.MarkedYAMLError(problem=f"{node.value!r}: {error}", problem_mark=node.start_mark) from error

@@ -1,0 +1,40 @@
+"""A file of devices: its data, and where in it each key stands."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from fattn_probe import yaml_lines
+from fattn_probe.errors import InputError
+
+Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
+
+
+@dataclass(frozen=True)
+class Document:
+    """One file: its plain data, and the lines of its keys."""
+
+    path: Path
+    data: Value
+    parsed: yaml_lines.Document
+
+    def where(self, *key: str) -> str:
+        """`file:line` of a key, or of its nearest parent that the file has."""
+        return f"{self.path}:{self.parsed.line(key)}"
+
+
+def read(path: Path) -> Document:
+    """Read one file; a missing file, a syntax error or a key given twice is an InputError with its line."""
+    try:
+        parsed = yaml_lines.parse(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise InputError(f"{path}:{line}: not YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}:1: not YAML: {error}") from error
+    if parsed.mistakes:
+        raise InputError("\n".join(f"{path}:{mistake.line}: {mistake.text}" for mistake in parsed.mistakes))
+    return Document(path, parsed.value, parsed)
