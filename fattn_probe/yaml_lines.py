@@ -85,7 +85,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: Docume
 
 
 def _scalar(loader: _Loader, node: yaml.Node) -> object:
-    """A scalar's value; yaml.YAMLError for a tag that safe YAML does not know or that does not fit, a date stays text."""
+    """A scalar's value, a date as text; yaml.YAMLError for a tag that safe YAML does not know or that does not fit."""
     if node.tag == "tag:yaml.org,2002:timestamp":
         return node.value
     try:
