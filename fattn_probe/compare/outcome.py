@@ -3,7 +3,7 @@
 from typing import Any
 
 from fattn_probe.compare.verdict import Status, Verdict
-from fattn_probe.run.frames import short_frames, short_kernel
+from fattn_probe.run.frames import headline, short_frames, short_kernel
 from fattn_probe.run.outcome import Failed, Fault, Lost, Missing, Unsupported
 
 
@@ -18,8 +18,8 @@ def verdict_without_output(outcome: Unsupported | Missing | Fault | Failed | Los
             return Verdict(Status.UNSUPPORTED, reason)
         case Missing(symbol):
             return Verdict(Status.LOST, f"the build left out a function that was called: {symbol}")
-        case Fault(message, finding, frames):
-            return Verdict(Status.FAIL, _with_stack(f"{message}{_place(finding)}", frames))
+        case Fault(_, finding, frames):
+            return Verdict(Status.FAIL, _with_stack(f"{headline(outcome)}{_place(finding)}", frames))
         case Failed(message, stack):
             return Verdict(Status.FAIL, _with_stack(message, stack))
         case Lost(message):

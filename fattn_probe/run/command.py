@@ -14,7 +14,7 @@ from rich.text import Text
 from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.run.capture import Capture, write_capture
-from fattn_probe.run.frames import short_frames, short_kernel
+from fattn_probe.run.frames import headline, short_frames, short_kernel
 from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.run.outcome import Failed, Fault, Lost, Missing, Ran, RunOutcome, Unsupported
@@ -53,8 +53,8 @@ def describe(outcome: RunOutcome) -> str:
             return f"lost: the build lacks {symbol}"
         case Lost(message):
             return f"lost: {message}"
-        case Fault(message, finding, frames):
-            return f"fault: {message}\n{where(finding)}{stack(frames)}"
+        case Fault(_, finding, frames):
+            return f"fault: {headline(outcome)}\n{where(finding)}{stack(frames)}"
         case Failed(message, frames):
             return f"failed: {message}\n{stack(frames)}"
 

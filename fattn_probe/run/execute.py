@@ -14,7 +14,8 @@ from fattn_probe.run.result import read_result
 
 LAUNCHES_ENV = "FATTN_PROBE_LAUNCHES"
 # What calls kernels, and what reports on them.
-MACHINERY = re.compile(r" at (\S*native/sim/|\S*/include/c\+\+/|\S*/libsanitizer/|\?\?)")
+# Frames of the simulator itself, of the C++ library, of the compiler's intrinsics, of a sanitizer
+MACHINERY = re.compile(r" at (\S*native/sim/|\S*/include/c\+\+/|\S*/gcc/\S*/include/|\S*/libsanitizer/|\?\?)")
 
 
 def execute(

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from fattn_probe.run.kernel_name import parse_kernel_name
+from fattn_probe.run.outcome import Fault
 
 FRAME = re.compile(r"^(?P<name>.*) at (?P<path>\S+):(?P<line>\d+|\?)(?: \(discriminator \d+\))?$")
 CLONE = re.compile(r" \[clone [^\]]*\]")
@@ -21,6 +22,12 @@ def short_kernel(signature: str) -> str:
 def is_alias(key: str, value: str) -> bool:
     """Whether g++ only says what a type's name stands for, as in `float2 = float2`."""
     return key == value
+
+
+def headline(fault: Fault) -> str:
+    """`misaligned: a vector is accessed ...`; a sanitizer's own message says its kind."""
+    kind = str(fault.finding.get("kind", ""))
+    return f"{kind}: {fault.message}" if kind and not kind.endswith("Sanitizer") else fault.message
 
 
 def short_frames(frames: Sequence[str], most: int = 8) -> tuple[str, ...]:
