@@ -29,7 +29,8 @@ FINDING = {
         (
             Fault(FINDING["message"], FINDING, ("fattn-mma-f16.cuh:517 load_tile",)),
             Status.FAIL,
-            "out-of-bounds: read of 16 bytes, 32 past the end of K\n  in flash_attn_ext_f16, block (3, 0, 0), thread (5, 1, 0)"
+            "out-of-bounds: read of 16 bytes, 32 past the end of K"
+            "\n  in flash_attn_ext_f16, block (3, 0, 0), thread (5, 1, 0)"
             "\n  fattn-mma-f16.cuh:517 load_tile",
         ),
         (Fault("heap-buffer-overflow", {"kind": "AddressSanitizer"}, ()), Status.FAIL, "heap-buffer-overflow"),
