@@ -335,7 +335,7 @@ def exit_codes() -> Iterator[None]:
     try:
         yield
     except FattnProbeError as error:
-        NOTES.print(str(error), style="red", markup=False)
+        NOTES.print(str(error), style="red", markup=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         NOTES.print("interrupted")

@@ -59,10 +59,11 @@ def check(paths: Sequence[Path]) -> list[Check]:
 
 
 def raise_problems(checks: Sequence[Check]) -> None:
-    """InputError with every mistake found, if there is one."""
-    problems = [problem for check in checks for problem in check.problems]
-    if problems:
-        raise InputError("\n".join(problems))
+    """InputError that counts the mistakes, which `render_check` shows, if there is one."""
+    wrong = [check for check in checks if check.problems]
+    if wrong:
+        mistakes = sum(len(check.problems) for check in wrong)
+        raise InputError(f"{mistakes} mistakes in {len(wrong)} of {len(checks)} files")
 
 
 def new(path: Path) -> Path:
