@@ -1,0 +1,53 @@
+"""One small op on a GPU of every generation, and with a release of every era: the real dispatch, the right answer."""
+
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.compare.metrics import measure
+from fattn_probe.device import load_devices, parse_target
+from fattn_probe.reference.adapter import reference_of
+from fattn_probe.run.capture import Capture
+from fattn_probe.run.session import RunOptions, Session
+from fattn_probe.scenario import expand, load, loads, make_inputs
+from fattn_probe.source import DEFAULT_SOURCE, resolve
+
+SCENARIO = Path(__file__).parent.parent / "scenarios/gqa.yaml"
+(GQA,) = expand(load(SCENARIO))
+(LONGER,) = expand(loads(SCENARIO.read_text().replace("n_q: 7", "n_q: 40"), "longer.yaml"))
+
+pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.slow]
+
+
+def kernel_and_error(source, device, case=GQA):
+    inputs = make_inputs(case)
+    capture = Session(RunOptions(resolve(source))).capture(case, inputs, parse_target(f"sim:{device}", load_devices()))
+    assert isinstance(capture, Capture), capture
+    kernel = next(
+        launch for launch in capture.launches if launch.kernel.startswith(("flash_attn_ext", "flash_attn_tile"))
+    )
+    return kernel, measure(capture.dst, reference_of(case, inputs)).nmse
+
+
+@pytest.mark.parametrize(
+    ("device", "case", "spelling"),
+    [
+        ("gtx1060", GQA, "flash_attn_tile<64,64,"),  # no tensor cores
+        ("v100", LONGER, "flash_attn_ext_f16<64,64,"),  # mma.m8n8k4, only from 16 columns on
+        ("rtx2060", GQA, "flash_attn_ext_f16<64,64,4,8,"),  # mma.m16n8k8, no cp.async, at most 32 columns
+        ("a100", GQA, "flash_attn_ext_f16<64,64,8,8,"),
+        ("rtx4070", GQA, "flash_attn_ext_f16<64,64,8,8,"),
+        ("rtx5090", GQA, "flash_attn_ext_f16<64,64,8,8,"),
+    ],
+)
+def test_a_gpu_of_each_generation(device, case, spelling):
+    kernel, nmse = kernel_and_error(DEFAULT_SOURCE, device, case)
+    assert kernel.spelling.startswith(spelling)
+    assert nmse < 2e-6
+
+
+@pytest.mark.parametrize("source", ["pypi:xllamacpp==0.2.8", "pypi:xllamacpp==0.2.12", "pypi:xllamacpp==2026.4.8672"])
+def test_a_release_of_each_era(source):
+    kernel, nmse = kernel_and_error(source, "h200")
+    assert kernel.kernel == "flash_attn_ext_f16"
+    assert nmse < 2e-6
