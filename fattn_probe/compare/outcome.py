@@ -1,9 +1,7 @@
 """The verdict on a run that left no output."""
 
-from typing import Any
-
 from fattn_probe.compare.verdict import Status, Verdict
-from fattn_probe.run.frames import headline, short_frames, short_kernel
+from fattn_probe.run.frames import describe_fault, short_frames
 from fattn_probe.run.outcome import Failed, Fault, Lost, Missing, Unsupported
 
 
@@ -18,19 +16,12 @@ def verdict_without_output(outcome: Unsupported | Missing | Fault | Failed | Los
             return Verdict(Status.UNSUPPORTED, reason)
         case Missing(symbol):
             return Verdict(Status.LOST, f"the build left out a function that was called: {symbol}")
-        case Fault(_, finding, frames):
-            return Verdict(Status.FAIL, _with_stack(f"{headline(outcome)}{_place(finding)}", frames))
+        case Fault():
+            return Verdict(Status.FAIL, describe_fault(outcome))
         case Failed(message, stack):
             return Verdict(Status.FAIL, _with_stack(message, stack))
         case Lost(message):
             return Verdict(Status.LOST, message)
-
-
-def _place(finding: dict[str, Any]) -> str:
-    """The kernel, block and thread of a finding, as far as it names them."""
-    named = [short_kernel(finding["kernel"])] if finding.get("kernel") else []
-    named += [f"{key} ({', '.join(map(str, finding[key]))})" for key in ("block", "thread") if finding.get(key)]
-    return f"\n  in {', '.join(named)}" if named else ""
 
 
 def _with_stack(message: str, frames: tuple[str, ...]) -> str:

@@ -1,6 +1,6 @@
 """`fattn-probe run` and `fattn-probe plan`: cases on targets, to tables and JSON."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from rich.text import Text
 from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.run.capture import Capture, write_capture
-from fattn_probe.run.frames import headline, short_frames, short_kernel
+from fattn_probe.run.frames import describe_fault, short_frames
 from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.run.outcome import Failed, Fault, Lost, Missing, Ran, RunOutcome, Unsupported
@@ -53,16 +53,10 @@ def describe(outcome: RunOutcome) -> str:
             return f"lost: the build lacks {symbol}"
         case Lost(message):
             return f"lost: {message}"
-        case Fault(_, finding, frames):
-            return f"fault: {headline(outcome)}\n{where(finding)}{stack(frames)}"
+        case Fault():
+            return f"fault: {describe_fault(outcome)}"
         case Failed(message, frames):
             return f"failed: {message}\n{stack(frames)}"
-
-
-def where(finding: Mapping[str, Any]) -> str:
-    """`in flash_attn_ext_f16<...>, block (3, 0, 0), thread (5, 1, 0)` of a finding."""
-    places = [f"{name} ({', '.join(map(str, finding[name]))})" for name in ("block", "thread") if name in finding]
-    return f"  in {', '.join([short_kernel(str(finding.get('kernel', ''))), *places])}\n"
 
 
 def stack(frames: Sequence[str]) -> str:

@@ -30,6 +30,15 @@ def headline(fault: Fault) -> str:
     return f"{kind}: {fault.message}" if kind and not kind.endswith("Sanitizer") else fault.message
 
 
+def describe_fault(fault: Fault) -> str:
+    """What was found, then in which kernel, block and thread, then the stack, a line each."""
+    finding = fault.finding
+    named = [short_kernel(str(finding["kernel"]))] if finding.get("kernel") else []
+    named += [f"{key} ({', '.join(map(str, finding[key]))})" for key in ("block", "thread") if finding.get(key)]
+    place = [f"in {', '.join(named)}"] if named else []
+    return "\n  ".join([headline(fault), *place, *short_frames(fault.frames)])
+
+
 def short_frames(frames: Sequence[str], most: int = 8) -> tuple[str, ...]:
     """The innermost frames as `function at file:line`, each place once."""
     return tuple(once(map(short_frame, frames)))[:most]
