@@ -1,0 +1,67 @@
+"""What an inspection asks of a debugger, whether it runs inside gdb's Python or drives gdb from outside over MI.
+
+Only the standard library is imported here and in whatever an inspection is made of: gdb's own Python loads it too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Reason = Literal["breakpoint", "step", "signal", "exited"]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why the program stopped and where; `detail` is a signal's name or an exit code."""
+
+    reason: Reason
+    breakpoints: tuple[int, ...] = ()
+    function: str = ""
+    file: str = ""
+    line: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of the call stack; `function` without its parameters, `file` as the compiler was given it."""
+
+    function: str
+    file: str
+    line: int
+
+
+class DebuggerError(Exception):
+    """A command that the debugger refused, in the debugger's words."""
+
+
+class Debugger(Protocol):
+    """A debugger with one program in it."""
+
+    def execute(self, command: str) -> str:
+        """A command of gdb's console; what it prints."""
+        ...
+
+    def insert(self, location: str, condition: str = "") -> int:
+        """A breakpoint, pending if its library is not loaded yet; its number."""
+        ...
+
+    def delete(self, *numbers: int) -> None:
+        """Remove breakpoints."""
+        ...
+
+    def resume(self, command: str) -> Stop:
+        """`run`, `continue`, `next`, `step` or `finish`, and where it led."""
+        ...
+
+    def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
+        """Expressions as gdb prints their values, in frame `level` (0 is the newest); None what cannot be evaluated."""
+        ...
+
+    def frames(self, limit: int) -> list[Frame]:
+        """The newest `limit` frames."""
+        ...
+
+    def memory(self, address: int, count: int) -> bytes:
+        """Bytes of the program's host memory."""
+        ...
