@@ -1,0 +1,267 @@
+"""Whether the blocks do every tile's KV steps exactly once, and hand their parts to each other consistently."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from fattn_probe.inspect.facts import BlockFacts, Facts, Grid, TileWork
+from fattn_probe.inspect.tiles import (
+    Tile,
+    in_grid,
+    index_of,
+    limits_of,
+    ntiles,
+    parallel_blocks_of,
+    share_of,
+    tile_at,
+)
+
+FIXUP, COMBINE = "flash_attn_stream_k_fixup", "flash_attn_combine_results"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something amiss. `kind` is gap, overlap, seam, outside, fixup, share or launch.
+
+    `steps` is the range of KV steps of `tile` that is meant; `blocks` are the CUDA blocks concerned.
+    """
+
+    kind: str
+    message: str
+    tile: Tile | None = None
+    steps: tuple[int, int] | None = None
+    blocks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The verdict; `skipped` counts the KV steps that the scanned mask hides, which need not be done."""
+
+    findings: tuple[Finding, ...]
+    tiles: int
+    steps: int
+    skipped: int
+    blocks: int
+
+    @property
+    def passes(self) -> bool:
+        """Whether nothing is amiss."""
+        return not self.findings
+
+
+@dataclass(frozen=True)
+class Part:
+    """A block's work on a tile."""
+
+    block: int
+    work: TileWork
+
+
+def check(facts: Facts) -> Coverage | None:
+    """Check the blocks against the grid; None if the facts hold no grid or no blocks."""
+    grid = facts.grid
+    if grid is None or not facts.blocks:
+        return None
+    parts = _parts(facts.blocks)
+    limits = limits_of(facts.blocks)
+    holes = [finding for tile in _tiles(grid) for finding in _holes(tile, parts.get(tile, []), grid, facts.blocks)]
+    hidden = sum(max(0, grid.iter_k - limits.get((tile[0], tile[3]), grid.iter_k)) for tile in _tiles(grid))
+    findings = [
+        *_launched(facts),
+        *holes,
+        *_outside(parts, grid),
+        *_seams(facts.blocks, grid, holes),
+        *_shares(facts.blocks, grid),
+        *(finding for tile in sorted(parts) if in_grid(tile, grid) for finding in _handover(tile, parts[tile])),
+    ]
+    return Coverage(tuple(findings), ntiles(grid), ntiles(grid) * grid.iter_k, hidden, len(facts.blocks))
+
+
+def spell(tile: Tile) -> str:
+    """A tile in words."""
+    sequence, z_KV, zt_gqa, jt = tile
+    return f"sequence {sequence}, KV head {z_KV}, head group {zt_gqa}, query tile {jt}"
+
+
+def _parts(blocks: Sequence[BlockFacts]) -> dict[Tile, list[Part]]:
+    """The works by tile, each tile's by KV step."""
+    parts: dict[Tile, list[Part]] = {}
+    for block in blocks:
+        for work in block.tiles:
+            parts.setdefault(work.tile, []).append(Part(block.block, work))
+    return {tile: sorted(found, key=lambda part: (part.work.kb0_start, part.block)) for tile, found in parts.items()}
+
+
+def _tiles(grid: Grid) -> Iterator[Tile]:
+    return (tile_at(index, grid) for index in range(ntiles(grid)))
+
+
+def _holes(tile: Tile, parts: Sequence[Part], grid: Grid, blocks: Sequence[BlockFacts]) -> Iterator[Finding]:
+    """The KV steps of a tile that are done by nobody, or more than once."""
+    if _continuous(parts, grid):
+        return
+    limit = max((part.work.kb0_limit for part in parts if part.work.kb0_limit is not None), default=grid.iter_k)
+    doers: list[tuple[int, ...]] = [()] * grid.iter_k
+    for part in parts:
+        for step in range(max(0, part.work.kb0_start), min(grid.iter_k, part.work.kb0_stop), part.work.kb0_step):
+            doers[step] += (part.block,)
+    for who, run in groupby(range(grid.iter_k), key=lambda step: _amiss(doers[step], step < limit)):
+        steps = list(run)
+        if who is not None:
+            yield _hole(tile, (steps[0], steps[-1] + 1), who, grid, blocks)
+
+
+def _continuous(parts: Sequence[Part], grid: Grid) -> bool:
+    """Whether the parts cover the tile one after the other, so that there is no need to count."""
+    works = [part.work for part in parts]
+    limits = [work.kb0_limit for work in works if work.kb0_limit is not None]
+    if limits or not works or any(work.kb0_step != 1 for work in works):
+        return False
+    joined = all(a.kb0_stop == b.kb0_start for a, b in pairwise(works))
+    return joined and works[0].kb0_start == 0 and works[-1].kb0_stop == grid.iter_k
+
+
+def _amiss(doers: tuple[int, ...], visible: bool) -> tuple[int, ...] | None:
+    """Who does a step, where that is wrong: nobody, or several."""
+    wrong = len(doers) > 1 or (visible and not doers)
+    return doers if wrong else None
+
+
+def _hole(
+    tile: Tile, steps: tuple[int, int], doers: tuple[int, ...], grid: Grid, blocks: Sequence[BlockFacts]
+) -> Finding:
+    start, stop = steps
+    which = f"KV step {start}" if stop - start == 1 else f"KV steps {start} to {stop - 1}"
+    done = "is done" if stop - start == 1 else "are done"
+    if stop - start == grid.iter_k and not doers:
+        return Finding("gap", f"the tile of {spell(tile)} is done by nobody", tile, steps)
+    if doers:
+        message = f"{which} of {spell(tile)} {done} {len(doers)} times, by {_blocks(doers)}"
+        return Finding("overlap", message, tile, steps, doers)
+    first = index_of(tile, grid) * grid.iter_k
+    seam = _seam_at(first + start, first + stop, blocks)
+    cause = f"{_meeting(*seam)}: " if seam else ""
+    around = tuple(block.block for block in seam) if seam else ()
+    return Finding("gap", f"{cause}{which} of {spell(tile)} {done} by nobody", tile, steps, around)
+
+
+def _seam_at(start: int, stop: int, blocks: Sequence[BlockFacts]) -> tuple[BlockFacts, BlockFacts] | None:
+    """The neighbouring stream-K blocks between whose shares the steps `range(start, stop)` fall through."""
+    for a, b in pairwise(blocks):
+        if a.kbc_stop is not None and b.kbc is not None and a.kbc_stop <= start and stop <= b.kbc:
+            return a, b
+    return None
+
+
+def _meeting(a: BlockFacts, b: BlockFacts) -> str:
+    return f"block {a.block} stops at kbc {a.kbc_stop}, block {b.block} starts at {b.kbc}"
+
+
+def _outside(parts: dict[Tile, list[Part]], grid: Grid) -> Iterator[Finding]:
+    """Works on tiles that are none, or on KV steps beyond a tile's end."""
+    for tile, found in sorted(parts.items()):
+        for part in found:
+            work, steps = part.work, (part.work.kb0_start, part.work.kb0_stop)
+            who = f"block {part.block} works on {spell(tile)}"
+            if not in_grid(tile, grid):
+                yield Finding("outside", f"{who}: the grid has no such tile", tile, steps, (part.block,))
+            elif work.kb0_start < 0 or work.kb0_stop > grid.iter_k or work.kb0_step < 1:
+                said = f"{who}, KV steps {work.kb0_start} to {work.kb0_stop - 1}: there are {grid.iter_k} (iter_k)"
+                yield Finding("outside", said, tile, steps, (part.block,))
+
+
+def _seams(blocks: Sequence[BlockFacts], grid: Grid, holes: Sequence[Finding]) -> Iterator[Finding]:
+    """Shares that do not meet, where no hole says so already."""
+    told = {frozenset(finding.blocks) for finding in holes}
+    for a, b in pairwise(blocks):
+        if a.kbc_stop is not None and a.kbc_stop != b.kbc and frozenset((a.block, b.block)) not in told:
+            yield Finding("seam", _meeting(a, b), blocks=(a.block, b.block))
+    total = ntiles(grid) * grid.iter_k
+    first, last = blocks[0], blocks[-1]
+    if first.kbc not in (None, 0):
+        yield Finding(
+            "seam", f"block {first.block}, the first, starts at kbc {first.kbc}, not 0", blocks=(first.block,)
+        )
+    if last.kbc_stop not in (None, total):
+        said = f"block {last.block}, the last, stops at kbc {last.kbc_stop}, not {total}"
+        yield Finding("seam", said, blocks=(last.block,))
+
+
+def _shares(blocks: Sequence[BlockFacts], grid: Grid) -> Iterator[Finding]:
+    """Blocks that do other tiles than `kbc` and `kbc_stop`, or their index, give them."""
+    limits, turns = limits_of(tuple(blocks)), parallel_blocks_of(tuple(blocks))
+    for block in blocks:
+        expected = share_of(block, grid, turns, limits)
+        if [_place(work) for work in block.tiles] == [_place(work) for work in expected]:
+            continue
+        share = f"blockIdx {block.blockIdx}" if block.kbc is None else f"kbc {block.kbc} to {block.kbc_stop}"
+        said = f"block {block.block} ({share}) does {_listed(block.tiles)}, where its share is {_listed(expected)}"
+        yield Finding("share", said, blocks=(block.block,))
+
+
+def _place(work: TileWork) -> tuple[int, ...]:
+    """A work without its flags; what the mask hides of it is all one."""
+    nothing = work.kb0_stop <= work.kb0_start
+    return (*work.tile, work.kb0_start, *((work.kb0_start, 1) if nothing else (work.kb0_stop, work.kb0_step)))
+
+
+def _listed(works: Sequence[TileWork]) -> str:
+    words = [f"[{', '.join(map(str, work.tile))}] steps {work.kb0_start}:{work.kb0_stop}" for work in works]
+    shown = words if len(words) <= 4 else [*words[:3], f"{len(words) - 3} more"]
+    return " and ".join(shown) or "nothing"
+
+
+def _handover(tile: Tile, parts: Sequence[Part]) -> Iterator[Finding]:
+    """Whether exactly one block of a tile writes `dst`, the last, and knows that there are parts to be added to it."""
+    if any(part.work.kb0_step != 1 for part in parts):
+        return
+    where, blocks = spell(tile), tuple(part.block for part in parts)
+    writers = [part for part in parts if not part.work.is_fixup]
+    last = parts[-1]
+    if not writers:
+        yield Finding("fixup", f"{where}: no block writes dst (is_fixup in {_blocks(blocks)})", tile, blocks=blocks)
+    elif len(writers) > 1:
+        several = tuple(part.block for part in writers)
+        yield Finding("fixup", f"{where}: {_blocks(several)} each write dst as the tile's last", tile, blocks=several)
+    elif writers[0] is not last:
+        said = f"{where}: block {writers[0].block} writes dst, but block {last.block} does the last part"
+        yield Finding("fixup", said, tile, blocks=(writers[0].block, last.block))
+    yield from _flagged(tile, parts)
+
+
+def _flagged(tile: Tile, parts: Sequence[Part]) -> Iterator[Finding]:
+    """Blocks whose `needs_fixup` is not what the others of the tile make it."""
+    others = len(parts) > 1
+    for part in parts:
+        writes = not part.work.is_fixup
+        who = f"{spell(tile)}: block {part.block}"
+        if part.work.needs_fixup and not (writes and part.work.kb0_start > 0 and others):
+            why = "leaves its part to the fixup itself" if not writes else "does the tile from its beginning"
+            if writes and part.work.kb0_start > 0:
+                why = "no block does the tile's beginning"
+            yield Finding("fixup", f"{who} has needs_fixup, yet {why}", tile, blocks=(part.block,))
+        elif writes and part.work.kb0_start > 0 and not part.work.needs_fixup:
+            said = f"{who} starts at KV step {part.work.kb0_start} without needs_fixup: what is before is never added"
+            yield Finding("fixup", said, tile, blocks=(part.block,))
+
+
+def _launched(facts: Facts) -> Iterator[Finding]:
+    """Whether the launches fit the blocks: as many as the grid has, and a kernel that adds the parts."""
+    names = [launch.kernel for launch in facts.kernels]
+    chosen = facts.choice.kernel.partition("<")[0] if facts.choice else None
+    main = next((launch for launch in facts.kernels if launch.kernel.partition("<")[0] == chosen), None)
+    if main is not None and main.grid[0] * main.grid[1] * main.grid[2] != len(facts.blocks):
+        grid = "x".join(map(str, main.grid))
+        yield Finding("launch", f"{len(facts.blocks)} blocks were seen of a grid of {grid}")
+    works = [work for block in facts.blocks for work in block.tiles]
+    seams = sum(work.needs_fixup for work in works)
+    if names and seams and not any(FIXUP in name for name in names):
+        yield Finding("launch", f"{seams} tiles are divided among blocks, and no {FIXUP} was launched to add the parts")
+    if names and any(work.kb0_step > 1 for work in works) and not any(COMBINE in name for name in names):
+        yield Finding("launch", f"several blocks take turns on a tile, and no {COMBINE} was launched to add the parts")
+
+
+def _blocks(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"block {numbers[0]}"
+    return f"blocks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
