@@ -1,0 +1,165 @@
+"""The line to a debugger: a terminal in raw mode under pexpect, its transcript, and the end of all that runs in it."""
+
+import contextlib
+import os
+import re
+import signal
+import termios
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import pexpect
+
+from fattn_probe.process import describe_code
+
+TAIL = 12
+LONGEST = 400  # characters of one line of the dialogue in a message
+DULL = re.compile(r"=|\(gdb\)|\d+\^done$")
+SLICE = 0.5  # seconds between two looks at whether the debugger still lives
+
+
+class GoneError(Exception):
+    """The debugger ended by itself or was killed; `str()` says how."""
+
+
+class Channel:
+    """One process in its own terminal session, spoken to in lines.
+
+    `transcript` receives the dialogue as it goes: `> ` before what was sent, `< ` before what came. Raises
+    FileNotFoundError if there is no such program.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: Path | None, transcript: IO[str] | None
+    ) -> None:
+        try:
+            self._child: pexpect.spawn[bytes] = pexpect.spawn(
+                argv[0], list(argv[1:]), env=env, cwd=cwd, echo=False, maxread=65536, preexec_fn=make_raw
+            )
+        except pexpect.ExceptionPexpect as error:
+            raise FileNotFoundError(str(error).splitlines()[0]) from error
+        self._child.delaybeforesend = None
+        self._child.delayafterread = None
+        self._child.ptyproc.delayafterclose = 0  # type: ignore[attr-defined]  # types-pexpect leaves it out
+        self._transcript = transcript
+        self._lines: deque[bytes] = deque()
+        self._partial: list[bytes] = []
+        self._tail: deque[str] = deque(maxlen=TAIL)
+
+    def send(self, lines: Sequence[str]) -> None:
+        """Send lines. More than 4096 bytes at once may wait for the other side to read."""
+        for line in lines:
+            self._note("> ", line)
+        try:
+            self._child.send("".join(f"{line}\n" for line in lines).encode())
+        except OSError as error:
+            raise GoneError(self._ending()) from error
+
+    def line(self, limit: float) -> str:
+        """The next line, without its end; TimeoutError when the monotonic clock passes `limit`."""
+        while not self._lines:
+            left = limit - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._read(min(left, SLICE))
+        line = self._lines.popleft().decode(errors="replace").rstrip("\r")
+        self._note("< ", line)
+        return line
+
+    def tail(self) -> str:
+        """The newest lines of the dialogue, without prompts, notifications and empty answers."""
+        return "\n".join(line if len(line) <= LONGEST else line[:LONGEST] + " ..." for line in self._tail)
+
+    def interrupt(self) -> None:
+        """What Ctrl-C at this terminal does: the program that runs in the foreground is interrupted."""
+        with contextlib.suppress(OSError):
+            os.killpg(os.tcgetpgrp(self._child.child_fd), signal.SIGINT)
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Whether the debugger ended within this time."""
+        limit = time.monotonic() + seconds
+        try:
+            while True:
+                self.line(limit)
+        except TimeoutError:
+            return False
+        except GoneError:
+            return True
+
+    def close(self) -> None:
+        """Kill whatever still runs in the terminal's session, the debugged program included."""
+        if not self._child.closed:
+            if self._child.pid is not None:
+                kill_session(self._child.pid)
+            self._child.wait()
+            self._child.close()
+        if self._transcript is not None:
+            self._transcript.flush()
+
+    def _read(self, seconds: float) -> None:
+        if self._transcript is not None:
+            self._transcript.flush()
+        try:
+            data = self._child.read_nonblocking(65536, seconds)
+        except pexpect.TIMEOUT:
+            return
+        except pexpect.EOF as error:
+            raise GoneError(self._ending()) from error
+        first, *others = data.split(b"\n")
+        self._partial.append(first)
+        if others:
+            self._lines.append(b"".join(self._partial))
+            self._lines.extend(others[:-1])
+            self._partial = [others[-1]]
+
+    def _note(self, mark: str, line: str) -> None:
+        if not DULL.match(line):
+            self._tail.append(mark + line)
+        if self._transcript is not None:
+            self._transcript.write(f"{mark}{line}\n")
+
+    def _ending(self) -> str:
+        """How the process ended, once its terminal is closed."""
+        if rest := b"".join(self._partial).decode(errors="replace").strip():
+            self._note("< ", rest)
+        limit = time.monotonic() + 1.0
+        while self._child.isalive() and time.monotonic() < limit:
+            time.sleep(0.01)
+        if self._child.isalive():
+            return "closed its terminal"
+        code = -self._child.signalstatus if self._child.signalstatus else self._child.exitstatus or 0
+        return describe_code(code)
+
+
+def make_raw() -> None:
+    """Let the terminal pass every byte as it is: no echo, no lines of at most 4096 bytes, no `\\n` made `\\r\\n`."""
+    mode = termios.tcgetattr(0)
+    mode[0] = termios.IGNBRK
+    mode[1] = 0
+    mode[3] = 0
+    mode[6][termios.VMIN] = 1
+    mode[6][termios.VTIME] = 0
+    termios.tcsetattr(0, termios.TCSANOW, mode)
+
+
+def kill_session(leader: int) -> None:
+    """Kill every process of the terminal session that `leader` began, until none is left."""
+    limit = time.monotonic() + 5.0
+    while (alive := list(members(leader))) and time.monotonic() < limit:
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def members(leader: int) -> Iterator[int]:
+    """The live processes of a session."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(session) == leader and state not in "ZX":
+                    yield int(folder.name)

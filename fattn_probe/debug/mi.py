@@ -1,0 +1,121 @@
+"""An inspection's debugger over MI alone: for a gdb or cuda-gdb without Python in it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fattn_probe.debug.names import without_parameters
+from fattn_probe.debug.protocol import DebuggerError, Frame, Reason, Stop
+from fattn_probe.debug.records import Reply, c_string
+from fattn_probe.debug.session import Session
+
+RESUMING = {
+    "run": "-exec-run",
+    "continue": "-exec-continue",
+    "next": "-exec-next",
+    "step": "-exec-step",
+    "finish": "-exec-finish",
+}
+REASONS: Mapping[str, Reason] = {
+    "breakpoint-hit": "breakpoint",
+    "watchpoint-trigger": "breakpoint",
+    "read-watchpoint-trigger": "breakpoint",
+    "access-watchpoint-trigger": "breakpoint",
+    "signal-received": "signal",
+    "exited": "exited",
+    "exited-normally": "exited",
+    "exited-signalled": "exited",
+}
+"""What MI calls a stop; any other is a `step`."""
+HIT = re.compile(r'bkpt=\{number="(\d+)".*?times="(\d+)"')
+BY_TEXT = 65536  # bytes up to which memory as hexadecimal text is faster than a file
+
+
+class OverMI:
+    """The `Debugger` protocol over a session; `patience` is the deadline in seconds for the program to stop."""
+
+    def __init__(self, session: Session, patience: float = 600.0) -> None:
+        self.session = session
+        self.patience = patience
+        self._times: dict[int, int] = {}
+
+    def execute(self, command: str) -> str:
+        """A command of gdb's console; what it prints."""
+        return self.session.execute(command, self.patience)
+
+    def insert(self, location: str, condition: str = "") -> int:
+        """A breakpoint, pending if its library is not loaded yet; its number."""
+        option = f"-c {c_string(condition)} " if condition else ""
+        reply = self.session.command(f"-break-insert -f {option}{c_string(location)}")
+        return int(reply.results["bkpt"]["number"])
+
+    def delete(self, *numbers: int) -> None:
+        """Remove breakpoints."""
+        if numbers:
+            self.session.command(f"-break-delete {' '.join(map(str, numbers))}")
+
+    def resume(self, command: str) -> Stop:
+        """`run`, `continue`, `next`, `step` or `finish`, and where it led.
+
+        A program that a signal killed has `exited`, with the signal's name as its detail.
+        """
+        reply = self.session.resume(RESUMING[command], self.patience)
+        if reply.stopped is None:
+            raise DebuggerError(f"nothing tells where {command} led")
+        return self._stop(reply.stopped, reply)
+
+    def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
+        """Expressions as gdb prints their values, in frame `level` (0 is the newest); None what cannot be evaluated."""
+        commands = [f"-data-evaluate-expression {c_string(expression)}" for expression in expressions]
+        selected, *replies = self.session.commands([f"-stack-select-frame {level}", *commands])
+        if selected.kind == "error" and level:
+            raise DebuggerError(selected.error)
+        if level:
+            self.session.command("-stack-select-frame 0")
+        return [str(reply.results["value"]) if reply.kind == "done" else None for reply in replies]
+
+    def frames(self, limit: int) -> list[Frame]:
+        """The newest `limit` frames."""
+        stack = self.session.command(f"-stack-list-frames --no-frame-filters 0 {limit - 1}").results["stack"]
+        return [Frame(*_place(frame)) for frame in stack]
+
+    def memory(self, address: int, count: int) -> bytes:
+        """Bytes of the program's host memory."""
+        reply = self.session.command(f"-data-read-memory-bytes {address:#x} {count}")
+        read = b"".join(bytes.fromhex(block["contents"]) for block in reply.results["memory"])
+        if len(read) != count:
+            raise DebuggerError(f"only {len(read)} of {count} bytes at {address:#x} can be read")
+        return read
+
+    def _stop(self, stopped: Mapping[str, Any], reply: Reply) -> Stop:
+        reason = REASONS.get(stopped.get("reason", ""), "step")
+        function, file, line = _place(stopped.get("frame", {}))
+        numbers = self._hit(stopped, reply) if reason == "breakpoint" else ()
+        return Stop(reason, numbers, function, file, line, _detail(stopped))
+
+    def _hit(self, stopped: Mapping[str, Any], reply: Reply) -> tuple[int, ...]:
+        """Every breakpoint that was hit: the record names one, the others are those whose count has grown."""
+        numbers = {int(stopped["bkptno"])} if "bkptno" in stopped else set()
+        for key in ("wpt", "hw-rwpt", "hw-awpt"):
+            if key in stopped:
+                numbers.add(int(stopped[key]["number"]))
+        return tuple(sorted(numbers | self._grown(reply)))
+
+    def _grown(self, reply: Reply) -> set[int]:
+        counts = {int(match[1]): int(match[2]) for line in reply.hits if (match := HIT.search(line))}
+        grown = {number for number, times in counts.items() if times > self._times.get(number, 0)}
+        self._times.update(counts)
+        return grown
+
+
+def _place(frame: Mapping[str, Any]) -> tuple[str, str, int]:
+    return without_parameters(frame.get("func", "")), frame.get("file", ""), int(frame.get("line", 0))
+
+
+def _detail(stopped: Mapping[str, Any]) -> str:
+    """A signal's name, or an exit code, which MI writes in octal."""
+    if stopped.get("reason") == "exited-normally":
+        return "0"
+    if "exit-code" in stopped:
+        return str(int(stopped["exit-code"], 8))
+    return str(stopped.get("signal-name", ""))

@@ -1,0 +1,268 @@
+"""A debugger driven through pexpect in its machine interface (GDB/MI): one framed reply a command, or LostError."""
+
+import contextlib
+import os
+import shlex
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fattn_probe.debug.channel import Channel, GoneError
+from fattn_probe.debug.protocol import DebuggerError
+from fattn_probe.debug.records import Reply, ReplyBuilder, c_string
+from fattn_probe.errors import LostError
+
+INSTALL = "Debian and Ubuntu: apt install gdb; Fedora: dnf install gdb; cuda-gdb comes with NVIDIA's CUDA toolkit"
+ENVIRONMENT = {
+    "TERM": "dumb",
+    "DEBUGINFOD_URLS": "",
+    "LC_ALL": "C.UTF-8",
+    "LANGUAGE": "C",
+    "SHELL": "/bin/sh",  # what gdb starts the program with, and whose quoting `set args` follows
+}
+SETTINGS = (
+    "confirm off",
+    "pagination off",
+    "width 0",
+    "height 0",
+    "breakpoint pending on",
+    "debuginfod enabled off",
+    "style enabled off",
+    "host-charset UTF-8",
+    "startup-with-shell on",
+    "unwindonsignal on",
+    "max-value-size 67108864",
+    "print thread-events off",
+    "print inferior-events off",
+    "print static-members off",
+    "print elements 20000",
+    "print max-depth 100",
+    "print pretty off",
+    "print entry-values no",
+)
+"""What every session sets; a debugger that does not know one of them goes on without it."""
+IN_FLIGHT = 3000  # bytes of commands not yet answered: they fit the terminal's buffer of 4096, so no write can block
+GRACE = 2.0  # seconds for each step of an ending: interrupt, say where, quit
+LAST_WORDS = 20  # lines
+
+
+class Session:
+    """A debugger with `program` loaded, from `with` to its end.
+
+    `debugger` is a command line (`["gdb"]`); `env` is added to this process's environment, for the debugger and so for
+    the program, which runs with `args`, reads nothing, and writes into files: `stdout` and `stderr`. `deadline` is in
+    seconds, for each command that does not name its own. Whatever ends the debugger early, or outlasts a deadline,
+    raises LostError, and nothing of it stays alive. `transcript` is a file for the dialogue.
+    """
+
+    def __init__(
+        self,
+        debugger: Sequence[str],
+        program: Path,
+        args: Sequence[str] = (),
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        deadline: float = 30.0,
+        transcript: Path | None = None,
+    ) -> None:
+        self.debugger = tuple(debugger)
+        self.program = program
+        self.args = tuple(args)
+        self.deadline = deadline
+        self._env = {**os.environ, **(env or {}), **ENVIRONMENT}
+        self._cwd = cwd
+        self._transcript = transcript
+        self._resources = contextlib.ExitStack()
+        self._token = 0
+        self._doing = "start"
+        self._python: bool | None = None
+        self._lost: LostError | None = None
+        self._said: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._lost is None:
+            self._quit()
+        self._close()
+
+    def command(self, text: str, deadline: float | None = None) -> Reply:
+        """One MI command and its reply; DebuggerError if the debugger refused it."""
+        reply = self.commands([text], deadline)[0]
+        if reply.kind == "error":
+            raise DebuggerError(reply.error)
+        return reply
+
+    def commands(self, texts: Sequence[str], deadline: float | None = None) -> list[Reply]:
+        """Many MI commands, sent before the first reply is there; a refused one is a reply of kind `error`."""
+        return list(self._exchange(texts, self.deadline if deadline is None else deadline))
+
+    def execute(self, text: str, deadline: float | None = None) -> str:
+        """A command of the console; what it prints. One that makes the program run returns when it has stopped."""
+        reply = self.command(f"-interpreter-exec console {c_string(text)}", deadline)
+        if reply.kind != "running":
+            return reply.console
+        return reply.console + self._until_stopped(deadline).console
+
+    def resume(self, text: str, deadline: float | None = None) -> Reply:
+        """An `-exec-` command, and everything that came until the program stood still: `stopped` says where."""
+        self.command(text, deadline)
+        return self._until_stopped(deadline)
+
+    def has_python(self) -> bool:
+        """Whether this debugger was built with Python."""
+        if self._python is None:
+            try:
+                self._python = self.execute("python print(6 * 7)").strip() == "42"
+            except DebuggerError:
+                self._python = False
+        return self._python
+
+    def python(self, code: str, deadline: float | None = None) -> str:
+        """Run Python source inside the debugger, in its `__main__`; what it prints."""
+        return self.execute(f"python exec({code!r})", deadline)
+
+    @property
+    def stdout(self) -> str:
+        """What the program has printed so far."""
+        return self._read_output("stdout")
+
+    @property
+    def stderr(self) -> str:
+        """What the program has said on its standard error so far."""
+        return self._read_output("stderr")
+
+    def _start(self) -> None:
+        self._folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="fattn-probe-")))
+        transcript = None
+        if self._transcript is not None:
+            transcript = self._resources.enter_context(self._transcript.open("w", encoding="utf-8"))
+        argv = [*self.debugger, "-nx", "-q", "-iex", "set auto-load off", "--interpreter=mi3"]
+        try:
+            self._channel = Channel(argv, self._env, self._cwd, transcript)
+        except FileNotFoundError as error:
+            raise LostError(f"{self.debugger[0]} is not on this machine. To install it: {INSTALL}") from error
+        self._resources.callback(self._channel.close)
+        self._reply(None, self.deadline)
+        self.commands([f"-interpreter-exec console {c_string(f'set {setting}')}" for setting in SETTINGS])
+        self.command(f"-file-exec-and-symbols {c_string(str(self.program))}")
+        files = f"</dev/null >{self._output('stdout')} 2>{self._output('stderr')}"
+        self.execute(f"set args {shlex.join(self.args)} {files}")
+
+    def _exchange(self, texts: Sequence[str], deadline: float) -> Iterator[Reply]:
+        waiting = deque(texts)
+        in_flight: deque[str] = deque()
+        while waiting or in_flight:
+            self._send(waiting, in_flight)
+            self._doing = _in_words(in_flight[0])
+            yield self._reply(self._token - len(in_flight) + 1, deadline)
+            in_flight.popleft()
+
+    def _send(self, waiting: deque[str], in_flight: deque[str]) -> None:
+        """Send as many commands as may wait for their answers, a long one alone."""
+        room = IN_FLIGHT - sum(map(len, in_flight))
+        if in_flight and room < IN_FLIGHT // 2:
+            return
+        chunk: list[str] = []
+        while waiting and (len(waiting[0]) < room or not in_flight):
+            self._token += 1
+            in_flight.append(waiting.popleft())
+            chunk.append(f"{self._token}{in_flight[-1]}")
+            room -= len(chunk[-1])
+        if chunk:
+            self._write(chunk)
+
+    def _write(self, lines: Sequence[str]) -> None:
+        if self._lost is not None:
+            raise self._lost
+        try:
+            self._channel.send(lines)
+        except GoneError as error:
+            raise self._lose(self._gone(error)) from error
+
+    def _reply(self, token: int | None, deadline: float) -> Reply:
+        try:
+            return self._read_reply(token, deadline)
+        except GoneError as error:
+            raise self._lose(self._gone(error)) from error
+        except TimeoutError as error:
+            raise self._lose(f"no end of `{self._doing}` after {deadline:g} s{self._where()}") from error
+
+    def _read_reply(self, token: int | None, deadline: float) -> Reply:
+        builder = ReplyBuilder(token)
+        limit = time.monotonic() + deadline
+        while not builder.feed(self._channel.line(limit)):
+            pass
+        return builder.reply()
+
+    def _until_stopped(self, deadline: float | None) -> Reply:
+        """Everything until the program stands still: a debugger answers our next command no earlier."""
+        self._token += 1
+        self._write([f"{self._token}-gdb-show confirm"])
+        return self._reply(self._token, self.deadline if deadline is None else deadline)
+
+    def _where(self) -> str:
+        """Where the program is when it is interrupted, as far as the debugger can still say."""
+        with contextlib.suppress(GoneError, TimeoutError):
+            self._channel.interrupt()
+            self._token += 1
+            self._channel.send([f"{self._token}-stack-list-frames 0 0"])
+            frames = self._read_reply(self._token, GRACE).results.get("stack", ())
+            for frame in frames[:1]:
+                place = f" at {frame['file']}:{frame['line']}" if "file" in frame else ""
+                return f"; the program was in {frame.get('func', frame['addr'])}{place}"
+        return ""
+
+    def _gone(self, error: GoneError) -> str:
+        return f"{self.debugger[0]} ended during `{self._doing}`: {error}"
+
+    def _lose(self, what: str) -> LostError:
+        """End everything; what happened, with the program's last words and the end of the dialogue."""
+        tail = self._channel.tail()
+        self._quit()
+        self._close()
+        parts = [what]
+        if words := "\n".join((self.stdout + self.stderr).strip().splitlines()[-LAST_WORDS:]):
+            parts.append(f"the program's last words:\n{words}")
+        if tail:
+            parts.append(f"the end of the dialogue with the debugger:\n{tail}")
+        self._lost = LostError("\n".join(parts))
+        return self._lost
+
+    def _quit(self) -> None:
+        with contextlib.suppress(GoneError):
+            self._channel.send(["-gdb-exit"])
+            self._channel.wait_for_end(GRACE)
+
+    def _close(self) -> None:
+        for name in ("stdout", "stderr"):
+            self._said[name] = self._read_output(name)
+        self._resources.close()
+
+    def _output(self, name: str) -> Path:
+        return self._folder / name
+
+    def _read_output(self, name: str) -> str:
+        if name in self._said:
+            return self._said[name]
+        path = self._output(name)
+        return path.read_text(errors="replace") if path.exists() else ""
+
+
+def _in_words(command: str) -> str:
+    """A command for a message: as the console has it, and not whole if it is long."""
+    text = command.removeprefix("-interpreter-exec console ").removeprefix("-exec-")
+    return text if len(text) <= 80 else text[:80] + " ..."
