@@ -3,6 +3,7 @@
 #include "device.h"
 #include "environment.h"
 #include "finding.h"
+#include "focus.h"
 #include "worker.h"
 
 #include <atomic>
@@ -17,6 +18,7 @@
 namespace simt {
 
 SIMT_THREAD_LOCAL Description *describing = nullptr;
+volatile Focus focus;
 
 namespace {
 
@@ -61,6 +63,9 @@ class Pool {
         const dim3 grid = launch.grid;
         const uint64_t total = static_cast<uint64_t>(grid.x) * grid.y * grid.z;
         for (uint64_t i = next_++; i < total; i = next_++) {
+            if (focus.block >= 0 && i != static_cast<uint64_t>(focus.block)) {
+                continue;
+            }
             const auto x = static_cast<uint32_t>(i % grid.x);
             const auto y = static_cast<uint32_t>(i / grid.x % grid.y);
             own->run_block({x, y, static_cast<uint32_t>(i / grid.x / grid.y)});
@@ -154,7 +159,7 @@ cudaError_t execute(const Launch &launch) {
     static std::mutex turn;
     const std::lock_guard<std::mutex> lock(turn);
     record(launch);
-    if (!environment().dry) {
+    if (!environment().dry && !focus.skip) {
         static Pool pool;
         catch_signals();
         pool.run(launch);

@@ -3,6 +3,7 @@
 #include "check.h"
 #include "environment.h"
 #include "finding.h"
+#include "focus.h"
 #include "host_memory.h"
 #include "intrinsics.h"
 #include "switch_stack.h"
@@ -94,7 +95,7 @@ void Worker::run_block(uint3 index) {
     blockDim = launch->block;
     gridDim = launch->grid;
     block = {};
-    block.threads = blockDim.x * blockDim.y * blockDim.z;
+    block.threads = focus.scout ? 1 : blockDim.x * blockDim.y * blockDim.z;
     block.alive = block.threads;
     block.warps = (block.threads + warp_size - 1) / warp_size;
     const uint64_t linear =

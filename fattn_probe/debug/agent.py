@@ -1,0 +1,150 @@
+"""Inside gdb: the debugger protocol over gdb's own Python, for bulk reading without a dialogue.
+
+Loaded by gdb's Python, which has the standard library only. `call` is the one entry: it runs a function of this package
+with the debugger and a JSON document, and leaves a JSON document.
+"""
+
+import importlib
+import json
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import gdb
+
+from fattn_probe.debug.protocol import DebuggerError, Frame, Stop
+
+
+class InProcess:
+    """The `Debugger` protocol inside gdb."""
+
+    def __init__(self) -> None:
+        self._last = Stop("exited")
+        gdb.events.stop.connect(self._on_stop)
+        gdb.events.exited.connect(self._on_exit)
+
+    def _on_stop(self, event: gdb.StopEvent) -> None:
+        if isinstance(event, gdb.BreakpointEvent):
+            self._last = Stop("breakpoint", tuple(point.number for point in event.breakpoints))
+        elif isinstance(event, gdb.SignalEvent):
+            self._last = Stop("signal", detail=event.stop_signal)
+        else:
+            self._last = Stop("step")
+
+    def _on_exit(self, event: gdb.ExitedEvent) -> None:
+        self._last = Stop("exited", detail=str(getattr(event, "exit_code", "")))
+
+    def execute(self, command: str) -> str:
+        """A command of gdb's console; what it prints."""
+        with _refusals():
+            return str(gdb.execute(command, to_string=True))
+
+    def insert(self, location: str, condition: str = "") -> int:
+        """A breakpoint, pending if its library is not loaded yet; its number."""
+        with _refusals():
+            point = gdb.Breakpoint(location)
+            if condition:
+                point.condition = condition
+            return int(point.number)
+
+    def delete(self, *numbers: int) -> None:
+        """Remove breakpoints."""
+        for point in gdb.breakpoints():
+            if point.number in numbers:
+                point.delete()
+
+    def resume(self, command: str) -> Stop:
+        """`run`, `continue`, `next`, `step` or `finish`, and where it led."""
+        self.execute(command)
+        if self._last.reason == "exited":
+            return self._last
+        sal = gdb.newest_frame().find_sal()
+        return Stop(
+            self._last.reason,
+            self._last.breakpoints,
+            _function(gdb.newest_frame()),
+            sal.symtab.filename if sal.symtab else "",
+            sal.line,
+            self._last.detail,
+        )
+
+    def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
+        """Expressions as gdb prints their values, in frame `level`; None what cannot be evaluated."""
+        with _frame(level) as frame:
+            return [_text(frame, expression) for expression in expressions]
+
+    def frames(self, limit: int) -> list[Frame]:
+        """The newest `limit` frames."""
+        frames: list[Frame] = []
+        frame: gdb.Frame | None = gdb.newest_frame()
+        while frame is not None and len(frames) < limit:
+            sal = frame.find_sal()
+            frames.append(Frame(_function(frame), sal.symtab.filename if sal.symtab else "", sal.line))
+            frame = frame.older()
+        return frames
+
+    def memory(self, address: int, count: int) -> bytes:
+        """Bytes of the program's host memory."""
+        with _refusals():
+            return bytes(gdb.selected_inferior().read_memory(address, count))
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except (gdb.error, gdb.MemoryError) as error:
+        raise DebuggerError(str(error)) from error
+
+
+@contextmanager
+def _frame(level: int) -> Iterator[gdb.Frame]:
+    """Select frame `level`, and afterwards the newest again."""
+    frame = gdb.newest_frame()
+    newest = frame
+    for _ in range(level):
+        frame = frame.older() or frame
+    frame.select()
+    try:
+        yield frame
+    finally:
+        newest.select()
+
+
+def _text(frame: gdb.Frame, expression: str) -> str | None:
+    """A variable is looked up in the frame first: ten times as fast as to parse an expression among all symbols."""
+    try:
+        return str(_value(frame, expression).format_string())
+    except (gdb.error, gdb.MemoryError):
+        return None
+
+
+def _value(frame: gdb.Frame, expression: str) -> gdb.Value:
+    if expression.isidentifier():
+        try:
+            return frame.read_var(expression)
+        except ValueError:  # no such local; a global, perhaps
+            pass
+    return gdb.parse_and_eval(expression)
+
+
+def _function(frame: gdb.Frame) -> str:
+    """The function's name without parameters: `launch_fattn<64, 8, 8>`."""
+    name, depth = frame.name() or "", 0
+    for index, character in enumerate(name):
+        depth += (character == "<") - (character == ">")
+        if character == "(" and depth == 0 and index > 0:
+            return str(name[:index])
+    return str(name)
+
+
+def call(path: str, argument_file: str, result_file: str) -> None:
+    """Run `module:function(debugger, argument)`; the result file gets `{"result": ...}` or `{"error": traceback}`."""
+    module, _, name = path.partition(":")
+    argument = json.loads(Path(argument_file).read_text())
+    try:
+        document = {"result": getattr(importlib.import_module(module), name)(InProcess(), argument)}
+    except Exception:  # noqa: BLE001 - the boundary to gdb, which would print the traceback and lose it
+        document = {"error": traceback.format_exc()}
+    Path(result_file).write_text(json.dumps(document))

@@ -1,0 +1,89 @@
+"""Where an inspection stops: patterns in the source that was built, since line numbers move with every release."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.inspect.facts import Missing
+
+COMMON, MMA, VEC, TILE = "fattn-common.cuh", "fattn-mma-f16.cuh", "fattn-vec.cuh", "fattn-tile.cuh"
+COMMENT = re.compile(r"\s*(//.*)?$")
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A line that matches `pattern` in `file` of ggml-cuda/.
+
+    `every` takes all lines that match, not the first one; `after` starts the search behind another anchor's line;
+    `skip_comment` means the first line of code from the match on. `facts` says what is lost where nothing matches.
+    """
+
+    name: str
+    file: str
+    pattern: str
+    facts: str
+    every: bool = False
+    after: str = ""
+    skip_comment: bool = False
+
+
+LAUNCH = "launch"
+STREAM_K = "stream_k"
+ANCHORS = (
+    # `fattn_kernel<<<...>>>(` until 2026-05, a function since
+    Anchor(LAUNCH, COMMON, r"^\s*(fattn_kernel<<<|ggml_cuda_kernel_launch\(fattn_kernel\b)", "everything"),
+    Anchor("launched", COMMON, r"^\s*CUDA_CHECK\(cudaGetLastError\(\)\);", "blocks", after=LAUNCH),
+    # The first assignment below `max_blocks` and `use_stream_k`, which are gone at the launch
+    Anchor(STREAM_K, COMMON, r"^\s*blocks_num\.x = (?!ntiles_x;)", "max_blocks, use_stream_k"),
+    Anchor("split_kv", COMMON, r"^\s*blocks_num\.x = ntiles_x;", "blocks_per_wave, efficiency_percent_best"),
+    Anchor("kbc", MMA, r"^\s*int kb0_stop\s*= min\(iter_k, kb0_start", "kbc and kbc_stop"),
+    Anchor("vec_block", VEC, r"^\s*for \(int k_VKQ_0 = blockIdx\.y\*nthreads;", "blocks of vec kernels"),
+    Anchor("tile_block", TILE, r"\bint k_VKQ_0 = blockIdx\.y\*nbatch_fa;", "blocks of tile kernels", every=True),
+    Anchor("logits", MMA, r"^\s*float KQ_max_new\[", "KQ before the mask"),
+    Anchor(
+        "softmax", MMA, r"^\s*(const )?half2 KQ_max_scale_h2 = make_half2\(", "P and the rescale factor", every=True
+    ),
+    Anchor("rescaled", MMA, r"^\s*T_B_VKQ B\[", "VKQ after the rescale"),
+    Anchor("accumulated", MMA, r"// Finally, sum up partial KQ rowsums", "the last step's VKQ", skip_comment=True),
+)
+
+
+@dataclass(frozen=True)
+class Located:
+    """The anchors of one tree: gdb locations (`fattn-common.cuh:1251`) by anchor, and what was not found."""
+
+    locations: Mapping[str, tuple[str, ...]]
+    missing: tuple[Missing, ...]
+
+
+def locate(folder: Path, anchors: tuple[Anchor, ...] = ANCHORS) -> Located:
+    """Find the anchors in ggml-cuda/ at `folder`; what does not match is said, and the rest goes on."""
+    lines: dict[str, tuple[int, ...]] = {}
+    for anchor in anchors:
+        start = max(lines.get(anchor.after, (0,)), default=0)
+        lines[anchor.name] = tuple(_matches(folder / anchor.file, anchor, start))
+    return Located(
+        {anchor.name: tuple(f"{anchor.file}:{line}" for line in lines[anchor.name]) for anchor in anchors},
+        tuple(
+            Missing(anchor.facts, f"no line of {folder / anchor.file} matches {anchor.pattern}")
+            for anchor in anchors
+            if not lines[anchor.name]
+        ),
+    )
+
+
+def _matches(path: Path, anchor: Anchor, start: int) -> Iterator[int]:
+    """1-based line numbers behind line `start`."""
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    for number, line in enumerate(lines[start:], start + 1):
+        if re.search(anchor.pattern, line):
+            yield _code_line(lines, number) if anchor.skip_comment else number
+            if not anchor.every:
+                return
+
+
+def _code_line(lines: list[str], number: int) -> int:
+    while number < len(lines) and (COMMENT.match(lines[number - 1]) or lines[number - 1].strip() in ("{", "}")):
+        number += 1
+    return number

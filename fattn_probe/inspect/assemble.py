@@ -1,0 +1,199 @@
+"""From what the debugger printed to facts."""
+
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from fattn_probe.debug.values import parse
+from fattn_probe.inspect.facts import BlockFacts, Choice, Decision, Grid, KernelLaunch, TensorFacts, TileWork, Value
+from fattn_probe.run.kernel_name import parse_kernel_name
+from fattn_probe.run.launches import LaunchRecord, Names, Types
+
+FAMILIES = {"flash_attn_ext_f16": "mma_f16", "flash_attn_tile": "tile", "flash_attn_ext_vec": "vec"}
+OP_PARAMS = ("scale", "max_bias", "logit_softcap")
+SYMBOL = re.compile(r"<(?P<symbol>\w+<.*>\(.*\)|\w+\(.*\))>$", re.DOTALL)
+Raw = Mapping[str, Any]
+
+
+def tensors_of(raw: Mapping[str, Mapping[str, str]]) -> tuple[TensorFacts, ...]:
+    """The tensors of the op, from the fields that `reading.read_tensor` read."""
+    return tuple(_tensor(role, fields) for role, fields in raw.items())
+
+
+def _tensor(role: str, fields: Mapping[str, str]) -> TensorFacts:
+    ne, nb, type_name = parse(fields["ne"]), parse(fields["nb"]), fields["type"].removeprefix("GGML_TYPE_")
+    return TensorFacts(
+        name=role,
+        type=type_name.lower(),
+        ne=tuple(ne),
+        nb=tuple(nb),
+        ggml_name=_string(fields["name"]),
+        view_src=_string(fields.get("view_name", "")),
+        view_offs=int(fields["view_offs"]),
+        contiguous=is_contiguous(type_name, ne, nb),
+    )
+
+
+def _string(text: str) -> str:
+    match = re.match(r'"(?P<text>[^"]*)"', text)
+    return match["text"] if match else ""
+
+
+def is_contiguous(type_name: str, ne: Sequence[int], nb: Sequence[int]) -> bool:
+    """Whether a tensor's elements lie one behind another; `ne` and `nb` (bytes) in ggml's order."""
+    block, size = GGML_QUANT_SIZES[GGMLQuantizationType[type_name.upper()]]
+    expected = size
+    for axis, (extent, stride) in enumerate(zip(ne, nb, strict=True)):
+        if extent != 1 and stride != expected and axis > 0:
+            return False
+        expected = expected * (extent // block if axis == 0 else extent)
+    return nb[0] == size
+
+
+def op_params_of(text: str) -> dict[str, Value]:
+    """`op_params` as the ints that they are stored as, and decoded: floats by their bits, then prec and n_kv_max."""
+    words = list(parse(text))
+    floats = struct.unpack("<3f", struct.pack("<3i", *words[:3]))
+    decoded: dict[str, Value] = {name: _short(value) for name, value in zip(OP_PARAMS, floats, strict=True)}
+    return {"op_params": words[:5]} | decoded | {"prec": words[3], "n_kv_max": words[4]}
+
+
+def _short(value: float) -> float:
+    """The shortest decimal that is this float32."""
+    return next(float(f"{value:.{digits}g}") for digits in range(1, 10) if _as_f32(f"{value:.{digits}g}") == value)
+
+
+def _as_f32(text: str) -> float:
+    return float(struct.unpack("<f", struct.pack("<f", float(text)))[0])
+
+
+def variables_of(raw: Mapping[str, str]) -> dict[str, Value]:
+    """Variables as JSON values: a dim3 is a list of three, a float32 its shortest decimal."""
+    return {name: _json(parse(text)) for name, text in raw.items()}
+
+
+def _json(value: object) -> Value:
+    if isinstance(value, dict) and set(value) == {"x", "y", "z"}:
+        return list(value.values())
+    return _short(value) if isinstance(value, float) else value
+
+
+def choice_of(
+    raw: Raw, decisions: tuple[Decision, ...], types: Types | None = None, names: Names | None = None
+) -> Choice:
+    """The kernel that `fattn_kernel` points at, and the configuration in the frame that chose it."""
+    match = SYMBOL.search(raw["kernel"])
+    name = parse_kernel_name(match["symbol"] if match else raw["kernel"], types=types, names=names)
+    values = ",".join(value for _, value in name.args)
+    return Choice(
+        family=FAMILIES.get(name.base, name.base),
+        kernel=f"{name.base}<{values}>" if values else name.base,
+        template={key: _template_value(value) for key, value in name.args if key},
+        config=variables_of(raw["config"]),
+        decisions=decisions,
+    )
+
+
+def _template_value(value: str) -> Value:
+    return {"true": True, "false": False}.get(value, int(value) if value.lstrip("-").isdigit() else value)
+
+
+def launches_of(records: Iterable[LaunchRecord]) -> tuple[KernelLaunch, ...]:
+    """The kernels in the order of their launches."""
+    return tuple(KernelLaunch(record.spelling, record.grid, record.block, record.shared) for record in records)
+
+
+def launch_facts(raw: Raw, kernels: Sequence[KernelLaunch]) -> dict[str, Value]:
+    """The launch's variables, and what the kernels launched around the attention kernel say of it."""
+    names = [launch.kernel for launch in kernels]
+    fixups = [name for name in names if "stream_k_fixup" in name]
+    kind = "none" if not fixups else "uniform" if "uniform" in fixups[0] else "general"
+    around = {
+        "fixup": kind,
+        "combine": any("combine_results" in name for name in names),
+        "KV_max_scan": any("mask_to_KV_max" in name for name in names),
+    }
+    return variables_of(raw["launch"]) | variables_of(raw.get("scoped", {})) | around
+
+
+def blocks_of(records: Sequence[Raw], launch: Mapping[str, Value], choice: Choice) -> tuple[BlockFacts, ...]:
+    """The blocks of the attention kernel in order, from what their threads 0 said."""
+    blocks: dict[int, BlockFacts] = {}
+    grid = launch["blocks_num"]
+    for record in records:
+        if record["at"] == "ended":
+            continue
+        x, y, z = record["blockIdx"]
+        linear = x + grid[0] * (y + grid[1] * z)
+        block = blocks.get(linear, BlockFacts(linear, (x, y, z), None, None, ()))
+        if record["at"] == "kbc":
+            block = replace(block, kbc=record["kbc"], kbc_stop=record["kbc_stop"])
+        else:
+            block = replace(block, tiles=(*block.tiles, _tile(record, launch, choice)))
+        blocks[linear] = block
+    return tuple(blocks[linear] for linear in sorted(blocks))
+
+
+def _tile(record: Raw, launch: Mapping[str, Value], choice: Choice) -> TileWork:
+    return _stream_k_tile(record, launch, choice) if record["at"] == "tile" else _split_tile(record, launch, choice)
+
+
+def _stream_k_tile(record: Raw, launch: Mapping[str, Value], choice: Choice) -> TileWork:
+    limits = [value for name, value in record.items() if name.startswith(("KV_max", "(KV_max"))]
+    z_KV, zt_gqa = record.get("z_KV"), record.get("zt_gqa")
+    if z_KV is None or zt_gqa is None:  # before 2026 a kernel numbered head groups through all K/V heads: `zt`
+        groups = launch["gqa_ratio"] // choice.template["ncols2"]
+        z_KV, zt_gqa = divmod(record["zt"], groups)
+    return TileWork(
+        record["sequence"],
+        z_KV,
+        zt_gqa,
+        record["jt"],
+        record["kb0_start"],
+        record["kb0_stop"],
+        needs_fixup=bool(record["needs_fixup"]),
+        is_fixup=bool(record["is_fixup"]),
+        kb0_limit=limits[0] if limits else None,
+    )
+
+
+def _split_tile(record: Raw, launch: Mapping[str, Value], choice: Choice) -> TileWork:
+    """Of the vec and tile kernels: block y of `gridDim.y` takes every `gridDim.y`-th KV step of a tile."""
+    x, y, _ = record["blockIdx"]
+    rows = record["nthreads"] if choice.family == "vec" else record["nbatch_fa"]
+    head = record["head"] if choice.family == "vec" else record["head0"]
+    z_KV, within = divmod(head, launch["gqa_ratio"])
+    steps, limit = -(-record["ne11"] // rows), -(-record["k_VKQ_max"] // rows)
+    return TileWork(
+        record["sequence"],
+        z_KV,
+        within // choice.template.get("ncols2", 1),
+        x,
+        y,
+        limit,
+        launch["blocks_num"][1],
+        kb0_limit=limit if limit < steps else None,
+    )
+
+
+def grid_of(records: Sequence[Raw], launch: Mapping[str, Value], choice: Choice, ne: Mapping[str, Any]) -> Grid | None:
+    """The shape of the work, from the first block's own variables; `ne` is that of each tensor."""
+    first = next((record for record in records if record["at"] in ("kbc", "vec_block", "tile_block")), None)
+    if first is None:
+        return None
+    groups = launch["gqa_ratio"] // choice.template.get("ncols2", 1)
+    if first["at"] == "kbc":
+        iter_z_gqa = first.get("iter_z_gqa", groups)
+        return Grid(first["iter_k"], first["iter_j"], iter_z_gqa, first["ne12"], first["ne03"])
+    rows = first["nthreads"] if choice.family == "vec" else first["nbatch_fa"]
+    return Grid(-(-first["ne11"] // rows), launch["blocks_num"][0], groups, ne["K"][2], ne["Q"][3])
+
+
+def kernel_variables(records: Sequence[Raw]) -> Iterator[tuple[str, Value]]:
+    """`iter_k`, `iter_j` and `iter_z_gqa`, as the running kernel has them."""
+    first = next((record for record in records if record["at"] == "kbc"), {})
+    return ((name, first[name]) for name in ("iter_k", "iter_j", "iter_z_gqa") if name in first)

@@ -1,0 +1,200 @@
+"""One case under a debugger: the build is made and completed, the program run and read, the facts assembled."""
+
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fattn_probe.build import RUNNER, Build
+from fattn_probe.debug.procedure import run_procedure
+from fattn_probe.debug.session import Session as Debugging
+from fattn_probe.device import Target
+from fattn_probe.errors import BuildError, InputError
+from fattn_probe.inspect import assemble
+from fattn_probe.inspect.anchors import Located, locate
+from fattn_probe.inspect.conditions import Dispatch, read_dispatch
+from fattn_probe.inspect.dispatch import decisions
+from fattn_probe.inspect.facts import Facts, Missing
+from fattn_probe.process import Completed
+from fattn_probe.run.casefile import write_case
+from fattn_probe.run.execute import LAUNCHES_ENV, read_launches
+from fattn_probe.run.gguf_file import Bytes
+from fattn_probe.run.outcome import Ending, Unsupported, parse_ending
+from fattn_probe.run.outcome import Missing as MissingSymbol
+from fattn_probe.run.result import read_result
+from fattn_probe.run.session import MOST_RETRIES, Session
+from fattn_probe.scenario import Case
+from fattn_probe.source import ggml_types, template_parameters
+from fattn_probe.source.features import CUDA
+
+Ended = Ending | Unsupported
+READ_OP = "fattn_probe.inspect.reading:read_op"
+DEBUGGERS = {"sim": "gdb", "cuda": "cuda-gdb"}
+
+
+@dataclass(frozen=True)
+class InspectOptions:
+    """How an op is inspected.
+
+    `debugger` is a command line, empty for the engine's own (gdb, cuda-gdb); `python` says whether its Python is used
+    (None: if it has one); `blocks` whether the kernel's blocks are read; `transcript` keeps the dialogue; `deadline` in
+    seconds is for the whole of it.
+    """
+
+    debugger: tuple[str, ...] = ()
+    python: bool | None = None
+    blocks: bool = True
+    transcript: Path | None = None
+    deadline: float = 600.0
+    about: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A case on a target: its facts, or how the program ended before its kernel was launched."""
+
+    case: Case
+    on: str
+    result: Facts | Ended
+    seconds: float
+
+
+@dataclass
+class Inspector:
+    """Inspects cases; keeps what it knows of each source tree."""
+
+    session: Session
+    options: InspectOptions
+    _located: dict[Path, Located] = field(default_factory=dict)
+    _dispatch: dict[Path, Dispatch] = field(default_factory=dict)
+
+    def inspect(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> Inspection:
+        """Run one case under the debugger, to its kernel's launch and through its blocks, and read it."""
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="fattn-probe-") as name:
+            folder = Path(name)
+            write_case(case, inputs, folder / "case.gguf")
+            result = self._completed(target, lambda build: self._facts(build, case, folder, target))
+        return Inspection(case, str(target), result, time.monotonic() - started)
+
+    def _completed(self, target: Target, attempt: Callable[[Build], Facts | Ended]) -> Facts | Ended:
+        """Try until the build has every kernel that the run asks for."""
+        build = self.session.build_for(target, RUNNER)
+        for _ in range(MOST_RETRIES):
+            result = attempt(build)
+            if not isinstance(result, MissingSymbol):
+                return result
+            build = self.session.complete(target, result.symbol, RUNNER)
+        raise BuildError(f"after {MOST_RETRIES} kernels the build still misses one")
+
+    def _facts(self, build: Build, case: Case, folder: Path, target: Target) -> Facts | Ended:
+        launches = folder / "launches"
+        launches.unlink(missing_ok=True)
+        env = self.session.env(target) | {LAUNCHES_ENV: str(launches)}
+        words = ("case.gguf", "out.gguf", "--backend", target.backend)
+        with self.debugging(build.runner, words, env, folder, target) as debugging:
+            raw = self._read(debugging, build, target)
+            version = debugging.execute("show version").splitlines()[0]
+        if "ended" in raw:
+            return self._ending(raw["ended"], debugging, build.runner, folder)
+        about = self._about(build, case, target) | {"debugger": version}
+        return self._assemble(raw, build, launches, about)
+
+    def debugging(
+        self, program: Path, words: tuple[str, ...], env: Mapping[str, str], folder: Path, target: Target
+    ) -> Debugging:
+        """A debugger session with a program of the build in it."""
+        debugger = self.options.debugger or (DEBUGGERS[target.engine],)
+        deadline = self.options.deadline
+        return Debugging(
+            debugger, program, words, env=env, cwd=folder, deadline=deadline, transcript=self.options.transcript
+        )
+
+    def _read(self, debugging: Debugging, build: Build, target: Target) -> dict[str, Any]:
+        plan = {
+            "anchors": {name: list(found) for name, found in self.located(build).locations.items()},
+            "dispatch": self.dispatch(build).plan,
+            "blocks": self.options.blocks and target.engine == "sim",
+            "simulated": target.engine == "sim",
+        }
+        found: dict[str, Any] = run_procedure(
+            debugging, READ_OP, plan, self.options.deadline, inside=self.options.python
+        )
+        return found
+
+    def located(self, build: Build) -> Located:
+        """Where to stop in the source of a build."""
+        root = self._source(build)
+        return self._located.setdefault(root, locate(root / CUDA))
+
+    def dispatch(self, build: Build) -> Dispatch:
+        """What the dispatch of a build asks."""
+        root = self._source(build)
+        if root not in self._dispatch:
+            self._dispatch[root] = read_dispatch(root)
+        return self._dispatch[root]
+
+    def _source(self, build: Build) -> Path:
+        """The tree that the build was made from, as it was compiled: line numbers are those of its debug information."""
+        overlay = build.folder / "overlay"
+        if (overlay / CUDA).is_dir():
+            return overlay
+        if self.session.options.tree is None:
+            raise InputError(f"{build.folder} has no sources beside it; --source names the tree it was built from")
+        return self.session.options.tree.root
+
+    def _about(self, build: Build, case: Case, target: Target) -> dict[str, str]:
+        manifest = build.manifest
+        return {
+            "case": case.name,
+            "source": manifest.source,
+            "build_number": manifest.build_number,
+            "patches": " ".join(manifest.patches),
+            "engine": manifest.engine,
+            "flavour": manifest.flavour,
+            "device": str(target),
+        }
+
+    def _ending(self, ended: list[str], debugging: Debugging, runner: Path, folder: Path) -> Ended:
+        """How the program ended before it launched an attention kernel."""
+        reason, detail, function = ended
+        code = -int(signal.Signals[detail]) if reason == "signal" else int(detail or 0)
+        done = Completed((str(runner),), code, debugging.stdout, debugging.stderr, 0.0)
+        ending = parse_ending(done)
+        if ending is not None:
+            return ending
+        result = read_result(folder / "out.gguf")
+        return Unsupported(result.unsupported or f"the program ended in {function} without an attention kernel")
+
+    def _assemble(self, raw: dict[str, Any], build: Build, launches: Path, about: Mapping[str, str]) -> Facts:
+        tree = self.session.options.tree
+        types, names = (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
+        kernels = assemble.launches_of(read_launches(launches, types=types, names=names))
+        choice = assemble.choice_of(raw, decisions(self.dispatch(build), raw["visits"]), types, names)
+        launch = assemble.launch_facts(raw, kernels)
+        records = raw.get("blocks", [])
+        tensors = assemble.tensors_of(raw["tensors"])
+        shapes = {tensor.name: tensor.ne for tensor in tensors}
+        return Facts(
+            about=about,
+            tensors=tensors,
+            op_params=assemble.op_params_of(raw["op_params"]),
+            choice=choice,
+            launch=launch | dict(assemble.kernel_variables(records)),
+            kernels=kernels,
+            grid=assemble.grid_of(records, launch, choice, shapes),
+            blocks=assemble.blocks_of(records, launch, choice),
+            missing=(*self.located(build).missing, *_lost(records)),
+        )
+
+
+def _lost(records: list[dict[str, Any]]) -> list[Missing]:
+    """What an end in the midst of the kernel took along."""
+    return [
+        Missing("blocks after this", f"the kernel ended: {record['reason']} {record['detail']}")
+        for record in records
+        if record["at"] == "ended"
+    ]
