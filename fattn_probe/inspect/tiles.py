@@ -68,7 +68,7 @@ def tiles_of(kbc: int, kbc_stop: int, grid: Grid, limits: Limits | None = None) 
 def tiles_in_turn(
     blockIdx: tuple[int, int, int], parallel_blocks: int, grid: Grid, limits: Limits | None = None
 ) -> tuple[TileWork, ...]:
-    """The tile of a block of a kernel without stream-K: every `parallel_blocks`-th KV step (`gridDim.y`) of one tile."""
+    """The tile of a block of a kernel without stream-K: every `parallel_blocks`-th (`gridDim.y`) KV step of it."""
     jt, turn, zt = blockIdx
     tile = tile_at(zt * grid.iter_j + jt, grid)
     limit = _limit(tile, limits)

@@ -1,0 +1,207 @@
+"""The division of work as a picture: a row an output tile, its KV steps from left to right, coloured by CUDA block.
+
+Here is what is drawn; `terminal_map` and `svg` draw it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import gcd
+
+from fattn_probe.inspect.facts import BlockFacts, Facts, Grid, Value
+from fattn_probe.inspect.tiles import Tile, in_grid, index_of, ntiles, parallel_blocks_of, share_of, tile_at
+
+# Dark and light in turn, so that neighbouring blocks differ without colour too; hues that stay apart when red and
+# green do not.
+PALETTE = (
+    ("#1f4e8c", "#ffffff"),
+    ("#f2c14e", "#000000"),
+    ("#8c2d04", "#ffffff"),
+    ("#8ecae6", "#000000"),
+    ("#1b6b50", "#ffffff"),
+    ("#f4a6a0", "#000000"),
+    ("#5c3a8c", "#ffffff"),
+    ("#b8de8f", "#000000"),
+)
+
+
+@dataclass(frozen=True)
+class Span:
+    """KV steps `range(start, stop, step)` of a tile that are one block's; from `shown_stop` on the mask hides them.
+
+    `turn` is the block's `blockIdx.y` where blocks take turns on a tile.
+    """
+
+    block: int
+    start: int
+    stop: int
+    shown_stop: int
+    step: int = 1
+    turn: int = 0
+
+
+@dataclass(frozen=True)
+class Segment:
+    """KV steps `range(start, stop)` of a tile with the same `doers`: one block, or a fault; `hidden` by the mask."""
+
+    start: int
+    stop: int
+    doers: tuple[Span, ...]
+    hidden: bool
+
+    @property
+    def seam(self) -> bool:
+        """Whether the fixup kernel joins this to what is before."""
+        return bool(self.doers) and self.doers[0].step == 1 and self.start > 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """An output tile, and who does it."""
+
+    tile: Tile
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Row numbers to draw, in order. With a `period`, the rows after them repeat the last `period` of them.
+
+    `blocks_on` is by how much the block numbers grow from one repetition to the next.
+    """
+
+    rows: tuple[int, ...]
+    period: int | None = None
+    blocks_on: int = 0
+
+
+def colour_of(block: int) -> int:
+    """A block's place in the palette; blocks below each other differ too where a tile has eight."""
+    return (block + 2 * (block // len(PALETTE))) % len(PALETTE)
+
+
+def rows_of(facts: Facts) -> tuple[Row, ...]:
+    """Every tile of the grid, in the order in which they are numbered."""
+    grid = facts.grid
+    if grid is None:
+        return ()
+    turns = parallel_blocks_of(facts.blocks)
+    spans: dict[Tile, list[Span]] = {}
+    for block in facts.blocks:
+        for tile, span in _spans(block, grid, turns):
+            spans.setdefault(tile, []).append(span)
+    tiles = (tile_at(index, grid) for index in range(ntiles(grid)))
+    return tuple(Row(tile, tuple(sorted(spans.get(tile, []), key=lambda span: span.start))) for tile in tiles)
+
+
+def _spans(block: BlockFacts, grid: Grid, turns: int) -> Iterator[tuple[Tile, Span]]:
+    """A block's spans, with what the mask hides of its share."""
+    shares = {(work.tile, work.kb0_start): work.kb0_stop for work in share_of(block, grid, turns)}
+    for work in block.tiles:
+        if in_grid(work.tile, grid):
+            stop = max(shares.get((work.tile, work.kb0_start), 0), work.kb0_stop)
+            shown = max(work.kb0_start, work.kb0_stop)
+            yield work.tile, Span(block.block, work.kb0_start, stop, shown, work.kb0_step, block.blockIdx[1])
+
+
+def segments_of(row: Row, iter_k: int) -> tuple[Segment, ...]:
+    """A row from left to right: its steps in runs of the same block."""
+    doers: list[tuple[Span, ...]] = [()] * iter_k
+    for span in row.spans:
+        for step in range(max(0, span.start), min(iter_k, span.stop), max(1, span.step)):
+            doers[step] += (span,)
+    hidden = [all(step >= span.shown_stop for span in doers[step]) for step in range(iter_k)]
+    found = []
+    for (who, dark), run in groupby(range(iter_k), key=lambda step: (doers[step], bool(doers[step]) and hidden[step])):
+        steps = list(run)
+        found.append(Segment(steps[0], steps[-1] + 1, who, dark))
+    return tuple(found)
+
+
+def select(rows: Sequence[Row], grid: Grid, most: int, marked: Iterable[Tile] = ()) -> Selection:
+    """At most `most` rows: all; or one period, if it repeats; or marked ones, the first, the middle and the last."""
+    if len(rows) <= most:
+        return Selection(tuple(range(len(rows))))
+    repeating = _repeating(rows, most)
+    if repeating is not None:
+        return repeating
+    chosen: set[int] = set()
+    for tile in [tile for tile in marked if in_grid(tile, grid)][: most // 3]:
+        chosen.update({index_of(tile, grid), max(0, index_of(tile, grid) - 1)})
+    left = most - len(chosen)
+    head, mid, tail = left - 2 * (left // 4), left // 4, left // 4
+    centre = (len(rows) - mid) // 2
+    chosen.update(range(head), range(centre, centre + mid), range(len(rows) - tail, len(rows)))
+    return Selection(tuple(sorted(chosen)))
+
+
+def _repeating(rows: Sequence[Row], most: int) -> Selection | None:
+    """The first rows, if all others are the same with other block numbers.
+
+    B blocks on T tiles of stream-K work cut them the same way again after T/gcd(B, T) tiles.
+    """
+    number = len({span.block for row in rows for span in row.spans})
+    common = gcd(number, len(rows))
+    period, blocks_on = len(rows) // common, number // common
+    if period > most // 2 and period + 1 > most:
+        return None
+    shapes = [_shape(row, blocks_on * (index // period)) for index, row in enumerate(rows)]
+    if any(shape != shapes[index % period] for index, shape in enumerate(shapes)):
+        return None
+    shown = period * max(1, -(-4 // period))
+    return Selection(tuple(range(shown)), period, blocks_on)
+
+
+def _shape(row: Row, base: int) -> tuple[tuple[int, ...], ...]:
+    return tuple((s.block - base, s.start, s.stop, s.shown_stop, s.step) for s in row.spans)
+
+
+def summary(facts: Facts) -> list[str]:
+    """The division of work in sentences."""
+    grid = facts.grid
+    if grid is None or not facts.blocks:
+        return []
+    rows = rows_of(facts)
+    shares = [sum(_done(span) for span in spans) for spans in _by_block(facts, rows)]
+    parts = [len(row.spans) for row in rows if len(row.spans) > 1]
+    said = f"{_count(len(facts.blocks), 'CUDA block')} on {_count(len(rows), 'output tile')} of {grid.iter_k} KV steps"
+    steps = f"{_between(shares)} KV step{'' if max(shares) == 1 else 's'} a block"
+    return [f"{said}; {steps}.", *_divided(rows, parts)]
+
+
+def _divided(rows: Sequence[Row], parts: Sequence[int]) -> list[str]:
+    """How the tiles are divided among blocks."""
+    if not parts:
+        return ["No tile is divided."]
+    if any(span.step > 1 for row in rows for span in row.spans):
+        return [f"{_between(parts)} blocks take turns on a tile."]
+    which = "Each tile" if len(parts) == len(rows) else f"{len(parts)} tiles"
+    return [f"{which} {'is' if len(parts) in (1, len(rows)) else 'are'} divided among {_between(parts)} blocks."]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _by_block(facts: Facts, rows: Sequence[Row]) -> list[list[Span]]:
+    spans: dict[int, list[Span]] = {block.block: [] for block in facts.blocks}
+    for row in rows:
+        for span in row.spans:
+            spans[span.block].append(span)
+    return list(spans.values())
+
+
+def _done(span: Span) -> int:
+    return len(range(span.start, span.shown_stop, max(1, span.step)))
+
+
+def _between(numbers: Sequence[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def step_rows(facts: Facts) -> int | None:
+    """KV rows a step; None if the facts do not say."""
+    config: Mapping[str, Value] = facts.choice.config if facts.choice else {}
+    rows = config.get("nthreads" if facts.choice and facts.choice.family == "vec" else "nbatch_fa")
+    return rows if isinstance(rows, int) and rows > 0 else None
