@@ -1,6 +1,5 @@
 """From what the debugger printed to facts."""
 
-import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -8,14 +7,13 @@ from typing import Any
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from fattn_probe.debug.values import parse
+from fattn_probe.debug.values import Pointer, parse_value
 from fattn_probe.inspect.facts import BlockFacts, Choice, Decision, Grid, KernelLaunch, TensorFacts, TileWork, Value
 from fattn_probe.run.kernel_name import parse_kernel_name
 from fattn_probe.run.launches import LaunchRecord, Names, Types
 
 FAMILIES = {"flash_attn_ext_f16": "mma_f16", "flash_attn_tile": "tile", "flash_attn_ext_vec": "vec"}
 OP_PARAMS = ("scale", "max_bias", "logit_softcap")
-SYMBOL = re.compile(r"<(?P<symbol>\w+<.*>\(.*\)|\w+\(.*\))>$", re.DOTALL)
 Raw = Mapping[str, Any]
 
 
@@ -25,22 +23,21 @@ def tensors_of(raw: Mapping[str, Mapping[str, str]]) -> tuple[TensorFacts, ...]:
 
 
 def _tensor(role: str, fields: Mapping[str, str]) -> TensorFacts:
-    ne, nb, type_name = parse(fields["ne"]), parse(fields["nb"]), fields["type"].removeprefix("GGML_TYPE_")
+    ne, nb, type_name = parse_value(fields["ne"]), parse_value(fields["nb"]), fields["type"].removeprefix("GGML_TYPE_")
     return TensorFacts(
         name=role,
         type=type_name.lower(),
         ne=tuple(ne),
         nb=tuple(nb),
         ggml_name=_string(fields["name"]),
-        view_src=_string(fields.get("view_name", "")),
+        view_src=_string(fields.get("view_name")),
         view_offs=int(fields["view_offs"]),
         contiguous=is_contiguous(type_name, ne, nb),
     )
 
 
-def _string(text: str) -> str:
-    match = re.match(r'"(?P<text>[^"]*)"', text)
-    return match["text"] if match else ""
+def _string(text: str | None) -> str:
+    return str(parse_value(text)).partition("\0")[0] if text else ""
 
 
 def is_contiguous(type_name: str, ne: Sequence[int], nb: Sequence[int]) -> bool:
@@ -56,7 +53,7 @@ def is_contiguous(type_name: str, ne: Sequence[int], nb: Sequence[int]) -> bool:
 
 def op_params_of(text: str) -> dict[str, Value]:
     """`op_params` as the ints that they are stored as, and decoded: floats by their bits, then prec and n_kv_max."""
-    words = list(parse(text))
+    words = list(parse_value(text))
     floats = struct.unpack("<3f", struct.pack("<3i", *words[:3]))
     decoded: dict[str, Value] = {name: _short(value) for name, value in zip(OP_PARAMS, floats, strict=True)}
     return {"op_params": words[:5]} | decoded | {"prec": words[3], "n_kv_max": words[4]}
@@ -73,7 +70,7 @@ def _as_f32(text: str) -> float:
 
 def variables_of(raw: Mapping[str, str]) -> dict[str, Value]:
     """Variables as JSON values: a dim3 is a list of three, a float32 its shortest decimal."""
-    return {name: _json(parse(text)) for name, text in raw.items()}
+    return {name: _json(parse_value(text)) for name, text in raw.items()}
 
 
 def _json(value: object) -> Value:
@@ -86,8 +83,9 @@ def choice_of(
     raw: Raw, decisions: tuple[Decision, ...], types: Types | None = None, names: Names | None = None
 ) -> Choice:
     """The kernel that `fattn_kernel` points at, and the configuration in the frame that chose it."""
-    match = SYMBOL.search(raw["kernel"])
-    name = parse_kernel_name(match["symbol"] if match else raw["kernel"], types=types, names=names)
+    pointer = parse_value(raw["kernel"])
+    symbol = pointer.symbol if isinstance(pointer, Pointer) else ""
+    name = parse_kernel_name(symbol or raw["kernel"], types=types, names=names)
     values = ",".join(value for _, value in name.args)
     return Choice(
         family=FAMILIES.get(name.base, name.base),

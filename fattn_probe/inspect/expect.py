@@ -11,7 +11,7 @@ AXES = {"x": 0, "y": 1, "z": 2}
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A fact that is not as expected; `found` is None if there is no such fact, and `hint` the nearest that there is."""
+    """A fact that is not as expected; `found` is None if there is none, and `hint` the nearest that there is."""
 
     fact: str
     expected: Value

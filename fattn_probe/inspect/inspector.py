@@ -138,7 +138,7 @@ class Inspector:
         return self._dispatch[root]
 
     def _source(self, build: Build) -> Path:
-        """The tree that the build was made from, as it was compiled: line numbers are those of its debug information."""
+        """The tree as it was compiled: its line numbers are those of the debug information."""
         overlay = build.folder / "overlay"
         if (overlay / CUDA).is_dir():
             return overlay
