@@ -1,0 +1,126 @@
+"""What the dispatch asks before it launches a kernel, read out of the source that was built.
+
+Nothing here knows a version: the functions are those that `ggml_cuda_flash_attn_ext` leads to, whatever their names.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.build.tokens import CONDITIONAL, Draft, draft_of, tokenize
+from fattn_probe.inspect.asked import Dispatch
+from fattn_probe.inspect.expressions import Reader
+from fattn_probe.inspect.extract import Extract
+from fattn_probe.inspect.macros import Macro, read_macros
+from fattn_probe.inspect.statements import Function, functions
+from fattn_probe.source.features import CUDA
+
+ENTRY = "ggml_cuda_flash_attn_ext"
+LAUNCH = "launch_fattn"
+CONTEXT = "ggml_backend_cuda_context"
+DEFINES = (CUDA / "common.cuh", CUDA / "fattn-common.cuh", Path("ggml/include/ggml.h"))
+ENUM = re.compile(r"\benum\s+(\w+)")
+NAME = re.compile(r"[^\W\d]\w*")
+DEFINED = re.compile(r"\s*#\s*define\s+(\w+)")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file's tokens and functions; `macros` are the names in each macro's body, `depths` the `#if` around a token."""
+
+    name: str
+    draft: Draft
+    functions: Mapping[str, Function]
+    macros: Mapping[str, frozenset[str]]
+    depths: tuple[int, ...]
+
+
+def read_source(name: str, text: str) -> SourceFile:
+    """Read one file of ggml-cuda/."""
+    draft = draft_of(tokenize(text))
+    directives = [token.text for token in draft.tokens if token.kind == "directive"]
+    macros = {match[1]: frozenset(NAME.findall(line)) for line in directives if (match := DEFINED.match(line))}
+    return SourceFile(
+        name, draft, {function.name: function for function in functions(draft)}, macros, tuple(_depths(draft))
+    )
+
+
+def _depths(draft: Draft) -> Iterator[int]:
+    depth = place = 0
+    for target in draft.places:
+        for token in draft.tokens[place:target]:
+            match = CONDITIONAL.match(token.text) if token.kind == "directive" else None
+            if match:
+                depth += (match[1] == "if") - (match[1] == "endif")
+        place = target
+        yield depth
+
+
+def read_dispatch(root: Path) -> Dispatch:
+    """The dispatch of the tree at `root` (llama.cpp's folder)."""
+    texts = {path.name: path.read_text(errors="replace") for path in sorted((root / CUDA).glob("fattn*.cu*"))}
+    defines = [(root / path).read_text(errors="replace") for path in DEFINES if (root / path).is_file()]
+    return dispatch_of(texts, read_macros(defines))
+
+
+def dispatch_of(texts: Mapping[str, str], macros: Mapping[str, Macro]) -> Dispatch:
+    """The dispatch in the text of source files, by their names."""
+    enums = frozenset(name for text in texts.values() for name in ENUM.findall(text))
+    files = [read_source(name, text) for name, text in texts.items()]
+    chosen = list(_reachable(files, enums))
+    names = frozenset(function.name for _, function in chosen)
+    extracts = [
+        Extract(file.name, function, Reader(file.draft, macros), file.depths, _leading(file, names))
+        for file, function in chosen
+    ]
+    return Dispatch(
+        tuple(extract.function_record() for extract in extracts),
+        tuple(condition for extract in extracts for condition in extract.conditions()),
+        {name: function.parameters for file in files for name, function in file.functions.items()},
+    )
+
+
+def which_functions(root: Path) -> tuple[str, ...]:
+    """The names of the functions of the dispatch, the entry first."""
+    return tuple(function.name for function in read_dispatch(root).functions)
+
+
+def _reachable(files: Iterable[SourceFile], enums: frozenset[str]) -> Iterator[tuple[SourceFile, Function]]:
+    """The functions that the entry leads to: those that are given the context, and those that return a choice."""
+    known = {name: (file, function) for file in files for name, function in file.functions.items() if name != LAUNCH}
+    waiting, seen = [ENTRY] * (ENTRY in known), {ENTRY}
+    while waiting:
+        file, function = known[waiting.pop(0)]
+        if function.returns in enums or _takes_context(file, function):
+            yield file, function
+        new = [name for name in _mentioned(file, function) if name in known and name not in seen]
+        seen.update(new)
+        waiting.extend(new)
+
+
+def _takes_context(file: SourceFile, function: Function) -> bool:
+    return function.returns == "void" and CONTEXT in file.draft.words[slice(*function.arguments)]
+
+
+def _mentioned(file: SourceFile, function: Function) -> Iterator[str]:
+    """The names in a function's body, and in the macros that it uses."""
+    for word in dict.fromkeys(file.draft.words[function.start : function.stop]):
+        yield word
+        yield from _in_macro(file, word)
+
+
+def _in_macro(file: SourceFile, name: str) -> set[str]:
+    """The names that a macro mentions, or those do that it uses."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        new = file.macros.get(waiting.pop(), frozenset()) - found
+        found |= new
+        waiting.extend(new)
+    return found
+
+
+def _leading(file: SourceFile, names: frozenset[str]) -> frozenset[str]:
+    """The macros that call a function of the dispatch."""
+    return frozenset(macro for macro in file.macros if not names.isdisjoint(_in_macro(file, macro)))

@@ -1,0 +1,256 @@
+"""From the lines that a program took through its dispatch to what it decided there.
+
+Pure, and of the standard library only. Whether a condition held is read from where the program went next; only where
+that does not tell, from the values that the debugger gave.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from fattn_probe.inspect.asked import Case, Condition, Dispatch, Lines
+from fattn_probe.inspect.facts import Decision, Term
+from fattn_probe.inspect.logic import POINTER, Logic, Truths, holds, settle, truth_of_value, truths
+
+OTHERWISE = "otherwise"
+Values = Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A line that the program took: values by expression there, and `after` it had been executed."""
+
+    function: str
+    file: str
+    line: int
+    values: Values
+    after: Values
+
+
+def visits_of(documents: Iterable[Mapping[str, Any]]) -> tuple[Visit, ...]:
+    """What `trace_dispatch` left."""
+    return tuple(Visit(**document) for document in documents)
+
+
+def plan_of(dispatch: Dispatch, start: str = "run") -> dict[str, Any]:
+    """What `trace_dispatch` takes: where to stop and what to ask, as JSON."""
+    asks: dict[str, list[str]] = {}
+    after: dict[str, tuple[Lines, str]] = {}
+    for condition in dispatch.conditions:
+        for line in range(condition.lines[0], condition.lines[1] + 1):  # a debugger may come to any of them first
+            place = f"{condition.file}:{line}"
+            asks.setdefault(place, []).extend(condition.logic.asks())
+            if condition.variable:
+                after[place] = condition.lines, condition.variable
+    return {
+        "start": start,
+        "entry": dispatch.functions[0].location if dispatch.functions else "",
+        "functions": [
+            {"file": function.file, "lines": function.lines, "location": function.location}
+            | {"constants": _constants(dispatch, function.name)}
+            for function in dispatch.functions
+        ],
+        "asks": {place: list(dict.fromkeys(expressions)) for place, expressions in asks.items() if expressions},
+        "after": after,
+    }
+
+
+def _constants(dispatch: Dispatch, function: str) -> list[str]:
+    """What `if constexpr` asks, which is known in all of a function: no code is left at its own line."""
+    inside = (item for item in dispatch.conditions if item.function == function and item.kind == "if constexpr")
+    return list(dict.fromkeys(ask for condition in inside for ask in condition.logic.asks()))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A decision, and the visit at which it was made."""
+
+    at: int
+    decision: Decision
+    condition: Condition
+
+
+def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple[Decision, ...]:
+    """What was decided, in order; a loop's conditions once each, as they held if they ever did."""
+    found = [item for condition in conditions for item in _of_condition(condition, visits)]
+    return tuple(_complete(list(_without_echoes(_without_repeats(sorted(found, key=_order))))))
+
+
+def _of_condition(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
+    if condition.kind == "outcome":
+        for first, _ in _askings(condition, visits):
+            yield _Found(first, _decision(condition, True, OTHERWISE, condition.leads_to, ()), condition)
+        return
+    for first, last in _askings(condition, visits):
+        found = _asked(condition, _merged(condition, visits[first : last + 1]), visits[last + 1 :])
+        if found:
+            yield _Found(last, found, condition)
+    if condition.kind == "if constexpr":
+        yield from _passed(condition, visits)
+
+
+def _inside(line: int, lines: Lines | None) -> bool:
+    return lines is not None and lines[0] <= line <= lines[1]
+
+
+def _askings(condition: Condition, visits: Sequence[Visit]) -> Iterator[tuple[int, int]]:
+    """First and last visit of each time that a condition was asked; in between may be the functions that it calls."""
+    first: int | None = None
+    last = 0
+    for index, visit in enumerate(visits):
+        if visit.file == condition.file and _inside(visit.line, condition.lines):
+            first, last = index if first is None else first, index
+        elif first is not None and visit.function == visits[first].function:
+            yield first, last
+            first = None
+    if first is not None:
+        yield first, last
+
+
+def _merged(condition: Condition, visits: Sequence[Visit]) -> Visit:
+    """The visits of a condition's lines, each of which has the values that could be had there, as one."""
+    own = [visit for visit in visits if visit.file == condition.file and _inside(visit.line, condition.lines)]
+    values = {name: value for visit in own for name, value in visit.values.items()}
+    after = {name: value for visit in own for name, value in visit.after.items()}
+    return replace(own[0], values=values, after=after)
+
+
+def _asked(condition: Condition, visit: Visit, following: Sequence[Visit]) -> Decision | None:
+    behind = next((later for later in following if later.function == visit.function), None)
+    if condition.kind == "switch":
+        return _switched(condition, visit, behind)
+    if condition.kind == "macro":
+        return _entered(condition, visit, following)
+    known = truths(condition.logic, visit.values)
+    held = _value_held(condition, visit, known) if condition.kind == "value" else _branched(condition, behind)
+    if held is None:
+        held = holds(condition.logic, known)
+    if held is None:
+        return None
+    settle(condition.logic, held, known)
+    terms = tuple(_terms(condition.logic, known, visit.values))
+    return _decision(condition, held, condition.text, condition.leads_to, terms)
+
+
+def _decision(condition: Condition, held: bool, text: str, leads_to: str, terms: tuple[Term, ...]) -> Decision:
+    return Decision(condition.function, condition.file, condition.lines[0], text, held, leads_to, terms)
+
+
+def _branched(condition: Condition, behind: Visit | None) -> bool | None:
+    """Whether the program went into the body; None where condition and body share a line."""
+    if behind is None or condition.body is None or condition.body[0] <= condition.lines[1]:
+        return None
+    return behind.file == condition.file and _inside(behind.line, condition.body)
+
+
+def _value_held(condition: Condition, visit: Visit, known: Truths) -> bool | None:
+    value = visit.after.get(condition.variable)
+    chosen = condition.leads_to.partition(" = ")[2]
+    if chosen == "true":
+        return truth_of_value(value)
+    told = holds(condition.logic, known)
+    return told if told is not None or value is None else value == chosen
+
+
+def _switched(condition: Condition, visit: Visit, behind: Visit | None) -> Decision | None:
+    value = visit.values.get(condition.logic.ask)
+    case, label = _case(condition, value, behind)
+    if case is None:
+        return None
+    terms = (Term(condition.text, value),) if value is not None else ()
+    return _decision(condition, True, f"switch ({condition.text}) case {label}", case.leads_to, terms)
+
+
+def _case(condition: Condition, value: str | None, behind: Visit | None) -> tuple[Case | None, str]:
+    """The case that was taken: by its label, else by the lines where the program went on."""
+    for case in condition.cases:
+        if value in case.labels and value is not None:
+            return case, value
+    for case in condition.cases:
+        if behind is not None and _inside(behind.line, case.lines):
+            return case, ", ".join(case.labels)
+    return None, ""
+
+
+def _entered(condition: Condition, visit: Visit, following: Sequence[Visit]) -> Decision | None:
+    """A macro's call from which the program went on into another function."""
+    if not following or following[0].function == visit.function:
+        return None
+    return _decision(condition, True, condition.text, following[0].function, ())
+
+
+def _passed(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
+    """An `if constexpr` leaves no code: it held if its body was entered, and did not if the program stepped over it.
+
+    Between `#if` and `#endif` the latter may mean that it was not compiled at all.
+    """
+    body = condition.body or condition.lines
+    entry: dict[str, Visit] = {}
+    for index, (before, behind) in enumerate(pairwise(visits)):
+        entry.setdefault(before.function, before)
+        if before.function != behind.function or before.file != condition.file or before.line >= condition.lines[0]:
+            continue
+        over = behind.line > body[1] and _inside(before.line, condition.around) and not condition.guarded
+        if _inside(behind.line, body) or (over and _inside(behind.line, condition.around)):
+            held = _inside(behind.line, body)
+            values = entry[before.function].values
+            known = truths(condition.logic, values)
+            settle(condition.logic, held, known)
+            terms = tuple(_terms(condition.logic, known, values))
+            yield _Found(index, _decision(condition, held, condition.text, condition.leads_to, terms), condition)
+
+
+def _terms(logic: Logic, known: Truths, values: Values) -> Iterator[Term]:
+    """Each atom with its truth, followed by the variables in it; pointers say nothing to anybody."""
+    seen: set[str] = set()
+    for atom in logic.atoms():
+        truth = known.get(atom.text)
+        found = [Term(atom.text, None if truth is None else str(truth).lower())]
+        found += [Term(part.text, values.get(part.ask)) for part in atom.parts]
+        for term in found:
+            if term.text not in seen and not (term.value and POINTER.match(term.value)):
+                seen.add(term.text)
+                yield term
+
+
+def _without_repeats(found: Iterable[_Found]) -> Iterator[_Found]:
+    """Of what a loop asked many times, the time that it held, else the last one."""
+    loops: dict[tuple[str, int], _Found] = {}
+    kept: list[_Found] = []
+    for item in found:
+        key = item.decision.file, item.decision.line
+        if not (item.condition.in_loop or item.condition.kind == "while"):
+            kept.append(item)
+        elif key not in loops or not loops[key].decision.held:
+            loops[key] = item
+    for item in loops.values():
+        if item.decision.held:
+            kept.append(item)
+        elif item.decision.leads_to != "continue":
+            kept.append(replace(item, decision=replace(item.decision, terms=())))  # the last turn's values say nothing
+    yield from sorted(kept, key=_order)
+
+
+def _order(item: _Found) -> tuple[int, Lines]:
+    return item.at, item.condition.lines
+
+
+def _without_echoes(found: Iterable[_Found]) -> Iterator[Decision]:
+    """Leave out the statement that the condition just before it has named already."""
+    last: Decision | None = None
+    for item in found:
+        decision = item.decision
+        if decision.condition == OTHERWISE and last and last.held and last.leads_to == decision.leads_to:
+            continue
+        last = decision
+        yield decision
+
+
+def _complete(found: Sequence[Decision]) -> Iterator[Decision]:
+    """Give a call's truth, where one decision has told it, to the others that ask the same."""
+    terms = [term for decision in found for term in decision.terms if term.value is not None and "(" in term.text]
+    known = {term.text: term.value for term in terms}
+    for decision in found:
+        filled = (replace(term, value=term.value or known.get(term.text)) for term in decision.terms)
+        yield replace(decision, terms=tuple(filled))

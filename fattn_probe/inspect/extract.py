@@ -1,0 +1,265 @@
+"""What one function of the dispatch asks: from its statements to records."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from fattn_probe.inspect.asked import Case, Condition, DispatchFunction, Kind, Lines
+from fattn_probe.inspect.expressions import Reader
+from fattn_probe.inspect.statements import Function, Span, Statement, parse
+
+ABORT = "GGML_ABORT"
+TEMPLATE = re.compile(r"(?<=\w)< +")
+HEADED = frozenset({"if", "if constexpr", "switch", "while"})
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where a statement stands: the lines of its block, and whether a loop repeats it."""
+
+    lines: Lines
+    in_loop: bool = False
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a statement gives a variable: its tokens, and those of the condition if it is chosen by `?:`."""
+
+    variable: str
+    span: Span
+    asked: Span
+    chosen: Span
+    is_bool: bool
+
+
+@dataclass(frozen=True)
+class Extract:
+    """A function; `macros` are those that call another function of the dispatch."""
+
+    file: str
+    function: Function
+    reader: Reader
+    depths: Sequence[int]
+    macros: frozenset[str]
+
+    @cached_property
+    def statements(self) -> tuple[Statement, ...]:
+        """Its body."""
+        return parse(self.reader.draft, self.function.start, self.function.stop)
+
+    def function_record(self) -> DispatchFunction:
+        """Its name and its place."""
+        first = self.statements[0].start if self.statements else self.function.stop
+        return DispatchFunction(
+            self.function.name,
+            self.file,
+            (self._line(self.function.arguments[0]), self._line(self.function.stop)),
+            f"{self.file}:{self._line(first)}",
+        )
+
+    def conditions(self) -> Iterator[Condition]:
+        """Everything that it asks, in the source's order."""
+        yield from self._walk(
+            self.statements, Block((self._line(self.function.start - 1), self._line(self.function.stop)))
+        )
+
+    def _line(self, token: int) -> int:
+        return self.reader.draft.lines[token]
+
+    def _lines(self, span: Span) -> Lines:
+        return self._line(span[0]), self._line(max(span[1] - 1, span[0]))
+
+    def _body(self, statements: Sequence[Statement]) -> Lines | None:
+        return self._lines((statements[0].start, statements[-1].stop)) if statements else None
+
+    def _walk(self, statements: Iterable[Statement], block: Block) -> Iterator[Condition]:
+        for statement in statements:
+            yield from self._own(statement, block)
+            if statement.kind == "switch":
+                for case in statement.body:
+                    yield from self._walk(case.body, Block(self._lines((case.start, case.stop)), block.in_loop))
+                continue
+            in_loop = block.in_loop or statement.kind in ("for", "while")
+            for children in (statement.body, statement.orelse):
+                yield from self._walk(children, Block(self._body(children) or block.lines, in_loop))
+
+    def _own(self, statement: Statement, block: Block) -> Iterator[Condition]:
+        if statement.kind in ("if", "if constexpr", "while"):
+            if any(self._matters(child) for part in (statement.body, statement.orelse) for child in part):
+                yield self._headed(statement, block)
+        elif statement.kind == "switch":
+            yield self._switch(statement, block)
+        elif statement.kind == "macro":
+            if self.reader.draft.words[statement.start] in self.macros:
+                yield self._condition("macro", block, span=statement.head, asked=statement.head)
+        elif value := self._value(statement):
+            if value.variable in self._used:
+                yield self._assigned(statement, value, block)
+        elif leads_to := self._outcome(statement):
+            yield self._condition("outcome", block, span=(statement.start, statement.stop), leads_to=leads_to)
+
+    def _condition(
+        self,
+        kind: Kind,
+        block: Block,
+        *,
+        span: Span,
+        asked: Span = (0, 0),
+        leads_to: str = "",
+        body: Lines | None = None,
+        cases: tuple[Case, ...] = (),
+        variable: str = "",
+    ) -> Condition:
+        return Condition(
+            function=self.function.name,
+            file=self.file,
+            kind=kind,
+            lines=self._lines(span),
+            text=self.reader.text(*asked),
+            logic=self.reader.logic(*asked),
+            leads_to=leads_to,
+            body=body,
+            cases=cases,
+            variable=variable,
+            around=block.lines,
+            in_loop=block.in_loop,
+            guarded=self.depths[span[0]] > self.depths[self.function.start - 1],
+        )
+
+    def _headed(self, statement: Statement, block: Block) -> Condition:
+        kind: Kind = statement.kind  # type: ignore[assignment]
+        return self._condition(
+            kind,
+            block,
+            span=(statement.start, statement.head[1] + 1),
+            asked=statement.head,
+            leads_to=self._leads(statement.body),
+            body=self._body(statement.body),
+        )
+
+    def _switch(self, statement: Statement, block: Block) -> Condition:
+        cases = tuple(
+            Case(case.labels, self._lines((case.start, case.stop)), self._leads(case.body)) for case in statement.body
+        )
+        return self._condition(
+            "switch",
+            block,
+            span=(statement.start, statement.head[1] + 1),
+            asked=statement.head,
+            body=self._body(statement.body),
+            cases=cases,
+        )
+
+    def _assigned(self, statement: Statement, value: Value, block: Block) -> Condition:
+        chosen = self.reader.text(*value.chosen) or "true"
+        return self._condition(
+            "value",
+            block,
+            span=(statement.start, statement.stop),
+            asked=value.asked,
+            leads_to=f"{value.variable} = {chosen}",
+            variable=value.variable,
+        )
+
+    @cached_property
+    def _used(self) -> frozenset[str]:
+        """The names in conditions, and in the values of variables that conditions use."""
+        words = self.reader.draft.words
+        every = [inner for statement in self.statements for inner in statement.all()]
+        used = {word for inner in every if inner.kind in HEADED for word in words[slice(*inner.head)]}
+        values = [value for inner in every if (value := self._value(inner))]
+        for value in reversed(values):
+            if value.variable in used:
+                used.update(words[slice(*value.asked)])
+        return frozenset(used)
+
+    def _value(self, statement: Statement) -> Value | None:
+        """The bool, or the choice by `?:`, that a statement gives to a variable at run time."""
+        span = self._given(statement)
+        words = self.reader.draft.words
+        if span is None or span[1] - span[0] < 2:
+            return None
+        before = words[statement.start : span[0] - 1]
+        if "constexpr" in before or "static" in before:
+            return None
+        outer = list(self.reader.outer(*span))
+        question = next((index for index in outer if words[index] == "?"), None)
+        if question is not None:
+            colon = next((index for index in reversed(outer) if words[index] == ":"), span[1])
+            return Value(before[-1], span, (span[0], question), (question + 1, colon), False)
+        return Value(before[-1], span, span, (0, 0), True) if "bool" in before else None
+
+    def _given(self, statement: Statement) -> Span | None:
+        """The tokens behind the `=` of a statement that gives a value to a plain variable."""
+        if statement.kind != "plain":
+            return None
+        draft = self.reader.draft
+        for index in self.reader.outer(*statement.head):
+            if draft.words[index] == "=":
+                plain = draft.is_name(index - 1) and draft.word(index - 2) not in (".", "->")
+                return (index + 1, statement.head[1]) if plain else None
+        return None
+
+    def _matters(self, statement: Statement) -> bool:
+        """Whether a statement, or one in it, has to do with the choice."""
+        return any(
+            self._outcome(inner) or self._sets(inner) or self._jumps(inner) or inner.kind == "macro"
+            for inner in statement.all()
+        )
+
+    def _leads(self, body: Sequence[Statement]) -> str:
+        """What a body does, by the first statement that goes on to something; else by one that sets a variable."""
+        flat = [inner for child in body for inner in (child.all() if child.kind == "block" else (child,))]
+        for find in (self._outcome, self._sets, self._jumps):
+            if found := next(filter(None, map(find, flat)), ""):
+                return found
+        return ""
+
+    def _outcome(self, statement: Statement) -> str:
+        """A call that is given the context, without its arguments; a returned value; an abort."""
+        words, mates = self.reader.draft.words, self.reader.draft.mates
+        start, stop = statement.start, statement.head[1]
+        if statement.kind == "return":
+            return self.reader.text(start, stop) if stop > start + 1 else ""
+        if statement.kind != "plain" or stop <= start or words[stop - 1] != ")":
+            return ""
+        if words[start] == ABORT:
+            return self.reader.text(start, stop)
+        opener = mates[stop - 1]
+        if words[opener + 1] != "ctx" or words[opener + 2] not in (",", ")"):
+            return ""
+        return self._resolved(start, opener)
+
+    def _resolved(self, start: int, stop: int) -> str:
+        """Text in which a name that was made a literal by `constexpr` just before is that literal."""
+        words = self.reader.draft.words
+        text = TEMPLATE.sub("<", self.reader.text(start, stop))
+        for name in set(words[start:stop]).intersection(self._literals):
+            before = [literal for place, literal in self._literals[name] if place < start]
+            text = re.sub(rf"\b{name}\b", before[-1] if before else name, text)
+        return text
+
+    @cached_property
+    def _literals(self) -> dict[str, list[tuple[int, str]]]:
+        """The values that `constexpr int cols_per_block = 32;` and the like give, by name, with their places."""
+        found: dict[str, list[tuple[int, str]]] = {}
+        for inner in (inner for statement in self.statements for inner in statement.all()):
+            words = self.reader.draft.words[inner.start : inner.stop]
+            if inner.kind == "plain" and words[0] == "constexpr" and words[-3:-2] == ["="]:
+                found.setdefault(words[-4], []).append((inner.start, words[-2]))
+        return found
+
+    def _sets(self, statement: Statement) -> str:
+        """An assignment, not a declaration, to a plain variable."""
+        span = self._given(statement) or self._updated(statement)
+        return self._resolved(*statement.head) if span and span[0] == statement.start + 2 else ""
+
+    def _updated(self, statement: Statement) -> Span | None:
+        words = self.reader.draft.words
+        updates = statement.kind == "plain" and words[statement.start + 1] in ("+=", "-=", "*=", "/=", "|=", "&=")
+        return (statement.start + 2, statement.head[1]) if updates else None
+
+    def _jumps(self, statement: Statement) -> str:
+        word = self.reader.draft.words[statement.start]
+        return word if statement.kind == "plain" and word == "continue" else ""

@@ -1,0 +1,190 @@
+"""The statements of C++ functions, out of their tokens: enough to know what an `if` leads to, in files of any era."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from fattn_probe.build.tokens import UNMATCHED, Draft
+
+Kind = Literal["if", "if constexpr", "switch", "case", "while", "for", "block", "return", "plain", "macro"]
+Span = tuple[int, int]
+NOT_FUNCTIONS = frozenset({"if", "for", "while", "switch", "catch", "alignas", "decltype"})
+BEHIND_PARAMETERS = frozenset({"const", "noexcept", "override"})
+BEHIND_MACRO = frozenset({";", ",", ".", "->", "(", "[", "=", "+", "-", "*", "/", "?", ":", "<", ">", "{", "::"})
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement of the tokens [start, stop).
+
+    `head` are the tokens of what is asked: between the parentheses, or those of a returned expression. `body` is what
+    is done if it holds, a block's braces taken off; a switch's are its cases, which have their `labels`.
+    """
+
+    kind: Kind
+    start: int
+    stop: int
+    head: Span = (0, 0)
+    body: tuple["Statement", ...] = ()
+    orelse: tuple["Statement", ...] = ()
+    labels: tuple[str, ...] = ()
+
+    def all(self) -> Iterator["Statement"]:
+        """This statement and those in it, in the source's order."""
+        yield self
+        for child in (*self.body, *self.orelse):
+            yield from child.all()
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function defined in a file; `parameters` are its template's; [start, stop) are the tokens in its braces."""
+
+    name: str
+    returns: str
+    parameters: tuple[str, ...]
+    arguments: Span
+    start: int
+    stop: int
+
+
+def functions(draft: Draft) -> Iterator[Function]:
+    """The functions defined at a file's outermost level."""
+    index, began = 0, 0
+    while index < len(draft.words):
+        word = draft.words[index]
+        if word == "{" and draft.mates[index] != UNMATCHED:
+            function = _function(draft, began, index)
+            if function:
+                yield function
+            index = draft.mates[index]
+        if word in (";", "{", "}"):
+            began = index + 1
+        index += 1
+
+
+def _function(draft: Draft, began: int, brace: int) -> Function | None:
+    """The function whose body opens at `brace`, its declaration somewhere in [began, brace)."""
+    closer = brace - 1
+    while draft.word(closer) in BEHIND_PARAMETERS:
+        closer -= 1
+    if draft.word(closer) != ")" or draft.mates[closer] == UNMATCHED:
+        return None
+    opener = draft.mates[closer]
+    name = draft.word(opener - 1)
+    if not draft.is_name(opener - 1) or name in NOT_FUNCTIONS:
+        return None
+    words = draft.words[began:opener]
+    parameters = _template(words[words.index("template") + 1 :]) if "template" in words else ()
+    return Function(name, draft.word(opener - 2), parameters, (opener + 1, closer), brace + 1, draft.mates[brace])
+
+
+def _template(words: list[str]) -> tuple[str, ...]:
+    """The names in `<int DKQ, int DV, bool b = false>`, at the beginning of the words."""
+    names, last, depth = [], "", 0
+    for word in words:
+        depth += (word == "<") - (word == ">")
+        if depth == 0 or (depth == 1 and word == ","):
+            names.append(last)
+            last = ""
+        elif word != "<" and not last.endswith("="):
+            last = last + "=" if word == "=" else word
+        if depth == 0:
+            break
+    return tuple(name.rstrip("=") for name in names)
+
+
+def parse(draft: Draft, start: int, stop: int) -> tuple[Statement, ...]:
+    """The statements of the tokens [start, stop), which are those between two braces."""
+    found: list[Statement] = []
+    while start < stop:
+        statement = _statement(draft, start, stop)
+        found.append(statement)
+        start = max(statement.stop, start + 1)
+    return tuple(found)
+
+
+def _statement(draft: Draft, start: int, stop: int) -> Statement:
+    word = draft.words[start]
+    if word == "{":
+        end = _mate(draft, start, stop)
+        return Statement("block", start, end + 1, body=parse(draft, start + 1, end))
+    if word == "if":
+        return _if(draft, start, stop)
+    if word in ("switch", "while", "for"):
+        return _headed(draft, start, stop, word)  # type: ignore[arg-type]
+    if word in ("case", "default"):
+        end = next((index for index in range(start, stop) if draft.words[index] == ":"), stop - 1)
+        return Statement("case", start, end + 1, labels=(draft.written(start + 1, end) or "default",))
+    if word in ("do", "else"):
+        inner = _statement(draft, start + 1, stop) if start + 1 < stop else Statement("block", start, stop)
+        return Statement("block", start, inner.stop, body=_unwrapped(inner))
+    return _simple(draft, start, stop)
+
+
+def _simple(draft: Draft, start: int, stop: int) -> Statement:
+    """A statement that ends with its semicolon, or a macro's call without one."""
+    if draft.words[start].isupper() and draft.word(start + 1) == "(":
+        end = _mate(draft, start + 1, stop) + 1
+        if end >= stop or draft.words[end] not in BEHIND_MACRO:
+            return Statement("macro", start, min(end, stop), head=(start, min(end, stop)))
+    index = start
+    while index < stop and draft.words[index] != ";":
+        index = _mate(draft, index, stop) if draft.words[index] in "([{" else index
+        index += 1
+    kind: Kind = "return" if draft.words[start] == "return" else "plain"
+    return Statement(kind, start, min(index + 1, stop), head=(start + (kind == "return"), min(index, stop)))
+
+
+def _if(draft: Draft, start: int, stop: int) -> Statement:
+    constexpr = draft.word(start + 1) == "constexpr"
+    opener = start + 1 + constexpr
+    closer = _mate(draft, opener, stop)
+    body = _inner(draft, closer + 1, stop)
+    end = body.stop
+    orelse: tuple[Statement, ...] = ()
+    if end < stop and draft.words[end] == "else":
+        other = _inner(draft, end + 1, stop)
+        end, orelse = other.stop, _unwrapped(other)
+    return Statement("if constexpr" if constexpr else "if", start, end, (opener + 1, closer), _unwrapped(body), orelse)
+
+
+def _headed(draft: Draft, start: int, stop: int, kind: Kind) -> Statement:
+    closer = _mate(draft, start + 1, stop)
+    body = _inner(draft, closer + 1, stop)
+    children = _cases(_unwrapped(body)) if kind == "switch" else _unwrapped(body)
+    return Statement(kind, start, body.stop, (start + 2, closer), children)
+
+
+def _cases(flat: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """Labels and what follows them, as one statement a group of labels."""
+    groups: list[list[Statement]] = []
+    for statement in flat:
+        opens = statement.kind == "case" and (not groups or groups[-1][-1].kind != "case")
+        if opens or not groups:
+            groups.append([])
+        groups[-1].append(statement)
+    return tuple(
+        Statement(
+            "case",
+            group[0].start,
+            group[-1].stop,
+            body=tuple(statement for statement in group if statement.kind != "case"),
+            labels=tuple(label for statement in group for label in statement.labels),
+        )
+        for group in groups
+    )
+
+
+def _inner(draft: Draft, start: int, stop: int) -> Statement:
+    return _statement(draft, start, stop) if start < stop else Statement("block", stop, stop)
+
+
+def _unwrapped(statement: Statement) -> tuple[Statement, ...]:
+    return statement.body if statement.kind == "block" else (statement,)
+
+
+def _mate(draft: Draft, index: int, stop: int) -> int:
+    """The bracket that closes the one at `index`, or the last token before `stop` if none does."""
+    mate = draft.mates[index] if index < len(draft.mates) else UNMATCHED
+    return mate if index < mate < stop else stop - 1
