@@ -21,13 +21,16 @@ from fattn_probe.inspect.tiles import Limits, ntiles, tiles_in_turn, tiles_of
 
 grids = st.builds(Grid, st.integers(1, 9), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
 
+MMA = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
 ABOUT = {
-    "scenario": "gqa",
+    "case": "gqa",
     "source": "pypi:xllamacpp==2026.10.11549",
-    "build": "11549",
+    "build_number": "11549",
+    "patches": "",
     "engine": "sim",
-    "device": "h200",
-    "debugger": "gdb 13.1",
+    "flavour": "debug",
+    "device": "sim:h200",
+    "debugger": "GNU gdb (Debian 13.1-3) 13.1",
 }
 DECISIONS = (
     Decision(
@@ -98,7 +101,7 @@ def mma_choice(ncols1: int, ncols2: int, nbatch_fa: int) -> Choice:
         "nstages": 2,
         "Q_in_reg": True,
     }
-    return Choice("mma_f16", "flash_attn_ext_f16", template | {"V_is_K_view": False}, config, DECISIONS)
+    return Choice("mma_f16", MMA, template | {"V_is_K_view": False}, config, DECISIONS)
 
 
 def stream_k(grid: Grid, number: int, limits: Limits | None = None) -> Facts:
@@ -106,7 +109,7 @@ def stream_k(grid: Grid, number: int, limits: Limits | None = None) -> Facts:
     blocks = stream_k_blocks(grid, number, limits)
     seams = any(work.is_fixup for block in blocks for work in block.tiles)
     fixup = (KernelLaunch("flash_attn_stream_k_fixup_general", (number, 8, 8), (64, 1, 1), 0),) if seams else ()
-    main = KernelLaunch("flash_attn_ext_f16", (number, 1, 1), (32, 4, 1), 18432)
+    main = KernelLaunch(MMA, (number, 1, 1), (32, 4, 1), 18432)
     return Facts(ABOUT, choice=mma_choice(8, 8, 64), kernels=(main, *fixup), grid=grid, blocks=blocks)
 
 
@@ -130,12 +133,8 @@ def gqa() -> Facts:
         "gqa_ratio": 7,
         "iter_k": 4,
         "iter_j": 1,
-        "blocks_num.x": 8,
-        "blocks_num.y": 1,
-        "blocks_num.z": 1,
-        "block_dim.x": 32,
-        "block_dim.y": 4,
-        "block_dim.z": 1,
+        "blocks_num": [8, 1, 1],
+        "block_dim": [32, 4, 1],
         "nbytes_shared": 18432,
         "nsm": 132,
         "max_blocks_per_sm": 2,
@@ -146,7 +145,8 @@ def gqa() -> Facts:
         "scan_mask": False,
         "fixup": "uniform",
     }
-    params = {"scale": 0.125, "max_bias": 0.0, "logit_softcap": 0.0, "prec": "default", "n_kv_max": 0}
+    params = {"op_params": [1040187392, 0, 0, 0, 0], "scale": 0.125, "max_bias": 0.0, "logit_softcap": 0.0}
+    params |= {"prec": 0, "n_kv_max": 0}
     missing = (Missing("blocks.sm", "the simulator has no SMs to ask"),)
     uniform = KernelLaunch("flash_attn_stream_k_fixup_uniform", (2, 8, 8), (64, 1, 1), 0)
     made = stream_k(Grid(4, 1, 1, 2, 1), 8)
@@ -158,14 +158,14 @@ def gqa() -> Facts:
 def fractional() -> Facts:
     """24 heads on 3 K/V heads, 512 queries, 4096 KV rows: 264 blocks, 192 tiles of 64 KV steps."""
     made = stream_k(Grid(64, 64, 1, 3, 1), 264)
-    launch = {"ntiles_x": 64, "ntiles_dst": 192, "ntiles_KV": 64, "blocks_num.x": 264, "max_blocks": 264}
+    launch = {"ntiles_x": 64, "ntiles_dst": 192, "ntiles_KV": 64, "blocks_num": [264, 1, 1], "max_blocks": 264}
     return replace(made, tensors=tensors(128, (24, 3), 512, 4096), launch=launch)
 
 
 def decode() -> Facts:
     """One query of 32 heads on 8 K/V heads, 4096 KV rows, by the vec kernel: 8 blocks take turns on each tile."""
     made = in_turn(Grid(32, 1, 4, 8, 1), 8)
-    launch = {"ntiles_x": 1, "ntiles_dst": 32, "ntiles_KV": 32, "parallel_blocks": 8, "blocks_num.y": 8}
+    launch = {"ntiles_x": 1, "ntiles_dst": 32, "ntiles_KV": 32, "parallel_blocks": 8, "blocks_num": [1, 8, 32]}
     return replace(made, tensors=tensors(128, (32, 8), 1, 4096), launch=launch)
 
 

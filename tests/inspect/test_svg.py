@@ -1,0 +1,82 @@
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+from made_facts import causal, decode, fractional, gqa, in_turn, stream_k, with_block
+
+from fattn_probe.inspect.facts import Facts, Grid
+from fattn_probe.inspect.svg import svg_of
+from fattn_probe.inspect.tiles import tiles_of
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def titles(facts: Facts) -> list[str]:
+    root = ET.fromstring(svg_of(facts))
+    return [element.text or "" for element in root.iter(f"{SVG}title")]
+
+
+@pytest.mark.parametrize("made", [gqa, fractional, decode, causal])
+def test_is_well_formed_and_complete_in_itself(made):
+    text = svg_of(made())
+    root = ET.fromstring(text)
+    assert root.tag == f"{SVG}svg"
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "prefers-color-scheme:dark" in text
+
+
+def test_every_part_has_a_tooltip():
+    assert titles(gqa())[1:5] == [
+        f"block {block}: KV step {block} of sequence 0, KV head 0, head group 0, query tile 0" for block in range(4)
+    ]
+    parts = sum(len(block.tiles) for block in fractional().blocks)
+    assert len(titles(fractional())) == 1 + parts
+
+
+def test_blocks_that_take_turns_are_dashed_lines():
+    dashed = [
+        element
+        for element in ET.fromstring(svg_of(decode())).iter(f"{SVG}path")
+        if "stroke-dasharray" in element.attrib
+    ]
+    assert len(dashed) == 256
+    on, off = map(float, dashed[0].attrib["stroke-dasharray"].split())
+    assert off == pytest.approx(7 * on, rel=1e-3)
+
+
+def test_what_the_mask_hides_is_pale():
+    hidden = next(title for title in titles(causal()) if title.endswith(", hidden by the mask"))
+    assert hidden.startswith("block 0: KV steps 4 to 14 of sequence 0, KV head 0, head group 0, query tile 0")
+
+
+def test_a_fault_is_drawn():
+    facts = fractional()
+    block = facts.blocks[46]
+    early = replace(block, kbc_stop=block.kbc_stop - 4, tiles=tiles_of(block.kbc, block.kbc_stop - 4, facts.grid))
+    assert [title for title in titles(with_block(facts, early)) if "nobody" in title] == [
+        "KV steps 7 to 10 of sequence 0, KV head 0, head group 0, query tile 34: done by nobody"
+    ]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        stream_k(Grid(128, 256, 1, 8, 2), 4097),
+        stream_k(Grid(64, 1000, 1, 1, 1), 9973),
+        in_turn(Grid(512, 1, 4, 8, 4), 38, {(sequence, 0): 200 + 30 * sequence for sequence in range(4)}),
+        in_turn(Grid(256, 4, 8, 8, 4), 60),
+    ],
+)
+def test_thousands_of_blocks_make_no_monstrous_file(facts):
+    text = svg_of(facts)
+    ET.fromstring(text)
+    assert len(text) < 500_000
+
+
+def test_nothing_to_draw():
+    assert svg_of(Facts({})) == ""
+
+
+def test_what_comes_from_outside_is_escaped():
+    facts = replace(gqa(), about={"device": "<script>&"})
+    assert titles(facts)[0].endswith(" on <script>&")

@@ -1,0 +1,106 @@
+from dataclasses import replace
+from io import StringIO
+from itertools import pairwise
+
+import pytest
+from made_facts import causal, decode, fractional, gqa, in_turn, stream_k, with_block
+from rich.console import Console
+
+from fattn_probe.inspect.coverage import check
+from fattn_probe.inspect.facts import Facts, Grid
+from fattn_probe.inspect.stream_k_map import PALETTE, colour_of, rows_of, segments_of, select
+from fattn_probe.inspect.terminal_map import TerminalMap
+from fattn_probe.inspect.tiles import tiles_of
+
+
+def drawn(facts: Facts, width: int = 80, most: int | None = 24) -> list[str]:
+    console = Console(file=StringIO(), width=width)
+    console.print(TerminalMap(facts, check(facts), most))
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_gqa_without_colour():
+    assert drawn(gqa()) == [
+        " KV row  0           64          128         192",
+        "KV step  0           1           2           3",
+        "   z_KV",
+        "      0 │0          ┃1          ┃2          ┃3          │",
+        "      1 │4          ┃5          ┃6          ┃7          │",
+        "│n  block n   ┃  seam: the fixup kernel adds the two parts",
+        "8 CUDA blocks on 2 output tiles of 4 KV steps; 1 KV step a block. Each tile is",
+        "divided among 4 blocks.",
+    ]
+
+
+def test_a_division_that_repeats_is_drawn_once():
+    lines = drawn(fractional())
+    assert lines[3].startswith("    0   0 │0")
+    assert lines[10].startswith("    0   7 │9")
+    assert lines[11].strip() == "⋮ the same 23 more times: every 8 tiles, block numbers + 11"
+
+
+def test_all_rows_on_request():
+    assert sum(line.endswith("│") for line in drawn(fractional(), most=None)) == 192
+
+
+def test_blocks_that_take_turns_are_told_apart_by_a_digit():
+    assert drawn(decode())[3] == "    0       0 │" + "0 1 2 3 4 5 6 7 " * 4 + "│"
+
+
+def test_turns_too_many_for_the_width():
+    facts = in_turn(Grid(512, 1, 1, 2, 1), 38, {(0, 0): 256})
+    assert "▒" * 32 + "╱" * 32 in drawn(facts, 80)[3]
+
+
+def test_what_the_mask_hides():
+    row = drawn(causal(), 100)[3]
+    assert row.strip().startswith("0    0 │0 ")
+    assert row.count("╱") > 40
+
+
+def test_rows_left_out_are_counted():
+    facts = stream_k(Grid(8, 97, 1, 1, 1), 50)
+    lines = drawn(facts, most=10)
+    left_out = [int(line.split()[1]) for line in lines if "not shown" in line]
+    assert sum(left_out) + 10 == 97
+
+
+def test_a_fault_is_shown_though_rows_are_left_out():
+    facts = fractional()
+    block = facts.blocks[46]
+    early = replace(block, kbc_stop=block.kbc_stop - 4, tiles=tiles_of(block.kbc, block.kbc_stop - 4, facts.grid))
+    lines = drawn(with_block(facts, early), 100)
+    (fault,) = [line for line in lines if "!!!!" in line]
+    assert fault.startswith("    0  34 │")
+    assert any("!  done by nobody" in line for line in lines)
+
+
+def test_steps_done_twice():
+    block = replace(gqa().blocks[2], kbc_stop=4, tiles=tiles_of(2, 4, gqa().grid))
+    assert drawn(with_block(gqa(), block))[3] == "      0 │0          ┃1          ┃2          ############│"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+@pytest.mark.parametrize("made", [gqa, fractional, decode, causal])
+def test_fits_the_terminal(made, width):
+    assert max(map(len, drawn(made(), width))) <= width
+
+
+def test_neighbouring_blocks_differ_in_lightness():
+    lightness = [sum(bytes.fromhex(PALETTE[colour_of(block)][0][1:])) for block in range(100)]
+    assert min(abs(a - b) for a, b in pairwise(lightness)) > 200
+
+
+def test_segments_of_a_row_join_up():
+    facts = causal()
+    for row in rows_of(facts):
+        segments = segments_of(row, 16)
+        assert [segment.start for segment in segments[1:]] == [segment.stop for segment in segments[:-1]]
+        assert (segments[0].start, segments[-1].stop) == (0, 16)
+
+
+def test_a_division_with_one_odd_tile_does_not_count_as_repeating():
+    facts = fractional()
+    odd = with_block(facts, replace(facts.blocks[100], tiles=()))
+    assert select(rows_of(facts), facts.grid, 24).period == 8
+    assert select(rows_of(odd), odd.grid, 24).period is None
