@@ -52,6 +52,10 @@ DECISIONS = (
         (Term("use_gqa_opt", "true"), Term("gqa_ratio", "7")),
     ),
 )
+REASONS = (
+    "use_gqa_opt && gqa_ratio > 4 held (gqa_ratio = 7), so ncols2 = 8",
+    "the vec kernel needed Q->ne[1] == 1; it is 7",
+)
 
 
 def contiguous(name: str, type_: str, ne: tuple[int, int, int, int], size: int) -> TensorFacts:

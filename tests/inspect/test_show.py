@@ -1,0 +1,112 @@
+import json
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from made_facts import REASONS, causal, decode, fractional, gqa, stream_k, with_block
+from rich.console import Console
+
+from fattn_probe.inspect.facts import Facts, Grid, TensorFacts
+from fattn_probe.inspect.pairs import Pairs
+from fattn_probe.inspect.show import FINDINGS_SHOWN, facts_json, render
+
+
+def shown(what: object, width: int = 80) -> str:
+    console = Console(file=StringIO(), width=width)
+    console.print(what)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("made", [gqa, fractional, decode, causal])
+def test_fits_the_terminal(made, verbose, width):
+    assert max(map(len, shown(render(made(), REASONS, verbose=verbose), width).splitlines())) <= width
+
+
+def test_the_first_screen_of_gqa():
+    text = shown(render(gqa(), REASONS))
+    assert text.startswith("gqa on sim:h200\nsource pypi:xllamacpp==2026.10.11549   build_number 11549   engine sim\n")
+    for line in (
+        "K        f16    64 256 2 1   2 128 32768 65536",
+        "op params  scale 0.125   max_bias 0   logit_softcap 0   prec 0   n_kv_max 0",
+        "kernel     flash_attn_ext_f16<64,64,8,8,false,false,false>  (mma_f16)",
+        "because    - use_gqa_opt && gqa_ratio > 4 held (gqa_ratio = 7), so ncols2 = 8",
+        "work       gqa_ratio 7             ntiles_x 1              ntiles_z_gqa 1",
+        "1   flash_attn_stream_k_fixup_uniform                 2x8x8   64x1x1   0 B",
+        "      0 │0          ┃1          ┃2          ┃3          │",
+        "coverage: pass, each of 8 KV steps is done exactly once, and every part is added",
+        "blocks.sm: the simulator has no SMs to ask",
+    ):
+        assert line in text.splitlines()
+    assert len(text.splitlines()) < 60
+
+
+def test_verbose_lists_blocks_and_conditions():
+    lines = shown(render(gqa(), verbose=True), 100).splitlines()
+    assert "    3     3          4          0      0        0    0   3:4   needs_fixup" in lines
+    assert any(
+        line.startswith("fattn.cu:92    use_gqa_opt && gqa_ratio > 4   yes    use_gqa_opt = true") for line in lines
+    )
+
+
+def test_blocks_in_turn_are_listed_with_their_step():
+    assert "  254     0 6 31          0      7        3    0   6:32:8" in shown(render(decode(), verbose=True), 100)
+
+
+def test_a_block_without_work_is_listed():
+    assert "no work" in shown(render(stream_k(Grid(1, 1, 1, 1, 1), 2), verbose=True))
+
+
+def test_faults_are_said_first_ones_first_the_rest_counted():
+    facts = replace(fractional(), blocks=fractional().blocks[::2])
+    lines = shown(render(facts), 200).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("coverage: fail, "))
+    found = int(lines[at].removeprefix("coverage: fail, ").split()[0])
+    told = [line for line in lines[at + 1 :] if line.startswith("  ") and " more of the kind " not in line]
+    counted = [int(line.split()[1]) for line in lines[at + 1 :] if " more of the kind " in line]
+    assert len(told) == FINDINGS_SHOWN
+    assert sum(counted) + len(told) == found
+
+
+def test_words_of_a_program_are_not_markup():
+    odd = TensorFacts("K", "f16", (1, 1, 1, 1), (2, 2, 2, 2), "[red]cache_k[/]", "[bold]x", 2, True)
+    text = shown(render(Facts({"device": "[bold]gpu"}, tensors=(odd,))), 120)
+    assert '"[red]cache_k[/]", view of [bold]x + 2' in text
+    assert "on [bold]gpu" in text
+
+
+def test_only_what_was_found_is_shown():
+    text = shown(render(Facts({"case": "gqa", "device": "gpu"}, launch={"nsm": 132})))
+    assert [line for line in text.splitlines() if line] == ["gqa on gpu", "Launch", "GPU        nsm 132"]
+
+
+def test_pairs_break_between_not_within():
+    text = shown(Pairs({"nbatch_fa": 64, "blocks_num": [8, 1, 1], "stream_k": True}), 32)
+    assert text.splitlines() == ["nbatch_fa 64   blocks_num 8 1 1", "stream_k true"]
+
+
+def test_json_has_everything_by_stable_names():
+    document = json.loads(json.dumps(facts_json(gqa(), REASONS)))
+    assert set(document) == {
+        "about", "tensors", "op_params", "choice", "launch", "kernels", "grid", "blocks", "missing", "coverage",
+    }  # fmt: skip
+    assert document["tensors"][2]["ne"] == [64, 256, 2, 1]
+    assert document["choice"]["reasons"] == list(REASONS)
+    assert document["choice"]["decisions"][1]["terms"][1] == {"text": "gqa_ratio", "value": "7"}
+    assert document["blocks"][3]["tiles"] == [
+        {
+            "sequence": 0, "z_KV": 0, "zt_gqa": 0, "jt": 0, "kb0_start": 3, "kb0_stop": 4, "kb0_step": 1,
+            "needs_fixup": True, "is_fixup": False, "kb0_limit": None,
+        }
+    ]  # fmt: skip
+    assert document["coverage"] == {
+        "passes": True, "findings": [], "tiles": 2, "steps": 8, "skipped": 0, "blocks": 8
+    }  # fmt: skip
+
+
+def test_json_of_a_fault():
+    block = replace(gqa().blocks[2], tiles=())
+    (gap, share) = facts_json(with_block(gqa(), block))["coverage"]["findings"]
+    assert (gap["kind"], gap["tile"], gap["steps"]) == ("gap", (0, 0, 0, 0), (2, 3))
+    assert share["message"] == "block 2 (kbc 2 to 3) does nothing, where its share is [0, 0, 0, 0] steps 2:3"
