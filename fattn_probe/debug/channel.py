@@ -53,8 +53,10 @@ class Channel:
         """Send lines. More than 4096 bytes at once may wait for the other side to read."""
         for line in lines:
             self._note("> ", line)
+        data = "".join(f"{line}\n" for line in lines).encode()
         try:
-            self._child.send("".join(f"{line}\n" for line in lines).encode())
+            while data:
+                data = data[self._child.send(data) :]
         except OSError as error:
             raise GoneError(self._ending()) from error
 

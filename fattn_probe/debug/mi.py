@@ -28,7 +28,8 @@ REASONS: Mapping[str, Reason] = {
 }
 """What MI calls a stop; any other is a `step`."""
 HIT = re.compile(r'bkpt=\{number="(\d+)".*?times="(\d+)"')
-BY_TEXT = 65536  # bytes up to which memory as hexadecimal text is faster than a file
+BY_TEXT = 8192  # bytes up to which memory as text is faster than through a file
+REFERENCE = re.compile("@0x[0-9a-f]+")  # all that MI says of a reference
 
 
 class OverMI:
@@ -49,6 +50,10 @@ class OverMI:
         reply = self.session.command(f"-break-insert -f {option}{c_string(location)}")
         return int(reply.results["bkpt"]["number"])
 
+    def insert_near(self, location: str, condition: str = "") -> list[int]:
+        """A breakpoint on the line in all compilation units: MI cannot be asked for one."""
+        return [self.insert(location, condition)]
+
     def delete(self, *numbers: int) -> None:
         """Remove breakpoints."""
         if numbers:
@@ -66,13 +71,14 @@ class OverMI:
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
         """Expressions as gdb prints their values, in frame `level` (0 is the newest); None what cannot be evaluated."""
-        commands = [f"-data-evaluate-expression {c_string(expression)}" for expression in expressions]
-        selected, *replies = self.session.commands([f"-stack-select-frame {level}", *commands])
-        if selected.kind == "error" and level:
-            raise DebuggerError(selected.error)
+        values = self._values(expressions, level)
+        references = [at for at, value in enumerate(values) if value is not None and REFERENCE.fullmatch(value)]
+        objects = self._values([f"*&({expressions[at]})" for at in references], level) if references else []
+        for at, value in zip(references, objects, strict=True):
+            values[at] = value
         if level:
             self.session.command("-stack-select-frame 0")
-        return [str(reply.results["value"]) if reply.kind == "done" else None for reply in replies]
+        return values
 
     def frames(self, limit: int) -> list[Frame]:
         """The newest `limit` frames."""
@@ -81,11 +87,23 @@ class OverMI:
 
     def memory(self, address: int, count: int) -> bytes:
         """Bytes of the program's host memory."""
+        if count > BY_TEXT:
+            path = self.session.folder / "memory"
+            self.session.execute(f"dump binary memory {path} {address:#x} {address + count:#x}")
+            return path.read_bytes()
         reply = self.session.command(f"-data-read-memory-bytes {address:#x} {count}")
         read = b"".join(bytes.fromhex(block["contents"]) for block in reply.results["memory"])
         if len(read) != count:
             raise DebuggerError(f"only {len(read)} of {count} bytes at {address:#x} can be read")
         return read
+
+    def _values(self, expressions: Sequence[str], level: int) -> list[str | None]:
+        """The values, or None, in a frame selected each time: a console command may have selected another."""
+        commands = [f"-data-evaluate-expression {c_string(text)}" for text in expressions]
+        selected, *replies = self.session.commands([f"-stack-select-frame {level}", *commands])
+        if selected.kind == "error" and level:
+            raise DebuggerError(selected.error)
+        return [str(reply.results["value"]) if reply.kind == "done" else None for reply in replies]
 
     def _stop(self, stopped: Mapping[str, Any], reply: Reply) -> Stop:
         reason = REASONS.get(stopped.get("reason", ""), "step")

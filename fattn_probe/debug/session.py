@@ -24,6 +24,7 @@ ENVIRONMENT = {
     "LANGUAGE": "C",
     "SHELL": "/bin/sh",  # what gdb starts the program with, and whose quoting `set args` follows
 }
+NOT_INHERITED = ("PYTHONHOME", "PYTHONPATH")  # of this process's Python, and the debugger has another one in it
 SETTINGS = (
     "confirm off",
     "pagination off",
@@ -56,7 +57,8 @@ class Session:
     `debugger` is a command line (`["gdb"]`); `env` is added to this process's environment, for the debugger and so for
     the program, which runs with `args`, reads nothing, and writes into files: `stdout` and `stderr`. `deadline` is in
     seconds, for each command that does not name its own. Whatever ends the debugger early, or outlasts a deadline,
-    raises LostError, and nothing of it stays alive. `transcript` is a file for the dialogue.
+    raises LostError, and nothing of it stays alive. `transcript` is a file for the dialogue; `folder` is the
+    session's own, and gone at its end.
     """
 
     def __init__(
@@ -74,7 +76,8 @@ class Session:
         self.program = program
         self.args = tuple(args)
         self.deadline = deadline
-        self._env = {**os.environ, **(env or {}), **ENVIRONMENT}
+        inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+        self._env = {**inherited, **(env or {}), **ENVIRONMENT}
         self._cwd = cwd
         self._transcript = transcript
         self._resources = contextlib.ExitStack()
@@ -85,6 +88,7 @@ class Session:
         self._said: dict[str, str] = {}
 
     def __enter__(self) -> Self:
+        self.folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="fattn-probe-")))
         try:
             self._start()
         except BaseException:
@@ -123,10 +127,10 @@ class Session:
         return self._until_stopped(deadline)
 
     def has_python(self) -> bool:
-        """Whether this debugger was built with Python."""
+        """Whether this debugger has a Python in it that works: its `gdb` module included."""
         if self._python is None:
             try:
-                self._python = self.execute("python print(6 * 7)").strip() == "42"
+                self._python = bool(self.execute("python print(gdb.VERSION)").strip())
             except DebuggerError:
                 self._python = False
         return self._python
@@ -146,7 +150,6 @@ class Session:
         return self._read_output("stderr")
 
     def _start(self) -> None:
-        self._folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="fattn-probe-")))
         transcript = None
         if self._transcript is not None:
             transcript = self._resources.enter_context(self._transcript.open("w", encoding="utf-8"))
@@ -158,7 +161,9 @@ class Session:
         self._resources.callback(self._channel.close)
         self._reply(None, self.deadline)
         self.commands([f"-interpreter-exec console {c_string(f'set {setting}')}" for setting in SETTINGS])
-        self.command(f"-file-exec-and-symbols {c_string(str(self.program))}")
+        loaded = self.commands([f"-file-exec-and-symbols {c_string(str(self.program))}"])[0]
+        if loaded.kind == "error":
+            raise LostError(f"{self.debugger[0]} cannot load {self.program}: {loaded.error}")
         files = f"</dev/null >{self._output('stdout')} 2>{self._output('stderr')}"
         self.execute(f"set args {shlex.join(self.args)} {files}")
 
@@ -250,10 +255,11 @@ class Session:
     def _close(self) -> None:
         for name in ("stdout", "stderr"):
             self._said[name] = self._read_output(name)
+        self._lost = self._lost or LostError(f"the session with {self.debugger[0]} has ended")
         self._resources.close()
 
     def _output(self, name: str) -> Path:
-        return self._folder / name
+        return self.folder / name
 
     def _read_output(self, name: str) -> str:
         if name in self._said:

@@ -73,14 +73,15 @@ class Unavailable:
 OPTIMIZED_OUT = Unavailable("optimized out")
 
 INTEGER = re.compile(r"-?[1-9]\d*|0")
-NUMBERS = re.compile(r"\{([-+\d.e, ]+)\}")
+NUMBERS = re.compile(r"\{([-+\d., a-finx()]+)\}")
+NAN_BITS = re.compile(r"(?<=nan)\(0x[0-9a-f]+\)")
 NUMBER = re.compile(
     r"(-?[1-9]\d*|0)(?![\w]|\.\d)|(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?!\w)|(-?(?:inf|nan))(?:\(0x[0-9a-f]+\))?(?!\w)"
 )
 ADDRESS = re.compile(r"0x([0-9a-f]+)")
 REFERENCE = re.compile(r"@0x([0-9a-f]+)(: )?")
 FUNCTION = re.compile(r"\{([^{}]*)\} (?=0x)")
-WORD = re.compile(r"unknown: (?:0x)?[0-9a-f]+|[A-Za-z_$][\w$]*|::|\(anonymous namespace\)")
+WORD = re.compile(r"unknown: (?:0x)?[0-9a-f]+|&?[A-Za-z_$][\w$]*|::|\(anonymous namespace\)")
 FIELD = re.compile(r"(?:static )?([A-Za-z_$][\w$.]*|<[^=]*>) = ")
 REPEATS = re.compile(r" <repeats (\d+) times>")
 QUOTED = re.compile(r"""[LuU]?(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)+)')""")
@@ -89,6 +90,8 @@ ESCAPE = re.compile(r"\\([0-7]{1,3}|.)|([^\\]+)")
 ESCAPED = {"n": 10, "t": 9, "r": 13, "a": 7, "b": 8, "f": 12, "v": 11, "e": 27}
 ANGLE = re.compile(r"operator(?:<=>|<<=|>>=|->\*|<<|>>|<=|>=|->|<|>)|[<>]")
 ROUND = re.compile(r"[()]")
+LINE_ENDS = re.compile(r"\s*\n\s*")
+BRACE_LINES = re.compile(r"(?<=\{)\s*\n\s*|\s*\n\s*(?=\})")
 RESULT = re.compile(r"\$\d+ = ")
 
 
@@ -96,7 +99,7 @@ def parse_value(text: str) -> Value:
     """The value that gdb wrote, with `$1 = ` before it or without; ValueSyntaxError names the place it stops at."""
     if INTEGER.fullmatch(text):
         return int(text)
-    text = text.strip()
+    text = _one_line(text) if "\n" in text else text.strip()
     result = RESULT.match(text)
     value, end = _value(text, result.end() if result else 0)
     if end != len(text):
@@ -112,6 +115,11 @@ def parse_locals(text: str) -> dict[str, Value]:
         if equals and name not in found:
             found[name] = parse_value(value)
     return found
+
+
+def _one_line(text: str) -> str:
+    """What was printed pretty, or wrapped to a terminal's width, as it is without: a string has no line ends in it."""
+    return LINE_ENDS.sub(" ", BRACE_LINES.sub("", text)).strip()
 
 
 def text_of(value: Value) -> str:
@@ -276,7 +284,7 @@ def _braces(text: str, at: int) -> tuple[Value, int]:
 
 def _plain_numbers(text: str) -> list[Value] | None:
     """`1.5, 0, 1e-05` at once: most of what is read are arrays like that."""
-    items = text.split(", ")
+    items = (NAN_BITS.sub("", text) if "nan(" in text else text).split(", ")
     try:
         return [int(item) for item in items] if "-0" not in text else [float(item) for item in items]
     except ValueError:
