@@ -77,8 +77,14 @@ def dispatch_of(texts: Mapping[str, str], macros: Mapping[str, Macro]) -> Dispat
     return Dispatch(
         tuple(extract.function_record() for extract in extracts),
         tuple(condition for extract in extracts for condition in extract.conditions()),
-        {name: function.parameters for file in files for name, function in file.functions.items()},
+        _parameters(files),
     )
+
+
+def _parameters(files: Iterable[SourceFile]) -> dict[str, tuple[str, ...]]:
+    """Template parameters by function; of a name that two files define, the header's: a .cu's is its own."""
+    headers_last = sorted(files, key=lambda file: file.name.endswith(".cuh"))
+    return {name: function.parameters for file in headers_last for name, function in file.functions.items()}
 
 
 def which_functions(root: Path) -> tuple[str, ...]:

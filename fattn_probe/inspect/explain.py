@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from fattn_probe.build.tokens import draft_of, tokenize
 from fattn_probe.inspect.decide import OTHERWISE
@@ -11,11 +10,32 @@ from fattn_probe.inspect.expressions import Reader
 from fattn_probe.inspect.facts import Decision
 from fattn_probe.inspect.logic import Logic, Truths, lacking
 
-CALL = re.compile(r"(\w+)(?:<(.*)>)?$")
-ASSIGNED = re.compile(r"(\w+) = (.+)$")
+CALL = re.compile(r"(?:\w+ = )?(\w+)(?:<(.*)>)?$")
+ASSIGNED = re.compile(r"(\w+) = ([^<]+)$")
+NESTED = re.compile(r"if \((.*)\) (\S.*)$")
+SWITCH = re.compile(r"switch \((.*)\) case (.*)$")
 QUOTIENT = re.compile(r"(\d+)\s*([*/])\s*(\d+)$")
+COMPARED = re.compile(r" (==|!=|<|>|<=|>=) ")
 NO_KERNEL = re.compile(r"GGML_ABORT|return \w+_NONE$")
+AMD = re.compile(r"\bamd_|_IS_(AMD|RDNA|CDNA|GCN)")
+RETURN = "return "
 Parameters = Mapping[str, Sequence[str]]
+
+
+def explain(decisions: Iterable[Decision], parameters: Parameters) -> list[str]:
+    """One sentence a choice: in each function first what decided, then what it passed over.
+
+    `parameters` are the template parameters of the functions by name (`Dispatch.parameters`), which say what a call has
+    chosen: `ncols2 = 8`.
+    """
+    functions: dict[str, list[_Read]] = {}
+    for decision in decisions:
+        functions.setdefault(decision.function, []).append(_read(decision))
+    said: list[str] = []
+    for read in functions.values():
+        function = _Function(read, parameters)
+        said += [*function.why(), *function.why_not()]
+    return list(dict.fromkeys(said))
 
 
 @dataclass(frozen=True)
@@ -24,12 +44,8 @@ class _Read:
 
     decision: Decision
     logic: Logic
+    known: Truths
     values: Mapping[str, str]
-
-    @property
-    def known(self) -> Truths:
-        told = {"true": True, "false": False}
-        return {term.text: told.get(term.value or "") for term in self.decision.terms}
 
     def shown(self, parts: Iterable[Logic]) -> dict[str, str]:
         """The variables of some parts, with their values."""
@@ -37,111 +53,125 @@ class _Read:
         return {text: self.values[text] for text in dict.fromkeys(texts) if text in self.values}
 
 
-def explain(decisions: Iterable[Decision], parameters: Parameters) -> list[str]:
-    """One sentence a choice: first what decided in each function, then what it passed over.
-
-    `parameters` are the template parameters of the functions by name, which say what a call has chosen: `ncols2 = 8`.
-    """
-    said: list[str] = []
-    for _, group in groupby(sorted_by_function(decisions), key=lambda decision: decision.function):
-        read = [_read(decision) for decision in group]
-        final = next(
-            (item.decision.leads_to for item in reversed(read) if item.decision.held and item.decision.leads_to), ""
-        )
-        bound = _bound(read)
-        said += [*_why(read, final, parameters, bound), *_why_not(read, final, parameters, bound)]
-    return list(dict.fromkeys(said))
-
-
-def sorted_by_function(decisions: Iterable[Decision]) -> list[Decision]:
-    """Those of a function together, functions in the order in which they decided first."""
-    ordered = list(decisions)
-    order = list(dict.fromkeys(decision.function for decision in ordered))
-    return sorted(ordered, key=lambda decision: order.index(decision.function))
-
-
 def _read(decision: Decision) -> _Read:
     draft = draft_of(tokenize(decision.condition))
-    logic = Reader(draft, {}).logic(0, len(draft.words))
-    told = {term.text: term.value for term in decision.terms}
-    values = {text: value for text, value in told.items() if value not in (None, "true", "false")}
-    return _Read(decision, logic, {text: value for text, value in values.items() if value is not None})
+    truths = {"true": True, "false": False}
+    known = {term.text: truths.get(term.value or "") for term in decision.terms}
+    values = {term.text: term.value for term in decision.terms if term.value and term.value not in truths}
+    return _Read(decision, Reader(draft, {}).logic(0, len(draft.words)), known, values)
 
 
-def _bound(read: Iterable[_Read]) -> dict[str, str]:
-    """The template arguments that a function's conditions have told."""
-    return {name: value for item in read for name, value in item.values.items() if name.isidentifier()}
+class _Function:
+    """The decisions of one function. `final` is where it ended, `bound` are its own template arguments."""
+
+    def __init__(self, read: Sequence[_Read], parameters: Parameters) -> None:
+        self.read, self.parameters = read, parameters
+        ends = [item.decision.leads_to for item in read if item.decision.held and item.decision.leads_to]
+        self.final = ends[-1] if ends else ""
+        self.bound = {name: value for item in read for name, value in item.values.items() if name.isidentifier()}
+        self.said: set[str] = set()
+
+    def why(self) -> Iterator[str]:
+        """The conditions that held and led to where the function ended."""
+        reasons = [item for item in self.read if item.decision.held and item.decision.condition != OTHERWISE]
+        for item in reasons:
+            leads_to = item.decision.leads_to
+            effect = "" if self.overruled(item) else self.effect(leads_to, new=True)
+            if effect and not _is_bool(leads_to) and not NESTED.match(leads_to):
+                yield f"{_held(item)}, so {effect}"
+        effect = self.effect(self.final)
+        if effect and all(item.decision.leads_to != self.final for item in reasons) and any(self.passed_over()):
+            yield f"nothing else held, so {effect}"
+
+    def why_not(self) -> Iterator[str]:
+        """What was going to be chosen before that; what the choices that were passed over would have needed."""
+        for item in filter(self.overruled, self.read):
+            yield f"{self.effect(item.decision.leads_to)} was next: {_held(item)}"
+        every = [item for item in self.read if not item.decision.held]
+        missed = {part.text for item in every for part in lacking(item.logic, item.known)}
+        for item in every:
+            match = ASSIGNED.match(item.decision.leads_to)
+            if match and _is_bool(item.decision.leads_to) and match[1] in missed:
+                yield f"{match[1]} is false: it needs {_needs(item, '')}"
+        for item, effect, inner in self.passed_over():
+            yield f"{effect} needed {_needs(item, inner)}"
+
+    def overruled(self, item: _Read) -> bool:
+        """Whether a condition held, but something in its body came before what it leads to."""
+        leads_to = item.decision.leads_to
+        return item.decision.held and leads_to.startswith(RETURN) and leads_to != self.final
+
+    def passed_over(self) -> Iterator[tuple[_Read, str, str]]:
+        """Conditions that did not hold, what they would have chosen, and what would have been asked after them."""
+        for item in self.read:
+            nested = NESTED.match(item.decision.leads_to)
+            leads_to = nested[2] if nested else item.decision.leads_to
+            effect = self.effect(leads_to)
+            dull = ASSIGNED.match(leads_to) or NO_KERNEL.match(leads_to) or leads_to == self.final
+            if item.decision.held or not effect or dull:
+                continue
+            if not any(part.kind != "or" and AMD.search(part.text) for part in lacking(item.logic, item.known)):
+                yield item, effect, nested[1] if nested else ""
+
+    def effect(self, leads_to: str, new: bool = False) -> str:
+        """What a statement chooses: an enumerator, template arguments, a variable; of `new` what was not said yet."""
+        chosen = [leads_to.removeprefix(RETURN)] if leads_to.startswith(RETURN) else [*self.arguments(leads_to)]
+        chosen = [text for text in chosen if not (new and text in self.said)]
+        self.said.update(chosen if new else ())
+        return ", ".join(chosen)
+
+    def arguments(self, leads_to: str) -> Iterator[str]:
+        """What a call gives to the callee's template parameters, unless it hands on its own."""
+        match = CALL.match(leads_to)
+        if ASSIGNED.match(leads_to):
+            yield leads_to
+        elif match and match[2]:
+            values = (value.strip() for value in match[2].split(","))
+            for name, value in zip(self.parameters.get(match[1], ()), values, strict=False):
+                if name != value:
+                    yield f"{name} = {_computed(value, self.bound)}"
 
 
-def _why(read: Sequence[_Read], final: str, parameters: Parameters, bound: Mapping[str, str]) -> Iterator[str]:
-    """The conditions that held and led to where the function ended."""
-    reasons = [item for item in read if item.decision.held and item.decision.condition != OTHERWISE]
-    decisive = [item for item in reasons if item.decision.leads_to == final and final]
-    for item in reasons:
-        effect = _effect(item.decision.leads_to, parameters, bound)
-        overruled = item.decision.leads_to.startswith("return ") and item.decision.leads_to != final
-        if not effect or overruled or _is_value(item.decision):
-            continue
-        if item.decision.condition.startswith("switch "):
-            yield f"{item.decision.condition}, so {effect}"
-        else:
-            yield f"{item.decision.condition} held{_listed(item.shown([item.logic]))}, so {effect}"
-    effect = _effect(final, parameters, bound)
-    if (
-        effect
-        and not decisive
-        and any(_effect(i.decision.leads_to, parameters, bound) for i in read if not i.decision.held)
-    ):
-        yield f"nothing else held, so {effect}"
+def _is_bool(leads_to: str) -> bool:
+    return leads_to.endswith(" = true")
 
 
-def _why_not(read: Sequence[_Read], final: str, parameters: Parameters, bound: Mapping[str, str]) -> Iterator[str]:
-    """What the choices that were passed over would have needed."""
-    missed = {part.text for item in read if not item.decision.held for part in lacking(item.logic, item.known)}
-    for item in read:
-        decision = item.decision
-        effect = _effect(decision.leads_to, parameters, bound)
-        if decision.held or not effect or NO_KERNEL.match(decision.leads_to) or decision.leads_to == final:
-            continue
-        needed = lacking(item.logic, item.known)
-        if _is_value(decision):
-            name, value = ASSIGNED.match(decision.leads_to).groups()  # type: ignore[union-attr]
-            if value == "true" and name in missed:
-                yield f"{name} is false: it needs {_needs(item, needed)}"
-        elif not ASSIGNED.match(decision.leads_to):
-            yield f"{effect} needed {_needs(item, needed)}"
+def _held(item: _Read) -> str:
+    match = SWITCH.match(item.decision.condition)
+    if match:
+        return f"{match[1]} is {match[2]}"
+    text, shown = item.decision.condition, item.shown([item.logic])
+    news = {name: value for name, value in shown.items() if f"{name} == {value}" not in text}
+    return f"{text} held{_listed(news)}"
 
 
-def _is_value(decision: Decision) -> bool:
-    return decision.leads_to.endswith(" = true")
-
-
-def _needs(item: _Read, needed: Sequence[Logic]) -> str:
+def _needs(item: _Read, inner: str) -> str:
     """`Q->ne[1] == 1; it is 7`."""
-    text = " and ".join(f"({part.text})" if part.kind == "or" and len(needed) > 1 else part.text for part in needed)
-    shown = item.shown(needed)
-    if len(shown) == 1:
-        ((name, value),) = shown.items()
-        subject = "it" if text.startswith(name) and len(needed) == 1 else name
-        return f"{text}; {subject} is {value}"
-    return text + _listed(shown)
+    parts = [_alternatives(part) for part in lacking(item.logic, item.known)]
+    several = len(parts) > 1 or inner
+    texts = [_joined(part, brackets=len(part) > 1 and bool(several)) for part in parts] + [inner] * bool(inner)
+    text, shown = " and ".join(texts), item.shown(child for part in parts for child in part)
+    if len(shown) != 1:
+        return text + _listed(shown)
+    ((name, value),) = shown.items()
+    plain = len(texts) == 1 and text.startswith(name) and COMPARED.match(text, len(name))
+    return f"{text}; {'it' if plain else name} is {value}"
+
+
+def _alternatives(part: Logic) -> Sequence[Logic]:
+    """Of an `||` those of its children that are not about AMD's GPUs."""
+    children = part.children if part.kind == "or" else (part,)
+    return [child for child in children if not AMD.search(child.text)] or children
+
+
+def _joined(children: Sequence[Logic], brackets: bool) -> str:
+    several = len(children) > 1
+    text = " || ".join(f"({child.text})" if child.kind == "and" and several else child.text for child in children)
+    return f"({text})" if brackets else text
 
 
 def _listed(values: Mapping[str, str]) -> str:
     return f" ({', '.join(f'{name} = {value}' for name, value in values.items())})" if values else ""
-
-
-def _effect(leads_to: str, parameters: Parameters, bound: Mapping[str, str]) -> str:
-    """What a statement chooses: a kernel's enumerator, template arguments, a variable's value; empty if nothing new."""
-    if leads_to.startswith("return "):
-        return leads_to.removeprefix("return ")
-    if ASSIGNED.match(leads_to):
-        return "" if "<" in leads_to else leads_to
-    match = CALL.match(leads_to)
-    names = parameters.get(match[1], ()) if match else ()
-    arguments = [argument.strip() for argument in (match[2] or "").split(",")] if match else []
-    chosen = zip(names, arguments, strict=False)
-    return ", ".join(f"{name} = {_computed(value, bound)}" for name, value in chosen if name != value)
 
 
 def _computed(text: str, bound: Mapping[str, str]) -> str:

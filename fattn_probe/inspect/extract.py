@@ -209,12 +209,17 @@ class Extract:
         )
 
     def _leads(self, body: Sequence[Statement]) -> str:
-        """What a body does, by the first statement that goes on to something; else by one that sets a variable."""
+        """What a body does, by the first statement that goes on to something; else by one that sets a variable.
+
+        Of a body that is nothing but another `if`, that `if`.
+        """
         flat = [inner for child in body for inner in (child.all() if child.kind == "block" else (child,))]
-        for find in (self._outcome, self._sets, self._jumps):
+        for find in (self._outcome, self._sets, self._jumps, self._constant):
             if found := next(filter(None, map(find, flat)), ""):
                 return found
-        return ""
+        alone = len(flat) == 1 and flat[0].kind == "if" and not flat[0].orelse
+        inner = self._leads(flat[0].body) if alone else ""
+        return f"if ({self.reader.text(*flat[0].head)}) {inner}" if inner else ""
 
     def _outcome(self, statement: Statement) -> str:
         """A call that is given the context, without its arguments; a returned value; an abort."""
@@ -245,15 +250,21 @@ class Extract:
         """The values that `constexpr int cols_per_block = 32;` and the like give, by name, with their places."""
         found: dict[str, list[tuple[int, str]]] = {}
         for inner in (inner for statement in self.statements for inner in statement.all()):
-            words = self.reader.draft.words[inner.start : inner.stop]
-            if inner.kind == "plain" and words[0] == "constexpr" and words[-3:-2] == ["="]:
-                found.setdefault(words[-4], []).append((inner.start, words[-2]))
+            name, _, literal = self._constant(inner).partition(" = ")
+            if name:
+                found.setdefault(name, []).append((inner.start, literal))
         return found
 
     def _sets(self, statement: Statement) -> str:
         """An assignment, not a declaration, to a plain variable."""
         span = self._given(statement) or self._updated(statement)
         return self._resolved(*statement.head) if span and span[0] == statement.start + 2 else ""
+
+    def _constant(self, statement: Statement) -> str:
+        """What a `constexpr` makes a literal, for the template arguments of calls further in."""
+        words = self.reader.draft.words[statement.start : statement.stop]
+        literal = statement.kind == "plain" and words[0] == "constexpr" and words[-3:-2] == ["="]
+        return f"{words[-4]} = {words[-2]}" if literal else ""
 
     def _updated(self, statement: Statement) -> Span | None:
         words = self.reader.draft.words
