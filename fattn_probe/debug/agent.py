@@ -9,11 +9,13 @@ import json
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import gdb
 
 from fattn_probe.debug.protocol import DebuggerError, Frame, Stop
+
+FRAMES = 8  # of launch_fattn and what called it
 
 
 class InProcess:
@@ -21,6 +23,10 @@ class InProcess:
 
     def __init__(self) -> None:
         self._last = Stop("exited")
+        # Internal: MI announces each change of any other, with all of its locations, and every hit is a change
+        self._points: dict[int, gdb.Breakpoint] = {}
+        gdb.execute("set print frame-arguments none")
+        gdb.execute("set breakpoint always-inserted on")
         gdb.events.stop.connect(self._on_stop)
         gdb.events.exited.connect(self._on_exit)
 
@@ -43,16 +49,28 @@ class InProcess:
     def insert(self, location: str, condition: str = "") -> int:
         """A breakpoint, pending if its library is not loaded yet; its number."""
         with _refusals():
-            point = gdb.Breakpoint(location)
+            point = gdb.Breakpoint(location, internal=True)
             if condition:
                 point.condition = condition
-            return int(point.number)
+        self._points[point.number] = point
+        return int(point.number)
+
+    def insert_near(self, location: str, condition: str = "") -> list[int]:
+        """Breakpoints on `file:line` in the compilation units of the frames above; their numbers."""
+        file, _, line = location.rpartition(":")
+        tables = [
+            sal.symtab for sal in _places(FRAMES) if sal.symtab and PurePosixPath(sal.symtab.filename).name == file
+        ]
+        starts: dict[str, int] = {}
+        for pc in {entry.pc for table in tables for entry in table.linetable().line(int(line)) or ()}:
+            function = _function_at(pc)
+            starts[function] = min(pc, starts.get(function, pc))
+        return [self.insert(f"*{pc:#x}", condition) for pc in starts.values()]
 
     def delete(self, *numbers: int) -> None:
         """Remove breakpoints."""
-        for point in gdb.breakpoints():
-            if point.number in numbers:
-                point.delete()
+        for number in numbers:
+            self._points.pop(number).delete()
 
     def resume(self, command: str) -> Stop:
         """`run`, `continue`, `next`, `step` or `finish`, and where it led."""
@@ -88,6 +106,21 @@ class InProcess:
         """Bytes of the program's host memory."""
         with _refusals():
             return bytes(gdb.selected_inferior().read_memory(address, count))
+
+
+def _places(limit: int) -> Iterator[gdb.Symtab_and_line]:
+    frame: gdb.Frame | None = gdb.newest_frame()
+    while frame is not None and limit > 0:
+        yield frame.find_sal()
+        frame, limit = frame.older(), limit - 1
+
+
+def _function_at(pc: int) -> str:
+    """The function, whatever block of it, that an address is in."""
+    block = gdb.block_for_pc(pc)
+    while block is not None and block.function is None:
+        block = block.superblock
+    return str(block.function) if block is not None else ""
 
 
 @contextmanager

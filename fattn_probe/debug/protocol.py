@@ -46,6 +46,14 @@ class Debugger(Protocol):
         """A breakpoint, pending if its library is not loaded yet; its number."""
         ...
 
+    def insert_near(self, location: str, condition: str = "") -> list[int]:
+        """Breakpoints on `file:line` in the compilation unit of the frames above; their numbers.
+
+        A template's line is in as many units as there are instances, and to find them all takes seconds. A debugger
+        that cannot be asked for one unit takes them all.
+        """
+        ...
+
     def delete(self, *numbers: int) -> None:
         """Remove breakpoints."""
         ...

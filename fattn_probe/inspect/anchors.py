@@ -38,6 +38,7 @@ ANCHORS = (
     Anchor(STREAM_K, COMMON, r"^\s*blocks_num\.x = (?!ntiles_x;)", "max_blocks, use_stream_k"),
     Anchor("split_kv", COMMON, r"^\s*blocks_num\.x = ntiles_x;", "blocks_per_wave, efficiency_percent_best"),
     Anchor("kbc", MMA, r"^\s*int kb0_stop\s*= min\(iter_k, kb0_start", "kbc and kbc_stop"),
+    Anchor("tile_call", MMA, r"^\s*flash_attn_ext_f16_process_tile<", "tiles of the blocks", every=True),
     Anchor("vec_block", VEC, r"^\s*for \(int k_VKQ_0 = blockIdx\.y\*nthreads;", "blocks of vec kernels"),
     Anchor("tile_block", TILE, r"\bint k_VKQ_0 = blockIdx\.y\*nbatch_fa;", "blocks of tile kernels", every=True),
     Anchor("logits", MMA, r"^\s*float KQ_max_new\[", "KQ before the mask"),

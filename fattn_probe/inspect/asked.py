@@ -46,12 +46,16 @@ class Condition:
 
 @dataclass(frozen=True)
 class DispatchFunction:
-    """A function on the way to the kernel; `location` is its first statement, for a breakpoint."""
+    """A function on the way to the kernel; `location` is its first statement, for a breakpoint.
+
+    `calls` are the lines of the statements that go on to another function, which is where to step into it.
+    """
 
     name: str
     file: str
     lines: Lines
     location: str
+    calls: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

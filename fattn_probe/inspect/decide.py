@@ -47,7 +47,7 @@ def plan_of(dispatch: Dispatch, start: str = "run") -> dict[str, Any]:
         "start": start,
         "entry": dispatch.functions[0].location if dispatch.functions else "",
         "functions": [
-            {"file": function.file, "lines": function.lines, "location": function.location}
+            {"file": function.file, "lines": function.lines, "location": function.location, "calls": function.calls}
             | {"constants": _constants(dispatch, function.name)}
             for function in dispatch.functions
         ],

@@ -3,7 +3,7 @@
 Only the standard library is imported here, since gdb's own Python loads this module; what goes in and out is JSON.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -11,10 +11,11 @@ from fattn_probe.debug.protocol import Debugger, DebuggerError, Stop
 
 Document = dict[str, Any]
 STEPS = 3000
+LAUNCHER = "launch_fattn<"
 
 
-def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any], until: Collection[int]) -> tuple[list[Document], Stop]:
-    """Start the program and step from the dispatch's entry to a breakpoint of `until`: the visits, and the last stop.
+def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Document], Stop]:
+    """Start the program and step from the dispatch's entry into the function that launches: the visits, the last stop.
 
     Only the call under the entry counts: a backend asks for the best kernel before that too, to say what it supports.
     A visit is {function, file, line, values, after}: what the plan asks at that line, and afterwards. No visits if the
@@ -25,11 +26,20 @@ def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any], until: Collectio
     debugger.delete(*entry)
     if not set(entry).intersection(stop.breakpoints):
         return [], stop
-    points = _insert(debugger, [function["location"] for function in plan["functions"][1:]])
+    points = _insert(debugger, _beside(plan["functions"]))
     try:
-        return _Trace(debugger, plan, frozenset(until)).steps(stop)
+        return _Trace(debugger, plan).steps(stop)
     finally:
         debugger.delete(*points)
+
+
+def _beside(functions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the functions in the entry's file begin: conditions call some of them.
+
+    Those in headers are stepped into. Their lines are in as many compilation units as there are kernels, and to look
+    for them in all would take a debugger seconds.
+    """
+    return [function["location"] for function in functions[1:] if function["file"] == functions[0]["file"]]
 
 
 def _insert(debugger: Debugger, locations: Sequence[str]) -> list[int]:
@@ -45,25 +55,34 @@ def _insert(debugger: Debugger, locations: Sequence[str]) -> list[int]:
 class _Trace:
     """One walk through the dispatch."""
 
-    def __init__(self, debugger: Debugger, plan: Mapping[str, Any], until: frozenset[int]) -> None:
-        self.debugger, self.plan, self.until = debugger, plan, until
+    def __init__(self, debugger: Debugger, plan: Mapping[str, Any]) -> None:
+        self.debugger, self.plan = debugger, plan
         self.visits: list[Document] = []
         self.waiting: tuple[Document, Sequence[int], str] | None = None
 
     def steps(self, stop: Stop) -> tuple[list[Document], Stop]:
         """Step on from `stop`; where the program has left the dispatch, let it run to the next function or the end."""
+        command = ""
         for _ in range(STEPS):
-            if stop.reason in ("exited", "signal") or self.until.intersection(stop.breakpoints):
+            if stop.reason in ("exited", "signal") or stop.function.startswith(LAUNCHER):
                 return self.visits, stop
-            stop = self.debugger.resume("next" if self.visit(stop) else "continue")
+            command = self.command(stop, command)
+            stop = self.debugger.resume(command)
         return self.visits, self.debugger.resume("continue")
 
-    def visit(self, stop: Stop) -> bool:
-        """Record a stop; whether it is in the dispatch."""
+    def command(self, stop: Stop, before: str) -> str:
+        """How to go on from a stop; out of a function that a step led to and that is none of the dispatch, back."""
+        function = self.visit(stop)
+        if function is None:
+            return "finish" if before == "step" else "continue"
+        return "step" if stop.line in function["calls"] else "next"
+
+    def visit(self, stop: Stop) -> Mapping[str, Any] | None:
+        """Record a stop; the function of the dispatch that it is in."""
         file = PurePosixPath(stop.file).name
         function = self.function(file, stop.line)
         if function is None:
-            return False
+            return None
         entered = not self.visits or self.visits[-1]["function"] != stop.function
         here: Document = {"function": stop.function, "file": file, "line": stop.line, "values": {}, "after": {}}
         self.look_back(here)
@@ -73,7 +92,7 @@ class _Trace:
         self.visits.append(here)
         if place in self.plan["after"] and self.waiting is None:  # its first line comes again if it has several
             self.waiting = here, *self.plan["after"][place]
-        return True
+        return function
 
     def function(self, file: str, line: int) -> Mapping[str, Any] | None:
         """The function of the dispatch that a line is in."""

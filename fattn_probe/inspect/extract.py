@@ -14,6 +14,15 @@ TEMPLATE = re.compile(r"(?<=\w)< +")
 HEADED = frozenset({"if", "if constexpr", "switch", "while"})
 
 
+def _unblocked(statements: Iterable[Statement]) -> Iterator[Statement]:
+    """Statements with the braces that are nobody's body taken off."""
+    for statement in statements:
+        if statement.kind == "block":
+            yield from _unblocked(statement.body)
+        else:
+            yield statement
+
+
 @dataclass(frozen=True)
 class Block:
     """Where a statement stands: the lines of its block, and whether a loop repeats it."""
@@ -56,7 +65,16 @@ class Extract:
             self.file,
             (self._line(self.function.arguments[0]), self._line(self.function.stop)),
             f"{self.file}:{self._line(first)}",
+            tuple(self._calls()),
         )
+
+    def _calls(self) -> Iterator[int]:
+        """The lines on which the context is handed on, by a call or by a macro that makes one."""
+        for statement in (inner for outer in self.statements for inner in outer.all()):
+            is_macro = statement.kind == "macro" and self.reader.draft.words[statement.start] in self.macros
+            if is_macro or (statement.kind == "plain" and self._outcome(statement)):
+                first, last = self._lines((statement.start, statement.stop))
+                yield from range(first, last + 1)
 
     def conditions(self) -> Iterator[Condition]:
         """Everything that it asks, in the source's order."""
@@ -213,7 +231,7 @@ class Extract:
 
         Of a body that is nothing but another `if`, that `if`.
         """
-        flat = [inner for child in body for inner in (child.all() if child.kind == "block" else (child,))]
+        flat = list(_unblocked(body))
         for find in (self._outcome, self._sets, self._jumps, self._constant):
             if found := next(filter(None, map(find, flat)), ""):
                 return found

@@ -15,8 +15,9 @@ from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError
 from fattn_probe.inspect import assemble
 from fattn_probe.inspect.anchors import Located, locate
-from fattn_probe.inspect.conditions import Dispatch, read_dispatch
-from fattn_probe.inspect.dispatch import decisions
+from fattn_probe.inspect.asked import Dispatch
+from fattn_probe.inspect.conditions import read_dispatch
+from fattn_probe.inspect.decide import decisions, plan_of, visits_of
 from fattn_probe.inspect.facts import Facts, Missing
 from fattn_probe.process import Completed
 from fattn_probe.run.casefile import write_case
@@ -116,7 +117,7 @@ class Inspector:
     def _read(self, debugging: Debugging, build: Build, target: Target) -> dict[str, Any]:
         plan = {
             "anchors": {name: list(found) for name, found in self.located(build).locations.items()},
-            "dispatch": self.dispatch(build).plan,
+            "dispatch": plan_of(self.dispatch(build)),
             "blocks": self.options.blocks and target.engine == "sim",
             "simulated": target.engine == "sim",
         }
@@ -173,7 +174,8 @@ class Inspector:
         tree = self.session.options.tree
         types, names = (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
         kernels = assemble.launches_of(read_launches(launches, types=types, names=names))
-        choice = assemble.choice_of(raw, decisions(self.dispatch(build), raw["visits"]), types, names)
+        decided = decisions(self.dispatch(build).conditions, visits_of(raw["visits"]))
+        choice = assemble.choice_of(raw, decided, types, names)
         launch = assemble.launch_facts(raw, kernels)
         records = raw.get("blocks", [])
         tensors = assemble.tensors_of(raw["tensors"])

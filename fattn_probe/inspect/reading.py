@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fattn_probe.debug.protocol import Debugger, Stop
-from fattn_probe.inspect.dispatch import trace_dispatch
+from fattn_probe.inspect.dispatch import LAUNCHER, trace_dispatch
 
 ROLES = {"dst": "dst", "Q": "dst->src[0]", "K": "dst->src[1]", "V": "dst->src[2]", "mask": "dst->src[3]"}
 ROLES |= {"sinks": "dst->src[4]"}
@@ -43,7 +43,6 @@ SPLIT_VARIABLES = (
     "nbatch_fa",
     "ne11",
 )
-PROCESS_TILE = "flash_attn_ext_f16_process_tile"
 FRAMES = 12
 
 Document = dict[str, Any]
@@ -56,10 +55,11 @@ def read_op(debugger: Debugger, plan: Document) -> Document:
     `plan`: `anchors` (gdb locations by name), `dispatch` (what `trace_dispatch` takes), `blocks` (whether to read
     them), `simulated`. A program that ends before the launch leaves `ended`.
     """
-    points = insert_all(debugger, plan["anchors"], ("launch", "stream_k", "split_kv"))
     found: Document = {}
-    visits, stop = trace_dispatch(debugger, plan["dispatch"], tuple(points))
-    found["visits"] = visits
+    found["visits"], stop = trace_dispatch(debugger, plan["dispatch"])
+    if stop.function.startswith(LAUNCHER):
+        points = insert_near(debugger, plan["anchors"], ("launch", "stream_k", "split_kv"))
+        stop = debugger.resume("continue")
     while (where := point_of(points, stop)) in ("stream_k", "split_kv"):
         found["scoped"] = texts(debugger, STREAM_K if where == "stream_k" else SPLIT_KV)
         stop = debugger.resume("continue")
@@ -77,9 +77,10 @@ def read_op(debugger: Debugger, plan: Document) -> Document:
     return found
 
 
-def insert_all(debugger: Debugger, anchors: Mapping[str, Sequence[str]], names: Iterable[str]) -> Points:
-    """Breakpoints on all lines of some anchors; anchor by breakpoint number."""
-    return {debugger.insert(location): name for name in names for location in anchors[name]}
+def insert_near(debugger: Debugger, anchors: Mapping[str, Sequence[str]], names: Iterable[str]) -> Points:
+    """Breakpoints on all lines of some anchors, near the frames above; anchor by breakpoint number."""
+    found = ((name, location) for name in names for location in anchors[name])
+    return {number: name for name, location in found for number in debugger.insert_near(location)}
 
 
 def point_of(points: Points, stop: Stop) -> str:
@@ -117,7 +118,7 @@ def read_tensor(debugger: Debugger, at: str) -> dict[str, str]:
 
 def read_config(debugger: Debugger, functions: Sequence[str]) -> dict[str, str]:
     """The configuration of the kernel: the locals of the frame that called launch_fattn."""
-    caller = next((level for level, name in enumerate(functions) if not name.startswith("launch_fattn<")), 1)
+    caller = next((level for level, name in enumerate(functions) if not name.startswith(LAUNCHER)), 1)
     return texts(debugger, CONFIG, caller)
 
 
@@ -126,25 +127,33 @@ def read_blocks(debugger: Debugger, anchors: Mapping[str, Sequence[str]], sparse
 
     Blocks run one after another. Each tile's call is left as soon as its arguments are read: nothing is computed.
     """
-    points = insert_all(debugger, anchors, ("kbc", "vec_block", "tile_block", "launched"))
-    points[debugger.insert(PROCESS_TILE)] = "tile"
+    points = insert_near(debugger, anchors, ("kbc", "tile_call", "vec_block", "tile_block", "launched"))
     debugger.execute("set var simt::focus.scout = 1")
     reader = BlockReader(debugger)
     limit = SPARSE_LIMIT if sparse else KV_LIMIT
     while (where := point_of(points, stop := debugger.resume("continue"))) not in ("", "launched"):
         if where == "kbc":
             yield reader.read(where, ("kbc", "kbc_stop", *KERNEL_VARIABLES))
-        elif where == "tile":
-            yield reader.read(where, (*TILE_VARIABLES, limit), level=1)
-            debugger.execute("return")
+            continue
+        if where == "tile_call":
+            points |= {enter(debugger, stop): "tile"}
+        if where in ("tile_call", "tile"):
+            yield reader.read("tile", (*TILE_VARIABLES, limit), level=1)
         else:
             yield reader.read(where, SPLIT_VARIABLES)
-            debugger.execute("return")
+        debugger.execute("return")
     debugger.delete(*points)
     if where != "launched":
         yield {"at": "ended", "reason": stop.reason, "detail": stop.detail}
         return
     debugger.execute("set var simt::focus.scout = 0")
+
+
+def enter(debugger: Debugger, stop: Stop) -> int:
+    """Go from a line that calls a function into it, and stop there from now on instead of at the line."""
+    debugger.delete(*stop.breakpoints)
+    debugger.resume("step")
+    return debugger.insert(f"*{debugger.evaluate(['(long)$pc'])[0]}")
 
 
 class BlockReader:

@@ -128,7 +128,7 @@ def make_inputs(case: Case) -> dict[str, Bytes]:
 def view_values(case: Case, inputs: dict[str, Bytes], name: str) -> npt.NDArray[np.float64]:
     """The values that the op sees of an operand, dequantised, in NumPy's order: (ne[3], ne[2], ne[1], ne[0])."""
     view = case.tensors[name]
-    return _strided(decode(inputs[view.root], view.type), view).astype(np.float64)
+    return strided(decode(inputs[view.root], view.type), view).astype(np.float64)
 
 
 def _place_all(op: Scenario) -> tuple[dict[str, Root], dict[str, TensorView]]:
@@ -150,7 +150,7 @@ def _place_all(op: Scenario) -> tuple[dict[str, Root], dict[str, TensorView]]:
     return {root.name: root for root, _ in placed}, {view.name: view for _, view in placed}
 
 
-def _strided(flat: npt.NDArray[Any], view: TensorView) -> npt.NDArray[Any]:
+def strided(flat: npt.NDArray[Any], view: TensorView) -> npt.NDArray[Any]:
     """A view's elements, in NumPy's order, as a window on its root's elements."""
     start = element_offset(view)
     strides = [stride * flat.itemsize for stride in reversed(element_strides(view))]
@@ -171,7 +171,7 @@ def _tensor_bytes(case: Case, name: str, root: Root) -> Bytes:
     flat: Floats = np.zeros(root.ne[::-1], np.float32).reshape(-1)
     if outside == "random":
         flat = draw(data, name, flat.shape, stream(seed, STREAMS[name] + UNUSED), logits)
-    values = _strided(flat, view)
+    values = strided(flat, view)
     rng = stream(seed, STREAMS[name])
     for place_ in np.ndindex(values.shape[:2]):
         values[place_] = draw(data, name, values.shape[2:], rng, logits)
@@ -183,7 +183,7 @@ def _poison(packed: Bytes, root: Root, view: TensorView) -> Bytes:
     """Every block of a root that holds nothing of the view turned to NaN."""
     block = block_size(root.type)
     touched = np.zeros(root.ne[::-1], bool).reshape(-1)
-    _strided(touched, view)[...] = True
+    strided(touched, view)[...] = True
     unused = ~touched.reshape(-1, block).any(axis=1)
     blocks = packed.reshape(unused.size, -1)
     blocks[unused] = nan_blocks(1, root.type)
@@ -193,7 +193,7 @@ def _poison(packed: Bytes, root: Root, view: TensorView) -> Bytes:
 def _mask_bytes(case: Case) -> Bytes:
     root, view = case.roots["mask"], case.tensors["mask"]
     memory = np.full(root.nbytes // 2, -np.inf, np.float16)
-    values = _strided(memory, view)
+    values = strided(memory, view)
     shape = MaskShape(case.n_kv, case.n_q, values.shape[0], case.seed, case.n_kv_max)
     for sequence, first, rows in masks.blocks(case.mask, shape):
         values[sequence, 0, first : first + len(rows)] = rows

@@ -1,0 +1,88 @@
+"""Tensors as they lie in the program's memory: checked against the inputs byte by byte, and slices for people."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.errors import InputError
+from fattn_probe.run.gguf_file import Bytes
+from fattn_probe.scenario import Case, TensorView
+from fattn_probe.scenario.cases import strided
+from fattn_probe.scenario.ggml_types import decode
+
+SPEC = re.compile(r"(?P<name>dst|Q|K|V|mask|sinks)(?:\[(?P<slices>[-\d:, ]*)\])?")
+Floats = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """`K[:8, 0, 1]`: a part of a tensor, indices in ggml's order, the innermost first."""
+
+    text: str
+    name: str
+    index: tuple[slice | int, ...]
+
+
+@dataclass(frozen=True)
+class ByteCheck:
+    """A tensor in memory against the input it was made from; `first` is the first byte that differs."""
+
+    name: str
+    bytes: int
+    differing: int
+    first: int | None
+
+
+def parse_slice(text: str) -> Slice:
+    """`K`, `K[0:8, :, 1]`; InputError if it is neither."""
+    match = SPEC.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"--values {text!r} is not a tensor (dst, Q, K, V, mask, sinks), or a part such as K[:8,0,1]")
+    words = [word.strip() for word in (match["slices"] or "").split(",") if word.strip()]
+    return Slice(text, match["name"], tuple(_index(text, word) for word in words))
+
+
+def _index(text: str, word: str) -> slice | int:
+    try:
+        if ":" not in word:
+            return int(word)
+        return slice(*(int(part) if part else None for part in word.split(":")))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"--values {text!r}: {word!r} is not an index such as 3, :8 or 0:64:2") from error
+
+
+def check_bytes(case: Case, inputs: Mapping[str, Bytes], memory: Mapping[str, Bytes]) -> tuple[ByteCheck, ...]:
+    """Each operand's bytes in the program's memory against those of the case's inputs."""
+    return tuple(_check(case.tensors[name], inputs, memory[name]) for name in memory if name in case.tensors)
+
+
+def _check(view: TensorView, inputs: Mapping[str, Bytes], found: Bytes) -> ByteCheck:
+    wanted = inputs[view.root][view.offset : view.offset + found.size]
+    places = np.flatnonzero(wanted != found)
+    return ByteCheck(view.name, int(found.size), int(places.size), int(places[0]) if places.size else None)
+
+
+def values_of(view: TensorView, memory: Bytes) -> Floats:
+    """A tensor's values from the bytes between its first and its last, in NumPy's order: (ne[3], ..., ne[0])."""
+    start = TensorView(view.name, view.type, view.root, view.ne, view.nb, 0)
+    return strided(decode(memory, view.type), start)
+
+
+def part(values: Floats, wanted: Slice) -> Floats:
+    """The part of a tensor that was asked for; InputError if it has no such index."""
+    index = (*wanted.index, *(slice(None),) * (values.ndim - len(wanted.index)))
+    try:
+        found: Floats = np.asarray(values[tuple(reversed(index))])
+    except IndexError as error:
+        shape = ", ".join(map(str, reversed(values.shape)))
+        raise InputError(f"--values {wanted.text}: {wanted.name} has ne = {{{shape}}}: {error}") from error
+    return found
+
+
+def as_text(values: Floats) -> str:
+    """Numbers as NumPy prints them, with the middle of long axes left out."""
+    return np.array2string(values, precision=6, threshold=200, edgeitems=4, max_line_width=100, suppress_small=False)
