@@ -110,8 +110,16 @@ class _Function:
             dull = ASSIGNED.match(leads_to) or NO_KERNEL.match(leads_to) or leads_to == self.final
             if item.decision.held or not effect or dull:
                 continue
-            if not any(part.kind != "or" and AMD.search(part.text) for part in lacking(item.logic, item.known)):
+            if not self.hopeless(item):
                 yield item, effect, nested[1] if nested else ""
+
+    def hopeless(self, item: _Read) -> bool:
+        """Whether only another vendor's GPU would have helped, or template arguments that were chosen before."""
+        lacks = lacking(item.logic, item.known)
+        variables = {part.text for piece in lacks for atom in piece.atoms() for part in atom.parts}
+        own = self.parameters.get(item.decision.function, ())
+        amd = any(part.kind != "or" and AMD.search(part.text) for part in lacks)
+        return amd or bool(variables and variables.issubset(own))
 
     def effect(self, leads_to: str, new: bool = False) -> str:
         """What a statement chooses: an enumerator, template arguments, a variable; of `new` what was not said yet."""
@@ -128,7 +136,7 @@ class _Function:
         elif match and match[2]:
             values = (value.strip() for value in match[2].split(","))
             for name, value in zip(self.parameters.get(match[1], ()), values, strict=False):
-                if name != value:
+                if name != value and not value.startswith("("):  # a cast: not the source's words but the debugger's
                     yield f"{name} = {_computed(value, self.bound)}"
 
 
