@@ -18,7 +18,8 @@ def spell(value: Value) -> str:
         case bool():
             return "true" if value else "false"
         case list() | tuple():
-            return " ".join(spell(item) for item in value)
+            gap = ", " if any(isinstance(item, str) for item in value) else " "
+            return gap.join(spell(item) for item in value)
         case float():
             return f"{value:.9g}"
         case _:

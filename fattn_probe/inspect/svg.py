@@ -38,8 +38,9 @@ STYLE = """
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things are: the left edge, each row's top, a row's height, the width of a KV step."""
+    """Where things are: the left edge, each row's top, a row's height, the width of a KV step; ids begin with `name`."""
 
+    name: str
     grid: Grid
     rows: tuple[Row, ...]
     tops: tuple[float, ...]
@@ -66,7 +67,7 @@ def svg_of(facts: Facts, name: str = "map") -> str:
     marked = [finding.tile for finding in coverage.findings if finding.tile] if coverage else []
     spans = sum(len(row.spans) for row in rows)
     selection = select(rows, grid, min(MOST_ROWS, max(8, MOST_SPANS * len(rows) // max(1, spans))), marked)
-    layout = layout_of(grid, [rows[index] for index in selection.rows])
+    layout = layout_of(name, grid, [rows[index] for index in selection.rows])
     segments = [(place, segment) for place, row in enumerate(layout.rows) for segment in _drawn(row, grid)]
     strided = any(span.step > 1 for row in layout.rows for span in row.spans)
     body = [
@@ -79,10 +80,10 @@ def svg_of(facts: Facts, name: str = "map") -> str:
         *_faults(layout, segments),
         *_note(layout, selection, len(rows)),
     ]
-    return "\n".join(["".join(_head(layout, facts, name)), *body, "</svg>"]).replace("#hatch", f"#{name}-hatch")
+    return "\n".join(["".join(_head(layout, facts)), *body, "</svg>"])
 
 
-def layout_of(grid: Grid, rows: Sequence[Row]) -> Layout:
+def layout_of(name: str, grid: Grid, rows: Sequence[Row]) -> Layout:
     """Rows as high as their number allows, with a gap where the sequence, the K/V head or the head group changes."""
     height = max(3.0, min(26.0, 1300 / len(rows)))
     tops, top = [], float(TOP)
@@ -92,7 +93,7 @@ def layout_of(grid: Grid, rows: Sequence[Row]) -> Layout:
         top += height
     letters = sum(len(NAMES[axis]) + 3 for axis, extent in enumerate(_extents(grid)) if extent > 1)
     left = max(78, 14 + 6.3 * letters + (44 if grid.iter_j > 1 else 0))
-    return Layout(grid, tuple(rows), tuple(tops), height, left, (WIDTH - left - RIGHT) / grid.iter_k)
+    return Layout(name, grid, tuple(rows), tuple(tops), height, left, (WIDTH - left - RIGHT) / grid.iter_k)
 
 
 def _extents(grid: Grid) -> tuple[int, int, int]:
@@ -105,7 +106,8 @@ def _drawn(row: Row, grid: Grid) -> Iterator[Segment]:
     return (item for item in segments_of(row, grid.iter_k) if not strided or len(item.doers) != 1)
 
 
-def _head(layout: Layout, facts: Facts, name: str) -> Iterator[str]:
+def _head(layout: Layout, facts: Facts) -> Iterator[str]:
+    name = layout.name
     height = layout.bottom + BOTTOM
     yield f'<svg xmlns="http://www.w3.org/2000/svg" class="skm" width="{WIDTH}" height="{height:.0f}" '
     yield f'viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-labelledby="{name}-title">'
@@ -114,7 +116,7 @@ def _head(layout: Layout, facts: Facts, name: str) -> Iterator[str]:
     colours = "".join(f".skm .c{place}{{fill:{back};stroke:{back}}}" for place, (back, _) in enumerate(PALETTE))
     inks = "".join(f".skm .i{place}{{fill:{fore}}}" for place, (_, fore) in enumerate(PALETTE))
     yield f"<style>{STYLE.replace(chr(10), '')}{colours}{inks}.skm .t{{fill:none}}.skm .r{{stroke:none}}</style>"
-    yield '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
+    yield f'<defs><pattern id="{name}-hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
     yield 'patternTransform="rotate(45)"><path d="M0 0v6" class="hatch"/></pattern></defs>'
 
 
@@ -173,7 +175,7 @@ def _rectangle(layout: Layout, place: int, segment: Segment) -> str:
     shade = f"r c{colour_of(span.block)}"
     if not segment.hidden:
         return f'<path class="{shade}" d="{box}">{title}</path>'
-    return f'<g>{title}<path class="{shade} hid" d="{box}"/><path fill="url(#hatch)" d="{box}"/></g>'
+    return f'<g>{title}<path class="{shade} hid" d="{box}"/><path fill="url(#{layout.name}-hatch)" d="{box}"/></g>'
 
 
 def _tooltip(layout: Layout, place: int, segment: Segment) -> str:

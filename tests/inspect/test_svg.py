@@ -49,6 +49,14 @@ def test_what_the_mask_hides_is_pale():
     assert hidden.startswith("block 0: KV steps 4 to 14 of sequence 0, KV head 0, head group 0, query tile 0")
 
 
+def test_maps_of_one_page_share_no_ids():
+    first, second = (ET.fromstring(svg_of(causal(), name)) for name in ("a", "b"))
+    ids = [{element.attrib["id"] for element in root.iter() if "id" in element.attrib} for root in (first, second)]
+    assert len(ids[0]) == 2
+    assert not ids[0] & ids[1]
+    assert "url(#a-hatch)" in {element.attrib.get("fill") for element in first.iter()}
+
+
 def test_a_fault_is_drawn():
     facts = fractional()
     block = facts.blocks[46]

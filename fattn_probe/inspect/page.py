@@ -1,0 +1,133 @@
+"""Facts as one self-contained HTML page: no script, nothing loaded, for light and dark, for a phone and for print."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fattn_probe.inspect.coverage import check
+from fattn_probe.inspect.facts import Facts
+from fattn_probe.inspect.pairs import spell
+from fattn_probe.inspect.show import title_of
+from fattn_probe.inspect.side_by_side import ABSENT, SideBySide, said
+from fattn_probe.inspect.stream_k_map import summary
+from fattn_probe.inspect.svg import svg_of
+from fattn_probe.inspect.tables import (
+    WordTable,
+    block_table,
+    covered,
+    decision_table,
+    grouped,
+    kernel_table,
+    tensor_table,
+)
+
+MOST_BLOCK_ROWS = 4000
+
+
+@dataclass(frozen=True)
+class Section:
+    """A further section of the page: `body` is HTML or SVG that is put in as it is; `anchor` is its id."""
+
+    anchor: str
+    heading: str
+    body: Markup
+
+
+def page(facts: Facts, reasons: Sequence[str] = (), sections: Sequence[Section] = ()) -> str:
+    """The page of one inspection; `reasons` are the decisions in sentences, `sections` come before the blocks."""
+    return environment().get_template("facts.html.j2").render(_words(facts, reasons, sections))
+
+
+def side_by_side_page(both: SideBySide) -> str:
+    """The page of two inspections: what differs, and the two maps."""
+    a, b = both.titles
+    facts = [(row.fact, *(ABSENT if value is None else spell(value) for value in (row.a, row.b))) for row in both.facts]
+    decisions = [(f"{row.condition}\n{row.function}", row.a, row.b) for row in both.decisions]
+    words = {
+        "title": f"{a} | {b}",
+        "facts": WordTable(("fact", a, b), tuple(facts)),
+        "said": said(both),
+        "decisions": WordTable(("condition", a, b), tuple(decisions)),
+        "sides": [{"title": a} | work_of(both.a, "a"), {"title": b} | work_of(both.b, "b")],
+    }
+    return environment().get_template("side_by_side.html.j2").render(words)
+
+
+def environment() -> Environment:
+    """The templates beside this module; everything is escaped but what is `Markup`."""
+    found = Environment(
+        loader=PackageLoader("fattn_probe.inspect"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters["spell"] = spell
+    return found
+
+
+def work_of(facts: Facts, name: str = "map") -> dict[str, Any]:
+    """What the template shows of the division of work; `name` keeps several maps in one page apart."""
+    coverage = check(facts)
+    return {
+        "svg": Markup(svg_of(facts, name)),  # it has escaped what comes from outside
+        "coverage": coverage,
+        "covered": covered(coverage) if coverage else "",
+        "sentences": summary(facts),
+    }
+
+
+def _words(facts: Facts, reasons: Sequence[str], sections: Sequence[Section]) -> dict[str, Any]:
+    """What the template is given."""
+    blocks = block_table(facts.blocks)
+    choice = facts.choice
+    words: dict[str, Any] = {
+        "title": title_of(facts.about),
+        "about": {name: value for name, value in facts.about.items() if value and name not in ("case", "device")},
+        "choice": choice,
+        "reasons": reasons,
+        "decisions": decision_table(choice.decisions) if choice and choice.decisions else None,
+        "tensors": tensor_table(facts.tensors) if facts.tensors else None,
+        "op_params": {name: value for name, value in facts.op_params.items() if name != "op_params"},
+        "launch": grouped(facts.launch),
+        "kernels": kernel_table(facts.kernels) if facts.kernels else None,
+        "sections": sections,
+        "blocks": _cut(blocks) if blocks.rows else None,
+        "blocks_said": _said(len(facts.blocks), len(blocks.rows)),
+        "missing": facts.missing,
+    }
+    words |= work_of(facts)
+    return words | {"contents": _contents(words, sections)}
+
+
+def _cut(table: WordTable) -> WordTable:
+    return WordTable(table.columns, table.rows[:MOST_BLOCK_ROWS], table.numbers)
+
+
+def _said(blocks: int, rows: int) -> str:
+    cut = f", the first {MOST_BLOCK_ROWS} of {rows} rows" if rows > MOST_BLOCK_ROWS else ""
+    return f"{blocks} blocks{cut}"
+
+
+def _contents(words: Mapping[str, Any], sections: Sequence[Section]) -> list[tuple[str, str]]:
+    """(anchor, heading) of the sections that are there."""
+    fixed = {
+        "svg": ("work", "Division of work"),
+        "choice": ("choice", "Choice"),
+        "tensors": ("tensors", "Tensors"),
+        "launch": ("launch", "Launch"),
+        "kernels": ("kernels", "Kernels launched"),
+        "sections": ("", ""),
+        "blocks": ("blocks", "Blocks"),
+        "missing": ("missing", "Missing"),
+    }
+    found: list[tuple[str, str]] = []
+    for name, entry in fixed.items():
+        if name == "sections":
+            found += [(section.anchor, section.heading) for section in sections]
+        elif words[name]:
+            found.append(entry)
+    return found

@@ -1,0 +1,148 @@
+"""Two inspections side by side: the facts and the dispatch's decisions that differ."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fattn_probe.inspect.coverage import check
+from fattn_probe.inspect.facts import Facts, Value
+from fattn_probe.inspect.pairs import spell
+from fattn_probe.inspect.show import map_lines, title_of
+
+ABSENT = "-"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A fact that differs; None where there is none of that name."""
+
+    fact: str
+    a: Value
+    b: Value
+
+
+@dataclass(frozen=True)
+class DecisionDifference:
+    """A condition of the dispatch that was answered differently: "yes", "no", "not asked"; "yes, no" if asked twice."""
+
+    function: str
+    condition: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Two inspections and what differs; `equal` facts do not."""
+
+    a: Facts
+    b: Facts
+    facts: tuple[Difference, ...]
+    decisions: tuple[DecisionDifference, ...]
+    equal: int
+
+    @property
+    def titles(self) -> tuple[str, str]:
+        """What the two are called: by case and device, and where these are the same, by what else tells them apart."""
+        titles = (title_of(self.a.about), title_of(self.b.about))
+        telling = [name for name in self.a.about if self.a.about[name] != self.b.about.get(name)]
+        if titles[0] != titles[1] or not telling:
+            return titles
+        first, second = (side.about.get(telling[0], ABSENT) or f"no {telling[0]}" for side in (self.a, self.b))
+        return f"{titles[0]}, {first}", f"{titles[1]}, {second}"
+
+
+def side_by_side(a: Facts, b: Facts) -> SideBySide:
+    """Compare two inspections by the names of their facts, in the order of the first."""
+    both = a.flat().keys() | b.flat().keys()
+    facts = differences(a, b)
+    return SideBySide(a, b, facts, tuple(_decisions(a, b)), len(both) - len(facts))
+
+
+def differences(a: Facts, b: Facts) -> tuple[Difference, ...]:
+    """The facts that are not the same in both."""
+    first, second = a.flat(), b.flat()
+    names = dict.fromkeys([*first, *second])
+    pairs = ((name, first.get(name), second.get(name)) for name in names)
+    return tuple(Difference(*pair) for pair in pairs if pair[1] != pair[2] or (pair[0] in first) != (pair[0] in second))
+
+
+def _decisions(a: Facts, b: Facts) -> Iterator[DecisionDifference]:
+    """The conditions with different answers; line numbers are no matter, two sources may be compared."""
+    first, second = _answers(a), _answers(b)
+    for key in dict.fromkeys([*first, *second]):
+        answers = (first.get(key, "not asked"), second.get(key, "not asked"))
+        if answers[0] != answers[1]:
+            yield DecisionDifference(*key, *answers)
+
+
+def _answers(facts: Facts) -> dict[tuple[str, str], str]:
+    answers: dict[tuple[str, str], list[str]] = {}
+    for decision in facts.choice.decisions if facts.choice else ():
+        key = (decision.function, decision.condition)
+        answers.setdefault(key, []).append("yes" if decision.held else "no")
+    return {key: ", ".join(held) for key, held in answers.items()}
+
+
+def render_side_by_side(both: SideBySide, *, verbose: bool = False) -> RenderableType:
+    """What differs, in two columns; how much does not; the two maps below each other."""
+    titles = both.titles
+    parts: list[RenderableType] = [Text(f"{titles[0]}  |  {titles[1]}", "bold"), Text()]
+    if both.facts:
+        parts.append(_table("fact", titles, [(row.fact, row.a, row.b) for row in both.facts]))
+    parts.append(Text(said(both), "dim"))
+    if both.decisions:
+        rows = [(f"{row.condition}\n  in {row.function}", row.a, row.b) for row in both.decisions]
+        parts += [Text(), _table("condition", titles, rows)]
+    for title, facts in zip(titles, (both.a, both.b), strict=True):
+        lines = map_lines(facts, check(facts), verbose)
+        parts += [Text(f"\nDivision of work: {title}", "bold"), *lines] if lines else []
+    return Group(*parts)
+
+
+def said(both: SideBySide) -> str:
+    """How many facts are equal, in words."""
+    differ = f"{len(both.facts)} differ{'s' if len(both.facts) == 1 else ''}" if both.facts else "none differs"
+    return f"{both.equal} fact{' is' if both.equal == 1 else 's are'} equal, {differ}"
+
+
+def _table(what: str, titles: tuple[str, str], rows: Sequence[tuple[str, Value, Value]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column(what, style="cyan")
+    for title in titles:
+        table.add_column(Text(title), overflow="fold")
+    for name, a, b in rows:
+        table.add_row(Text(name), marked(a, b), marked(b, a))
+    return table
+
+
+def marked(value: Value, other: Value) -> Text:
+    """A value with that emphasised in which it differs from the other."""
+    if value is None:
+        return Text(ABSENT)
+    if not (isinstance(value, list) and isinstance(other, list) and len(value) == len(other)):
+        return Text(_broken(value), "bold yellow")
+    pairs = zip(value, other, strict=True)
+    return Text(" ").join(Text(spell(mine), "bold yellow" if mine != theirs else "") for mine, theirs in pairs)
+
+
+def _broken(value: Value) -> str:
+    """A value in short lines: a kernel breaks before its template arguments, several stand below each other."""
+    items = value if isinstance(value, list) and any(isinstance(item, str) for item in value) else [value]
+    return "\n".join(spell(item).replace("<", "\n  <", 1) for item in items)
+
+
+def side_by_side_json(both: SideBySide) -> dict[str, Any]:
+    """Keys a, b (their `about`), equal, facts (fact, a, b), decisions (function, condition, a, b)."""
+    return {
+        "a": dict(both.a.about),
+        "b": dict(both.b.about),
+        "equal": both.equal,
+        "facts": [asdict(row) for row in both.facts],
+        "decisions": [asdict(row) for row in both.decisions],
+    }

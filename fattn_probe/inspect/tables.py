@@ -1,0 +1,119 @@
+"""Facts as tables of words, for the terminal and for the page."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fattn_probe.inspect.coverage import Coverage
+from fattn_probe.inspect.facts import BlockFacts, Decision, KernelLaunch, TensorFacts, TileWork, Value
+from fattn_probe.inspect.pairs import spell
+
+GROUPS = {
+    "work": "gqa_ratio ntiles_x ntiles_z_gqa ntiles_dst ntiles_total ntiles_KV iter_k iter_j iter_z_gqa nbatch_fa",
+    "blocks": "blocks_num block_dim nwarps warp_size nbytes_shared",
+    "GPU": "cc nsm max_blocks_per_sm max_blocks",
+    "division": "stream_k use_stream_k parallel_blocks tiles_nwaves tiles_efficiency_percent nblocks_stream_k",
+    "around": "fixup combine KV_max_scan scan_mask",
+}
+"""Which launch variables belong together; those of no group come last."""
+
+
+@dataclass(frozen=True)
+class WordTable:
+    """Columns, those of them that are numbers, and rows."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: frozenset[str] = frozenset()
+
+
+def tensor_table(tensors: Sequence[TensorFacts]) -> WordTable:
+    """The op's tensors; `ne` and `nb` in ggml's order."""
+    rows = ((item.name, item.type, spell(item.ne), spell(item.nb), _remark(item)) for item in tensors)
+    return WordTable(("tensor", "type", "ne", "nb (bytes)", ""), tuple(rows))
+
+
+def _remark(tensor: TensorFacts) -> str:
+    """Its own name, whose view it is, and whether there are gaps in it."""
+    said = [] if tensor.ggml_name in ("", tensor.name) else [f'"{tensor.ggml_name}"']
+    if tensor.view_src:
+        said.append(f"view of {tensor.view_src}" + (f" + {tensor.view_offs}" if tensor.view_offs else ""))
+    if not tensor.contiguous:
+        said.append("not contiguous")
+    return ", ".join(said)
+
+
+def kernel_table(kernels: Sequence[KernelLaunch]) -> WordTable:
+    """The kernels in the order of their launches."""
+    rows = (
+        (str(order), item.kernel, "x".join(map(str, item.grid)), "x".join(map(str, item.block)), f"{item.shared} B")
+        for order, item in enumerate(kernels)
+    )
+    return WordTable(("", "kernel", "grid", "block", "shared"), tuple(rows))
+
+
+def decision_table(decisions: Sequence[Decision]) -> WordTable:
+    """Every condition that the dispatch asked, and the values of its parts, a line each."""
+    rows = (
+        (f"{item.file}:{item.line}", item.condition, "yes" if item.held else "no", _terms(item)) for item in decisions
+    )
+    return WordTable(("asked at", "condition", "held", "with"), tuple(rows))
+
+
+def _terms(decision: Decision) -> str:
+    return "\n".join(f"{term.text} = {'?' if term.value is None else term.value}" for term in decision.terms)
+
+
+def grouped(launch: Mapping[str, Value]) -> dict[str, dict[str, Value]]:
+    """The launch's variables by what they are about."""
+    names = {group: [name for name in names.split() if name in launch] for group, names in GROUPS.items()}
+    known = {name for group in names.values() for name in group}
+    names["other"] = [name for name in launch if name not in known]
+    return {group: {name: launch[name] for name in found} for group, found in names.items() if found}
+
+
+def block_table(blocks: Sequence[BlockFacts]) -> WordTable:
+    """Every block, and its tiles by the source's names, a row each."""
+    stream_k = any(block.kbc is not None for block in blocks)
+    there = {
+        "block": True,
+        "blockIdx": not stream_k,
+        "SM": any(block.sm is not None for block in blocks),
+        "kbc": stream_k,
+        "kbc_stop": stream_k,
+    }
+    own = [name for name in there if there[name]]
+    columns = (*own, "sequence", "z_KV", "zt_gqa", "jt", "kb0", "")
+    rows = tuple(row for block in blocks for row in _block_rows(block, own))
+    return WordTable(columns, rows, frozenset(columns) - {"kb0", ""})
+
+
+def _block_rows(block: BlockFacts, own: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """A row for each of a block's tiles; one also if it has none."""
+    words = {
+        "block": str(block.block),
+        "blockIdx": spell(block.blockIdx),
+        "SM": "-" if block.sm is None else str(block.sm),
+        "kbc": str(block.kbc),
+        "kbc_stop": str(block.kbc_stop),
+    }
+    first = [words[name] for name in own]
+    if not block.tiles:
+        yield (*first, *([""] * 5), "no work")
+    for place, work in enumerate(block.tiles):
+        yield (*(first if place == 0 else [""] * len(first)), *map(str, work.tile), _steps(work), _flags(work))
+
+
+def _steps(work: TileWork) -> str:
+    turn = f":{work.kb0_step}" if work.kb0_step != 1 else ""
+    return f"{work.kb0_start}:{work.kb0_stop}{turn}"
+
+
+def _flags(work: TileWork) -> str:
+    said = [name for name in ("needs_fixup", "is_fixup") if getattr(work, name)]
+    return " ".join(said + ([] if work.kb0_limit is None else [f"kb0_limit {work.kb0_limit}"]))
+
+
+def covered(coverage: Coverage) -> str:
+    """The good verdict in words."""
+    hidden = f", {coverage.skipped} of them hidden by the mask" if coverage.skipped else ""
+    return f"each of {coverage.steps} KV steps{hidden} is done exactly once, and every part is added"
