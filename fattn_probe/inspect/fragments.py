@@ -1,0 +1,143 @@
+"""Where the registers of a warp's fragments lie: (lane, register) to (column, KV row) and (column, d).
+
+Source: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "for mma.m8n8k4", as ggml_cuda_mma::tile lays them out. A
+column is a query of a head: column jc = j*ncols2 + c of a block's tile is query j of it and head c.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+LANES = 32
+Indices = npt.NDArray[np.intp]
+Place = Callable[[Indices, Indices], tuple[Indices, Indices]]
+
+LAYOUTS: Mapping[tuple[int, int, str], Place] = {
+    (8, 8, "half2"): lambda lane, at: (lane // 4, at * 4 + lane % 4),
+    (16, 4, "half2"): lambda lane, at: (at * 8 + lane // 4, lane % 4),
+    (16, 8, "half2"): lambda lane, at: (at % 2 * 8 + lane // 4, at // 2 * 4 + lane % 4),
+    (32, 4, "half2"): lambda lane, at: (lane, at),
+    (16, 8, "float"): lambda lane, at: (at // 2 * 8 + lane // 4, lane % 4 * 2 + at % 2),
+    (16, 16, "float"): lambda lane, at: (
+        at // 2 % 2 * 8 + lane // 4,
+        at // 4 * 8 + lane % 4 * 2 + at % 2,
+    ),
+    (32, 8, "float"): lambda lane, at: ((at & 2) + (lane & ~2), (lane & 2) + (at & 5)),
+}
+"""(i, j) of element `at` of a lane, for a tile<I, J, T>; of half2 tiles j counts pairs. 32 rows: Volta's."""
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A tile<I, J, T> spread over the registers of a warp."""
+
+    I: int  # noqa: E741 - as upstream has it
+    J: int
+    T: str
+
+    @property
+    def ne(self) -> int:
+        """Registers of a lane."""
+        return self.I * self.J // LANES
+
+    @property
+    def known(self) -> bool:
+        """Whether its layout is one that NVIDIA GPUs have."""
+        return (self.I, self.J, self.T) in LAYOUTS
+
+    def place(self) -> tuple[Indices, Indices]:
+        """(i, j), each [lane][register]."""
+        lane, register = np.meshgrid(np.arange(LANES), np.arange(self.ne), indexing="ij")
+        return LAYOUTS[self.I, self.J, self.T](lane, register)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where each number of a variable lies, [lane][number]: the block's column and the KV row or d.
+
+    KV rows count from the step's first one. A half2 register is two numbers, x and y.
+    """
+
+    column: Indices
+    along: Indices
+
+
+@dataclass(frozen=True)
+class WarpFragments:
+    """How one warp of a block holds its part of KQ and VKQ.
+
+    With np > 1 several warps share the columns, and the KV rows of a step go to them in turn.
+    """
+
+    KQ: Fragment
+    VKQ: Fragment
+    ncols1: int
+    ncols2: int
+    nwarps: int
+    warp: int
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any], warp: int) -> "WarpFragments":
+        """From what `read_trace` says of the kernel."""
+        template = document["template"]
+        KQ, VKQ = (Fragment(**document[name]) for name in ("KQ", "VKQ"))
+        return cls(KQ, VKQ, template["ncols1"], template["ncols2"], template["nwarps"], warp)
+
+    @property
+    def upright(self) -> bool:
+        """Whether KQ's rows are KV rows (8 columns a warp); else they are columns (16, Volta 32)."""
+        return (self.KQ.I, self.KQ.J) == (16, 8)
+
+    @property
+    def cols_per_warp(self) -> int:
+        """Columns that a warp works on."""
+        return self.KQ.J if self.upright else self.KQ.I
+
+    @property
+    def np(self) -> int:
+        """Warps that share a column."""
+        return max(1, self.nwarps * self.cols_per_warp // (self.ncols1 * self.ncols2))
+
+    @property
+    def first_column(self) -> int:
+        """The warp's first column in the block's tile."""
+        return self.warp // self.np * self.cols_per_warp
+
+    @property
+    def kv_per_tile(self) -> int:
+        """KV rows of one KQ fragment."""
+        return self.KQ.I if self.upright else self.KQ.J
+
+    def nbatch_fa(self, numbers: int) -> int:
+        """KV rows of a step, from how many numbers of KQ a lane holds."""
+        return numbers // self.KQ.ne * self.np * self.kv_per_tile
+
+    def KQ_places(self, numbers: int) -> Places:
+        """Where `KQ_C`, of so many numbers a lane, lies."""
+        i, j = self.KQ.place()
+        rows, columns = (i, j) if self.upright else (j, i)
+        tiles = np.arange(numbers // self.KQ.ne)
+        start = (tiles * self.np + self.warp % self.np) * self.kv_per_tile
+        return Places(self.first_column + _repeat(columns, 0 * start), _repeat(rows, start))
+
+    def VKQ_places(self, numbers: int) -> Places:
+        """Where `VKQ_C`, of so many numbers a lane, lies: along d."""
+        i, j = (np.repeat(part, 2, axis=1) for part in self.VKQ.place())
+        half = np.arange(i.shape[1]) % 2
+        d, columns = (i, 2 * j + half) if self.upright else (2 * j + half, i)
+        start = np.arange(numbers // (2 * self.VKQ.ne)) * (self.VKQ.I if self.upright else 2 * self.VKQ.J)
+        return Places(self.first_column + _repeat(columns, 0 * start), _repeat(d, start))
+
+    def state_columns(self) -> Indices:
+        """The column of each of a lane's two KQ_max and KQ_rowsum, [lane][index]."""
+        i, j = self.KQ.place()
+        columns = j[:, :2] if self.upright else i[:, [0, 2]]
+        return self.first_column + columns
+
+
+def _repeat(place: Indices, start: Indices) -> Indices:
+    """A fragment's places for one fragment after the other, [lane][number]."""
+    return (start[None, :, None] + place[:, None, :]).reshape(LANES, -1)

@@ -1,0 +1,284 @@
+"""One step of the mma kernel, quantity by quantity: what follows exactly from what the kernel had before.
+
+Each quantity is worked out from the kernel's own earlier ones, so that an error is found where it is made, and its
+bound is the rounding of that quantity alone, at the first step as at the thousandth.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.inspect.fragments import Indices, Places, WarpFragments
+from fattn_probe.inspect.trace_inputs import FLT_MAX_HALF, WarpInputs
+from fattn_probe.inspect.trace_steps import Step
+
+F64 = npt.NDArray[np.float64]
+ULP_F32 = 2.0**-23
+TINY_F16 = 2.0**-24
+F16_MAX = 65504.0
+TANH_APPROX = 2.0**-10.9  # tanh.approx.f32: PTX ISA, maximum relative error 2^-11
+EX2_APPROX = 2.0**-22
+FLUSHED = 2.1e-9  # exp(SOFTMAX_FTZ_THRESHOLD), and a little: below, a rescale factor is 0
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A variable's registers beside what they should be, [lane][number].
+
+    `places` says where a number lies: its column in the block's tile, and along the KV rows of the op or along d
+    (-1: along neither). `anchor` is where the registers were read.
+    """
+
+    name: str
+    anchor: str
+    values: F64
+    expected: F64
+    bound: F64
+    places: Places
+
+    @property
+    def error(self) -> F64:
+        """Distance from what it should be; 0 of equal infinities and of two NaN, else infinite if one is not finite."""
+        with np.errstate(invalid="ignore"):
+            error = np.abs(self.values - self.expected)
+        same = (self.values == self.expected) | (np.isnan(self.values) & np.isnan(self.expected))
+        return np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
+
+
+@dataclass(frozen=True)
+class WarpStep:
+    """A step as read, and what is known of it: fragments, inputs, and what is added to a logit for the maximum."""
+
+    step: Step
+    fragments: WarpFragments
+    inputs: WarpInputs
+    offset: float
+    first: bool
+    """Whether the tile begins with this step."""
+
+    @cached_property
+    def KQ_places(self) -> Places:
+        """Where KQ's numbers lie, KV rows counted from the step's first."""
+        return self.fragments.KQ_places(self.step["before.KQ_C"].shape[1])
+
+    @cached_property
+    def own_rows(self) -> Indices:
+        """The KV rows that are this warp's, counted from the step's first."""
+        return np.unique(self.KQ_places.along)
+
+    @cached_property
+    def kv_rows(self) -> Indices:
+        """The same as rows of the op."""
+        if self.step.indices is not None:
+            return self.step.indices[self.own_rows]
+        return self.own_rows + self.step.kb0 * self.nbatch_fa
+
+    @property
+    def nbatch_fa(self) -> int:
+        """KV rows of a step, of all warps."""
+        return self.fragments.nbatch_fa(self.step["before.KQ_C"].shape[1])
+
+    @cached_property
+    def at_KQ(self) -> tuple[Indices, Indices]:
+        """KQ's numbers in a matrix (columns, own rows) of this warp."""
+        return self.column(self.KQ_places.column), np.searchsorted(self.own_rows, self.KQ_places.along)
+
+    @cached_property
+    def at_VKQ(self) -> tuple[Indices, Indices]:
+        """VKQ's numbers in a matrix (columns, DV) of this warp."""
+        places = self.VKQ_places
+        return self.column(places.column), places.along
+
+    @cached_property
+    def VKQ_places(self) -> Places:
+        """Where VKQ's numbers lie."""
+        return self.fragments.VKQ_places(self.step["before.VKQ_C"].shape[1])
+
+    @cached_property
+    def at_state(self) -> Indices:
+        """The column of this warp of each KQ_max and KQ_rowsum."""
+        return self.column(self.fragments.state_columns())
+
+    def column(self, of_block: Indices) -> Indices:
+        """A column of the block counted from the warp's first."""
+        return of_block - self.fragments.first_column
+
+    def KQ_matrix(self, values: F64) -> F64:
+        """KQ's or P's numbers as (columns, own rows)."""
+        matrix = np.zeros((self.fragments.cols_per_warp, len(self.own_rows)))
+        matrix[self.at_KQ] = values
+        return matrix
+
+    def VKQ_matrix(self, values: F64) -> F64:
+        """VKQ's numbers as (columns, DV)."""
+        matrix = np.zeros((self.fragments.cols_per_warp, self.inputs.V.shape[1]))
+        matrix[self.at_VKQ] = values
+        return matrix
+
+    def by_column(self, values: F64) -> F64:
+        """One value a column, of registers that all lanes of a column share."""
+        result = np.zeros(self.fragments.cols_per_warp)
+        result[self.at_state] = values
+        return result
+
+    def sum_by_column(self, values: F64) -> F64:
+        """The sum over the lanes of a column."""
+        result = np.zeros(self.fragments.cols_per_warp)
+        np.add.at(result, self.at_state, values)
+        return result
+
+    @cached_property
+    def masked(self) -> F64:
+        """The kernel's KQ with the mask added, [lane][number]; -inf for rows that the op does not have."""
+        at, valid = self.inputs.rows(self.kv_rows)
+        mask = np.zeros(self.fragments.cols_per_warp)[:, None] if self.inputs.mask is None else self.inputs.mask[:, at]
+        return self.step["before.KQ_C"] + np.where(valid, mask, -np.inf)[self.at_KQ]
+
+
+def logits(inputs: WarpInputs, rows: Indices) -> tuple[F64, F64]:
+    """KQ in float64 (columns, rows), softcapped, before the mask, and how far the tensor core's sum may be from it."""
+    at, valid = inputs.rows(rows)
+    with np.errstate(invalid="ignore"):
+        products = inputs.Q[:, None, :] * (inputs.K[at] * valid[:, None])[None, :, :]
+        sums = np.cumsum(products, axis=2)
+    largest = np.maximum(np.abs(products).max(axis=2), np.abs(sums).max(axis=2))
+    KQ, bound = sums[:, :, -1], 1.5 * products.shape[2] * ULP_F32 * largest
+    if not inputs.softcap:
+        return KQ, bound
+    capped = np.tanh(KQ)
+    return inputs.softcap * capped, inputs.softcap * (bound + TANH_APPROX * np.abs(capped))
+
+
+def accumulate(start: F64, P: F64, V: F64, roundings: int) -> tuple[F64, F64]:
+    """start + P @ V, and how far from it f16 accumulators may be that are rounded so often for each 16 KV rows."""
+    total, bound = start, np.zeros_like(start)
+    for first in range(0, P.shape[1], 16):
+        part = P[:, None, first : first + 16] * V.T[None, :, first : first + 16]
+        sums = total[:, :, None] + np.cumsum(part, axis=2)
+        bound += roundings * half_ulp(np.abs(sums).max(axis=2) * 1.001)
+        total = sums[:, :, -1]
+    return total, bound
+
+
+def half_ulp(values: F64) -> F64:
+    """Half a unit in the last place of f16 numbers of this size."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        exponent = np.floor(np.log2(np.minimum(np.abs(values), F16_MAX)))
+    return np.where(np.isfinite(exponent), np.maximum(2.0 ** (exponent - 11), TINY_F16 / 2), TINY_F16 / 2)
+
+
+def quantities(step: WarpStep) -> Iterator[Quantity]:
+    """What can be checked of a step, in the order in which the kernel makes it."""
+    for name, needs, maker in QUANTITIES:
+        if all(need in step.step.registers for need in needs) and (step.first or "start" not in name):
+            with np.errstate(invalid="ignore", over="ignore"):
+                yield maker(step)
+
+
+def _start(name: str, value: float) -> Callable[[WarpStep], Quantity]:
+    def maker(step: WarpStep) -> Quantity:
+        values = step.step[f"before.{name}"]
+        places = step.VKQ_places if name == "VKQ_C" else _state_places(step)
+        expected = np.full_like(values, value)
+        return Quantity(f"{name} at the start", "logits", values, expected, np.abs(expected) * ULP_F32, places)
+
+    return maker
+
+
+def _KQ(step: WarpStep) -> Quantity:
+    KQ, bound = logits(step.inputs, step.kv_rows)
+    values = step.step["before.KQ_C"]
+    return Quantity("KQ", "logits", values, KQ[step.at_KQ], bound[step.at_KQ], _op_rows(step))
+
+
+def _maximum(step: WarpStep) -> Quantity:
+    """The old maximum and the masked logits, plus an offset, over all lanes of a column."""
+    largest = step.KQ_matrix(step.masked).max(axis=1) + step.offset
+    expected = np.fmax(step.by_column(step.step["before.KQ_max"]), largest)
+    return _state(step, "KQ_max", expected, 4 * ULP_F32 * (np.abs(expected) + step.offset))
+
+
+def _scale(step: WarpStep) -> Quantity:
+    change = step.by_column(step.step["before.KQ_max"]) - step.by_column(step.step["softmax.KQ_max"])
+    expected = np.exp(change)
+    return _state(step, "KQ_max_scale", expected, _exp_error(change) * expected + FLUSHED * (expected < FLUSHED))
+
+
+def _P(step: WarpStep) -> Quantity:
+    change = step.masked - step.by_column(step.step["softmax.KQ_max"])[step.at_KQ[0]]
+    expected = np.where(np.isneginf(step.masked), 0.0, np.exp(change))
+    bound = (_exp_error(change) + 2 * ULP_F32 * np.abs(step.step["before.KQ_C"])) * expected + 2.0**-125
+    bound[expected == 0] = 2.0**-125
+    return Quantity("P", "softmax", step.step["softmax.KQ_C"], expected, bound, _op_rows(step))
+
+
+def _rowsum(step: WarpStep) -> Quantity:
+    """Of each lane for itself: only behind the last step are they added up."""
+    old = step.step["softmax.KQ_max_scale"] * step.step["before.KQ_rowsum"]
+    P, column = step.step["softmax.KQ_C"], step.at_KQ[0]
+    own = [np.where(column == step.at_state[:, index, None], P, 0.0).sum(axis=1) for index in range(old.shape[1])]
+    expected = old + np.stack(own, axis=1)
+    bound = P.shape[1] * ULP_F32 * np.abs(expected)
+    return Quantity("KQ_rowsum", "softmax", step.step["softmax.KQ_rowsum"], expected, bound, _state_places(step))
+
+
+def _rescaled(step: WarpStep) -> Quantity:
+    scale = step.by_column(step.step["softmax.KQ_max_scale"]).astype(np.float16).astype(np.float64)
+    expected = step.step["before.VKQ_C"] * scale[step.at_VKQ[0]]
+    values = step.step["rescaled.VKQ_C"]
+    return _f16(Quantity("VKQ rescaled", "rescaled", values, expected, half_ulp(expected), step.VKQ_places))
+
+
+def _VKQ(step: WarpStep) -> Quantity:
+    """V times P, rounded to f16, added; Volta's tensor cores round 4 times for 16 KV rows, later ones at most twice."""
+    at, valid = step.inputs.rows(step.kv_rows)
+    P = step.KQ_matrix(step.step["softmax.KQ_C"]).astype(np.float16).astype(np.float64)
+    start = step.VKQ_matrix(step.step["rescaled.VKQ_C"])
+    V = step.inputs.V[at] * valid[:, None]
+    total, bound = accumulate(start, P, V, 4 if step.fragments.KQ.I == 32 else 2)
+    values = step.step["after.VKQ_C"]
+    return _f16(Quantity("VKQ", "accumulated", values, total[step.at_VKQ], bound[step.at_VKQ], step.VKQ_places))
+
+
+def _state(step: WarpStep, name: str, by_column: F64, bound: F64) -> Quantity:
+    values, at = step.step[f"softmax.{name}"], step.at_state
+    return Quantity(name, "softmax", values, by_column[at], bound[at], _state_places(step))
+
+
+def _state_places(step: WarpStep) -> Places:
+    columns = step.fragments.state_columns()
+    return Places(columns, np.full_like(columns, -1))
+
+
+def _op_rows(step: WarpStep) -> Places:
+    return Places(step.KQ_places.column, step.kv_rows[step.at_KQ[1]])
+
+
+def _f16(quantity: Quantity) -> Quantity:
+    """What is beyond f16 is an infinity there."""
+    beyond = np.abs(quantity.expected) + quantity.bound > F16_MAX
+    overflown = beyond & np.isinf(quantity.values) & (np.sign(quantity.values) == np.sign(quantity.expected))
+    expected = np.where(overflown, quantity.values, quantity.expected)
+    return Quantity(quantity.name, quantity.anchor, quantity.values, expected, quantity.bound, quantity.places)
+
+
+def _exp_error(argument: F64) -> F64:
+    """Relative, of ex2.approx(argument * log2(e)), its argument rounded to f32 twice."""
+    return (2.0 + np.minimum(np.abs(argument), 1e4)) * EX2_APPROX
+
+
+QUANTITIES: tuple[tuple[str, tuple[str, ...], Callable[[WarpStep], Quantity]], ...] = (
+    ("KQ_max at the start", ("before.KQ_max",), _start("KQ_max", -FLT_MAX_HALF)),
+    ("KQ_rowsum at the start", ("before.KQ_rowsum",), _start("KQ_rowsum", 0.0)),
+    ("VKQ_C at the start", ("before.VKQ_C",), _start("VKQ_C", 0.0)),
+    ("KQ", ("before.KQ_C",), _KQ),
+    ("KQ_max", ("before.KQ_C", "before.KQ_max", "softmax.KQ_max"), _maximum),
+    ("KQ_max_scale", ("before.KQ_max", "softmax.KQ_max", "softmax.KQ_max_scale"), _scale),
+    ("P", ("before.KQ_C", "softmax.KQ_max", "softmax.KQ_C"), _P),
+    ("KQ_rowsum", ("before.KQ_rowsum", "softmax.KQ_max_scale", "softmax.KQ_C", "softmax.KQ_rowsum"), _rowsum),
+    ("VKQ rescaled", ("before.VKQ_C", "softmax.KQ_max_scale", "rescaled.VKQ_C"), _rescaled),
+    ("VKQ", ("rescaled.VKQ_C", "softmax.KQ_C", "before.KQ_C", "before.VKQ_C", "after.VKQ_C"), _VKQ),
+)

@@ -1,0 +1,104 @@
+"""What a tile of the mma kernel works on, from the op's inputs: Q, K and V as the kernel rounds them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.inspect.facts import TileWork
+from fattn_probe.inspect.fragments import WarpFragments
+from fattn_probe.reference.adapter import Inputs
+from fattn_probe.reference.attention import alibi_slopes
+from fattn_probe.scenario import Case, view_values
+
+F64 = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+FLT_MAX_HALF = float(np.float32(np.finfo(np.float32).max) / np.float32(2))
+
+
+@dataclass(frozen=True)
+class Operands:
+    """An op's tensors as float64, NumPy's order, and its parameters."""
+
+    case: Case
+    Q: F64
+    K: F64
+    V: F64
+    mask: F64 | None
+
+    @classmethod
+    def of(cls, case: Case, inputs: Inputs) -> "Operands":
+        """From a case and its bytes; K and V of any type are rounded to f16, as the kernels' conversion does."""
+        Q, K, V = (view_values(case, inputs, name) for name in "QKV")
+        mask = view_values(case, inputs, "mask") if "mask" in case.tensors else None
+        return cls(case, Q, _f16(K), _f16(V), mask)
+
+
+@dataclass(frozen=True)
+class WarpInputs:
+    """The columns of a warp: scaled Q (columns, DKQ), K and V of their K/V head, slope * mask (columns, n_kv).
+
+    `query` and `head` say what a column is; columns behind the last query or head do not exist.
+    """
+
+    Q: F64
+    K: F64
+    V: F64
+    mask: F64 | None
+    softcap: float
+    query: Indices
+    head: Indices
+    exists: npt.NDArray[np.bool_]
+    first_column: int
+
+    def rows(self, numbers: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
+        """KV rows that can be indexed with, and which of them there are."""
+        valid = (numbers >= 0) & (numbers < self.K.shape[0])
+        return np.where(valid, numbers, 0), valid
+
+
+def warp_inputs(operands: Operands, work: TileWork, fragments: WarpFragments) -> WarpInputs:
+    """What the warp's columns of a tile are made of."""
+    case = operands.case
+    group = case.n_head // case.n_head_kv
+    columns = fragments.first_column + np.arange(fragments.cols_per_warp)
+    query = work.jt * fragments.ncols1 + columns // fragments.ncols2
+    in_group = work.zt_gqa * fragments.ncols2 + columns % fragments.ncols2
+    exists = (query < case.n_q) & (in_group < group)
+    head = work.z_KV * group + in_group
+    heads, queries = np.where(exists, head, 0), np.where(exists, query, 0)
+    Q = operands.Q[work.sequence, heads, queries] * exists[:, None]
+    mask = None if operands.mask is None else _mask(operands, work.sequence, heads, queries)
+    return WarpInputs(
+        _scaled(Q, case),
+        operands.K[work.sequence, work.z_KV],
+        operands.V[work.sequence, work.z_KV],
+        mask,
+        case.logit_softcap,
+        query,
+        head,
+        exists,
+        fragments.first_column,
+    )
+
+
+def _scaled(Q: F64, case: Case) -> F64:
+    """half(scale) * half(Q), rounded to f16 once more."""
+    scale = np.float32(case.scale)
+    if case.logit_softcap:
+        scale = scale / np.float32(case.logit_softcap)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (np.float16(scale) * Q.astype(np.float16)).astype(np.float64)
+
+
+def _mask(operands: Operands, sequence: int, heads: Indices, queries: Indices) -> F64:
+    mask, case = operands.mask, operands.case
+    assert mask is not None
+    slopes = alibi_slopes(case.n_head, case.max_bias)[heads]
+    rows: F64 = mask[sequence % mask.shape[0], heads % mask.shape[1], queries]
+    return rows if (slopes == 1.0).all() else rows * slopes[:, None]
+
+
+def _f16(values: F64) -> F64:
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16).astype(np.float64)

@@ -1,0 +1,246 @@
+"""A traced warp next to what NumPy's online softmax has at each step, and the first place where they part."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.inspect.facts import TileWork
+from fattn_probe.inspect.fragments import Indices, WarpFragments
+from fattn_probe.inspect.trace_checks import Quantity, WarpStep, logits, quantities
+from fattn_probe.inspect.trace_inputs import Operands, WarpInputs, warp_inputs
+from fattn_probe.inspect.trace_steps import Step, steps_of
+from fattn_probe.reference.adapter import Inputs
+from fattn_probe.reference.softmax import RunningSoftmax
+from fattn_probe.scenario import Case
+
+F64 = npt.NDArray[np.float64]
+SLACK = 2.0**-10
+OFFSET = re.compile(r"^#define FATTN_KQ_MAX_OFFSET \(?([\d.]+)f?(?:\s*\*\s*([\d.]+)f?)?\)?\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Parting:
+    """A number that is further from what it should be than its rounding allows: the worst of its quantity and step."""
+
+    tile: int
+    kb0: int
+    quantity: str
+    anchor: str
+    lane: int
+    register: int
+    query: int
+    head: int
+    kv_row: int | None
+    d: int | None
+    found: float
+    expected: float
+    bound: float
+    count: int
+    """Numbers of the quantity that are beyond their bound."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A quantity of a step in short: its largest value and error, and the error in units of its bound."""
+
+    name: str
+    largest: float
+    error: float
+    in_bounds: float
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """A step: matrices are (columns, KV rows of this warp) and (columns, DV), vectors have one entry a column.
+
+    KQ is softcapped, before the mask. `KQ_rowsum` is the sum over the lanes of a column, up to this step and of this
+    warp's KV rows. `exact_*` is the online softmax in float64 over the same rows, with Q and P rounded to f16 as the
+    kernel does, from the tile's first step on; NaN where that is not known.
+    """
+
+    kb0: int
+    kv_rows: Indices
+    KQ: F64
+    P: F64
+    KQ_max: F64
+    KQ_rowsum: F64
+    KQ_max_scale: F64
+    VKQ_before: F64
+    VKQ: F64
+    exact_KQ: F64
+    exact_KQ_max: F64
+    exact_KQ_rowsum: F64
+    exact_VKQ: F64
+    checked: tuple[Checked, ...]
+    partings: tuple[Parting, ...]
+
+
+@dataclass(frozen=True)
+class TracedTile:
+    """What a warp does of one tile. `query` and `head` say what its columns are, `exists` which of them there are."""
+
+    tile: TileWork
+    query: Indices
+    head: Indices
+    exists: npt.NDArray[np.bool_]
+    steps: tuple[TracedStep, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A traced warp. `ended` says why the program stopped before everything was read, else it is empty."""
+
+    block: tuple[int, int, int]
+    warp: int
+    np: int
+    places: Mapping[str, str]
+    tiles: tuple[TracedTile, ...]
+    ended: tuple[str, ...] = ()
+
+    @property
+    def parting(self) -> Parting | None:
+        """The first one, in the order in which the kernel computes."""
+        return next((parting for tile in self.tiles for step in tile.steps for parting in step.partings), None)
+
+
+def max_offset(header: str) -> float:
+    """FATTN_KQ_MAX_OFFSET in the text of fattn-common.cuh: what is added to logits for their maximum; else 0."""
+    found = OFFSET.search(header)
+    return float(found[1]) * float(found[2] or 1) if found else 0.0
+
+
+def judge_trace(
+    document: Mapping[str, Any],
+    case: Case,
+    inputs: Inputs,
+    *,
+    block: Sequence[int],
+    warp: int,
+    tiles: Sequence[TileWork],
+    offset: float,
+) -> Trace:
+    """What `read_trace` read of `block` and `warp`, judged; `tiles` are the block's, in order."""
+    fragments = WarpFragments.of(document, warp)
+    operands = Operands.of(case, inputs)
+    steps = steps_of(document)
+    traced = [
+        _tile(work, [step for step in steps if step.tile == number], operands, fragments, offset)
+        for number, work in enumerate(tiles)
+        if any(step.tile == number for step in steps)
+    ]
+    x, y, z = block
+    return Trace((x, y, z), warp, fragments.np, document["places"], tuple(traced), tuple(document["ended"]))
+
+
+def _tile(
+    work: TileWork, steps: Sequence[Step], operands: Operands, fragments: WarpFragments, offset: float
+) -> TracedTile:
+    inputs = warp_inputs(operands, work, fragments)
+    exact = _Exact(inputs, offset, work.kb0_start)
+    traced = []
+    for step in steps:
+        known = WarpStep(step, fragments, inputs, offset, step.kb0 == work.kb0_start)
+        traced.append(_step(known, exact))
+    return TracedTile(work, inputs.query, inputs.head, inputs.exists, tuple(traced))
+
+
+class _Exact:
+    """The online softmax of a warp's columns over its KV rows, step after step."""
+
+    def __init__(self, inputs: WarpInputs, offset: float, kb0: int) -> None:
+        self._inputs, self._offset, self._next = inputs, offset, kb0
+        self.state = RunningSoftmax.empty(inputs.Q.shape[0], inputs.V.shape[1])
+        self.known = True
+        self.KQ = np.zeros((0, 0))
+
+    def reach(self, step: WarpStep) -> None:
+        """Take in all steps up to this one; those not read of a kernel that gathers its rows are not known."""
+        self.known = self.known and (step.step.indices is None or step.step.kb0 <= self._next)
+        for kb0 in range(self._next, step.step.kb0 + 1):
+            self._add(step.kv_rows + (kb0 - step.step.kb0) * step.nbatch_fa)
+        self._next = step.step.kb0 + 1
+
+    def _add(self, rows: Indices) -> None:
+        at, valid = self._inputs.rows(rows)
+        self.KQ, _ = logits(self._inputs, rows)
+        masked = np.where(valid, self.KQ if self._inputs.mask is None else self.KQ + self._inputs.mask[:, at], -np.inf)
+        shift = self.state.raise_maximum(masked.max(axis=1) + self._offset)
+        P = np.exp(masked - shift[:, None])
+        self.state.total += P.sum(axis=1)
+        self.state.weighted += P.astype(np.float16).astype(np.float64) @ (self._inputs.V[at] * valid[:, None])
+
+
+def _step(step: WarpStep, exact: _Exact) -> TracedStep:
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact.reach(step)
+    unknown = 1.0 if exact.known else np.nan
+    found = list(quantities(step))
+    partings = [parting for quantity in found if (parting := _parting(step, quantity)) is not None]
+    return TracedStep(
+        kb0=step.step.kb0,
+        kv_rows=step.kv_rows,
+        KQ=_read(step, "before.KQ_C", step.KQ_matrix),
+        P=_read(step, "softmax.KQ_C", step.KQ_matrix),
+        KQ_max=_read(step, "softmax.KQ_max", step.by_column),
+        KQ_rowsum=_read(step, "softmax.KQ_rowsum", step.sum_by_column),
+        KQ_max_scale=_read(step, "softmax.KQ_max_scale", step.by_column),
+        VKQ_before=_read(step, "before.VKQ_C", step.VKQ_matrix),
+        VKQ=_read(step, "after.VKQ_C", step.VKQ_matrix),
+        exact_KQ=exact.KQ,
+        exact_KQ_max=exact.state.maximum * unknown,
+        exact_KQ_rowsum=exact.state.total * unknown,
+        exact_VKQ=exact.state.weighted * unknown,
+        checked=tuple(_checked(step, quantity) for quantity in found),
+        partings=tuple(partings),
+    )
+
+
+def _read(step: WarpStep, name: str, arrange: Callable[[F64], F64]) -> F64:
+    """Registers arranged by column, NaN where they were not read."""
+    if name in step.step.registers:
+        return arrange(step.step[name])
+    return np.full((step.fragments.cols_per_warp, *([1] if "KQ_C" in name else [])), np.nan)
+
+
+def _in_bounds(step: WarpStep, quantity: Quantity) -> F64:
+    """The error in units of its bound; 0 in columns that do not exist."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(quantity.error == 0.0, 0.0, quantity.error / quantity.bound)
+    return np.where(step.inputs.exists[step.column(quantity.places.column)], ratio, 0.0)
+
+
+def _checked(step: WarpStep, quantity: Quantity) -> Checked:
+    exists = step.inputs.exists[step.column(quantity.places.column)]
+    values, error = np.abs(quantity.values[exists]), quantity.error[exists]
+    largest, worst = (float(part.max(initial=0.0)) for part in (values, error))
+    return Checked(quantity.name, largest, worst, float(_in_bounds(step, quantity).max(initial=0.0)))
+
+
+def _parting(step: WarpStep, quantity: Quantity) -> Parting | None:
+    ratio = _in_bounds(step, quantity)
+    beyond = ~(ratio <= 1.0 + SLACK)
+    if not beyond.any():
+        return None
+    lane, register = np.unravel_index(np.argmax(np.where(np.isnan(ratio), np.inf, ratio)), ratio.shape)
+    column, along = quantity.places.column[lane, register], int(quantity.places.along[lane, register])
+    of_warp, d = step.column(column), quantity.name.startswith("VKQ")
+    return Parting(
+        tile=step.step.tile,
+        kb0=step.step.kb0,
+        quantity=quantity.name,
+        anchor=quantity.anchor,
+        lane=int(lane),
+        register=int(register),
+        query=int(step.inputs.query[of_warp]),
+        head=int(step.inputs.head[of_warp]),
+        kv_row=along if along >= 0 and not d else None,
+        d=along if along >= 0 and d else None,
+        found=float(quantity.values[lane, register]),
+        expected=float(quantity.expected[lane, register]),
+        bound=float(quantity.bound[lane, register]),
+        count=int(beyond.sum()),
+    )

@@ -1,0 +1,73 @@
+"""The readings of a trace, as arrays step by step."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.inspect.fragments import LANES
+from fattn_probe.inspect.trace import ACCUMULATED, LOGITS, RESCALED, SOFTMAX
+
+F64 = npt.NDArray[np.float64]
+Registers = Mapping[str, F64]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the lanes of a warp hold in one step: variables as [lane][number].
+
+    `before.` KQ_C (before the mask), KQ_max, KQ_rowsum and VKQ_C are as the step finds them; `softmax.` KQ_C (P),
+    KQ_max, KQ_rowsum, KQ_max_scale; `rescaled.` VKQ_C; `after.` KQ_max, KQ_rowsum, VKQ_C as it leaves them. What could
+    not be read for all lanes is missing. `indices` are the KV rows that a sparse kernel gathers.
+    """
+
+    tile: int
+    kb0: int
+    registers: Mapping[str, F64]
+    indices: npt.NDArray[np.intp] | None = None
+
+    def __getitem__(self, name: str) -> F64:
+        """Registers by name: `before.KQ_max`."""
+        return self.registers[name]
+
+
+def steps_of(document: Mapping[str, Any]) -> list[Step]:
+    """The steps that `read_trace` read whole, in order; a step read only as the next one's beginning is none."""
+    found: defaultdict[tuple[int, int | None, str], dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    for reading in document["readings"]:
+        found[reading["tile"], reading["kb0"], reading["anchor"]][reading["lane"]] = reading["values"]
+    places = {key: _registers(lanes) for key, lanes in found.items()}
+    steps = sorted({(tile, kb0) for tile, kb0, anchor in found if anchor == SOFTMAX and kb0 is not None})
+    read = [_step(places, tile, kb0) for tile, kb0 in steps]
+    return [step for step in read if step.registers.keys() >= {"before.KQ_C", "before.VKQ_C"}]
+
+
+def _step(places: Mapping[tuple[int, int | None, str], Registers], tile: int, kb0: int) -> Step:
+    none: Registers = {}
+    before = places.get((tile, kb0, LOGITS), none)
+    phases = {
+        "before": before,
+        "softmax": places.get((tile, kb0, SOFTMAX), none),
+        "rescaled": places.get((tile, kb0, RESCALED), none),
+        "after": places.get((tile, kb0 + 1, LOGITS), places.get((tile, None, ACCUMULATED), none)),
+    }
+    registers = {f"{phase}.{name}": values for phase, found in phases.items() for name, values in found.items()}
+    indices = before["indices"][0].astype(np.intp) if "indices" in before else None
+    return Step(tile, kb0, registers, indices)
+
+
+def _registers(lanes: Mapping[int, Mapping[str, Sequence[float]]]) -> Registers:
+    """[lane][number] of the variables that all lanes have, in equal number; half2 bits become numbers."""
+    if len(lanes) != LANES:
+        return {}
+    names = set.intersection(*(set(values) for values in lanes.values()))
+    arrays = {name: [lanes[lane][name] for lane in range(LANES)] for name in names}
+    even = {name: rows for name, rows in arrays.items() if len({len(row) for row in rows}) == 1}
+    return {name: _halves(rows) if name == "VKQ_C" else np.array(rows, np.float64) for name, rows in even.items()}
+
+
+def _halves(rows: Sequence[Sequence[float]]) -> F64:
+    return np.array(rows, np.uint16).view(np.float16).astype(np.float64)
