@@ -24,7 +24,7 @@ from fattn_probe.inspect.tables import (
     tensor_table,
 )
 
-MOST_BLOCK_ROWS = 4000
+MOST_BLOCK_ROWS = 2000
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ STYLE = """
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things are: the left edge, each row's top, a row's height, the width of a KV step; ids begin with `name`."""
+    """Where things are: the left edge, each row's top, their height, the width of a KV step; ids begin with `name`."""
 
     name: str
     grid: Grid
