@@ -62,7 +62,7 @@ class InProcess:
             sal.symtab for sal in _places(FRAMES) if sal.symtab and PurePosixPath(sal.symtab.filename).name == file
         ]
         starts: dict[str, int] = {}
-        for pc in {entry.pc for table in tables for entry in table.linetable().line(int(line)) or ()}:
+        for pc in {pc for table in tables for pc in _line_starts(table.linetable(), int(line))}:
             function = _function_at(pc)
             starts[function] = min(pc, starts.get(function, pc))
         return [self.insert(f"*{pc:#x}", condition) for pc in starts.values()]
@@ -92,6 +92,16 @@ class InProcess:
         with _frame(level) as frame:
             return [_text(frame, expression) for expression in expressions]
 
+    def local_names(self, level: int = 0) -> set[str]:
+        """The variables and arguments in scope in a frame."""
+        with _frame(level) as frame:
+            block: gdb.Block | None = frame.block()
+            names: set[str] = set()
+            while block is not None and not block.is_static and not block.is_global:
+                names |= {symbol.name for symbol in block}
+                block = block.superblock
+        return names
+
     def frames(self, limit: int) -> list[Frame]:
         """The newest `limit` frames."""
         frames: list[Frame] = []
@@ -113,6 +123,12 @@ def _places(limit: int) -> Iterator[gdb.Symtab_and_line]:
     while frame is not None and limit > 0:
         yield frame.find_sal()
         frame, limit = frame.older(), limit - 1
+
+
+def _line_starts(table: gdb.LineTable, line: int) -> set[int]:
+    """Where the line's code is, or that of the next line that has code: a call may begin with its arguments."""
+    behind = {entry.line for entry in table if entry.line >= line}
+    return {entry.pc for entry in table.line(min(behind)) or ()} if behind else set()
 
 
 def _function_at(pc: int) -> str:

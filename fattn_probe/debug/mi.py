@@ -80,6 +80,11 @@ class OverMI:
             self.session.command("-stack-select-frame 0")
         return values
 
+    def local_names(self, level: int = 0) -> set[str]:
+        """The variables and arguments in scope in a frame."""
+        reply = self.session.command(f"-stack-list-variables --frame {level} --thread 1 --no-values")
+        return {variable["name"] for variable in reply.results["variables"]}
+
     def frames(self, limit: int) -> list[Frame]:
         """The newest `limit` frames."""
         stack = self.session.command(f"-stack-list-frames --no-frame-filters 0 {limit - 1}").results["stack"]

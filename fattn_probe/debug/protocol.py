@@ -66,6 +66,10 @@ class Debugger(Protocol):
         """Expressions as gdb prints their values, in frame `level` (0 is the newest); None what cannot be evaluated."""
         ...
 
+    def local_names(self, level: int = 0) -> set[str]:
+        """The variables and arguments in scope in a frame; what `evaluate` finds beside them is global."""
+        ...
+
     def frames(self, limit: int) -> list[Frame]:
         """The newest `limit` frames."""
         ...

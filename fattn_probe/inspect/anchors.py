@@ -31,8 +31,8 @@ class Anchor:
 LAUNCH = "launch"
 STREAM_K = "stream_k"
 ANCHORS = (
-    # `fattn_kernel<<<...>>>(` until 2026-05, a function since
-    Anchor(LAUNCH, COMMON, r"^\s*(fattn_kernel<<<|ggml_cuda_kernel_launch\(fattn_kernel\b)", "everything"),
+    # `fattn_kernel<<<...>>>(` until 2026-05, a function since; the simulator's rewriting of the former
+    Anchor(LAUNCH, COMMON, r"^\s*(fattn_kernel<<<|\w+\(fattn_kernel,|simt::.*\bfattn_kernel\()", "everything"),
     Anchor("launched", COMMON, r"^\s*CUDA_CHECK\(cudaGetLastError\(\)\);", "blocks", after=LAUNCH),
     # The first assignment below `max_blocks` and `use_stream_k`, which are gone at the launch
     Anchor(STREAM_K, COMMON, r"^\s*blocks_num\.x = (?!ntiles_x;)", "max_blocks, use_stream_k"),

@@ -2,9 +2,10 @@
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from fattn_probe.debug.values import Pointer, parse_value
@@ -60,12 +61,9 @@ def op_params_of(text: str) -> dict[str, Value]:
 
 
 def _short(value: float) -> float:
-    """The shortest decimal that is this float32."""
-    return next(float(f"{value:.{digits}g}") for digits in range(1, 10) if _as_f32(f"{value:.{digits}g}") == value)
-
-
-def _as_f32(text: str) -> float:
-    return float(struct.unpack("<f", struct.pack("<f", float(text)))[0])
+    """The shortest decimal that is the same float32."""
+    candidates = (float(f"{value:.{digits}g}") for digits in range(1, 10))
+    return next((short for short in candidates if np.float32(short) == np.float32(value)), value)
 
 
 def variables_of(raw: Mapping[str, str]) -> dict[str, Value]:
@@ -118,77 +116,79 @@ def launch_facts(raw: Raw, kernels: Sequence[KernelLaunch]) -> dict[str, Value]:
     return variables_of(raw["launch"]) | variables_of(raw.get("scoped", {})) | around
 
 
-def blocks_of(records: Sequence[Raw], launch: Mapping[str, Value], choice: Choice) -> tuple[BlockFacts, ...]:
-    """The blocks of the attention kernel in order, from what their threads 0 said."""
-    blocks: dict[int, BlockFacts] = {}
-    grid = launch["blocks_num"]
-    for record in records:
-        if record["at"] == "ended":
-            continue
-        x, y, z = record["blockIdx"]
-        linear = x + grid[0] * (y + grid[1] * z)
-        block = blocks.get(linear, BlockFacts(linear, (x, y, z), None, None, ()))
-        if record["at"] == "kbc":
-            block = replace(block, kbc=record["kbc"], kbc_stop=record["kbc_stop"])
-        else:
-            block = replace(block, tiles=(*block.tiles, _tile(record, launch, choice)))
-        blocks[linear] = block
-    return tuple(blocks[linear] for linear in sorted(blocks))
+@dataclass(frozen=True)
+class Tiling:
+    """What the blocks' records are read with: the chosen kernel, the launch's `blocks_num`, and each tensor's `ne`."""
 
+    choice: Choice
+    blocks_num: Sequence[int]
+    ne: Mapping[str, Sequence[int]]
 
-def _tile(record: Raw, launch: Mapping[str, Value], choice: Choice) -> TileWork:
-    return _stream_k_tile(record, launch, choice) if record["at"] == "tile" else _split_tile(record, launch, choice)
+    @property
+    def gqa_ratio(self) -> int:
+        """Q heads a K/V head."""
+        return self.ne["Q"][2] // self.ne["K"][2]
 
+    @property
+    def ncols2(self) -> int:
+        """Heads a tile."""
+        return int(self.choice.template.get("ncols2", 1))
 
-def _stream_k_tile(record: Raw, launch: Mapping[str, Value], choice: Choice) -> TileWork:
-    limits = [value for name, value in record.items() if name.startswith(("KV_max", "(KV_max"))]
-    z_KV, zt_gqa = record.get("z_KV"), record.get("zt_gqa")
-    if z_KV is None or zt_gqa is None:  # before 2026 a kernel numbered head groups through all K/V heads: `zt`
-        groups = launch["gqa_ratio"] // choice.template["ncols2"]
-        z_KV, zt_gqa = divmod(record["zt"], groups)
-    return TileWork(
-        record["sequence"],
-        z_KV,
-        zt_gqa,
-        record["jt"],
-        record["kb0_start"],
-        record["kb0_stop"],
-        needs_fixup=bool(record["needs_fixup"]),
-        is_fixup=bool(record["is_fixup"]),
-        kb0_limit=limits[0] if limits else None,
-    )
+    def rows(self, record: Raw) -> int:
+        """KV rows a step of the vec and tile kernels."""
+        return int(record["nthreads" if self.choice.family == "vec" else "nbatch_fa"])
 
+    def blocks(self, records: Sequence[Raw]) -> tuple[BlockFacts, ...]:
+        """The blocks of the attention kernel in order, from what their threads 0 said."""
+        blocks: dict[int, BlockFacts] = {}
+        for record in records:
+            x, y, z = record["blockIdx"]
+            linear = x + self.blocks_num[0] * (y + self.blocks_num[1] * z)
+            block = blocks.get(linear, BlockFacts(linear, (x, y, z), None, None, ()))
+            if record["at"] == "kbc":
+                block = replace(block, kbc=record["kbc"], kbc_stop=record["kbc_stop"])
+            else:
+                tile = self._stream_k(record) if record["at"] == "tile" else self._split_kv(record)
+                block = replace(block, tiles=(*block.tiles, tile))
+            blocks[linear] = block
+        return tuple(blocks[linear] for linear in sorted(blocks))
 
-def _split_tile(record: Raw, launch: Mapping[str, Value], choice: Choice) -> TileWork:
-    """Of the vec and tile kernels: block y of `gridDim.y` takes every `gridDim.y`-th KV step of a tile."""
-    x, y, _ = record["blockIdx"]
-    rows = record["nthreads"] if choice.family == "vec" else record["nbatch_fa"]
-    head = record["head"] if choice.family == "vec" else record["head0"]
-    z_KV, within = divmod(head, launch["gqa_ratio"])
-    steps, limit = -(-record["ne11"] // rows), -(-record["k_VKQ_max"] // rows)
-    return TileWork(
-        record["sequence"],
-        z_KV,
-        within // choice.template.get("ncols2", 1),
-        x,
-        y,
-        limit,
-        launch["blocks_num"][1],
-        kb0_limit=limit if limit < steps else None,
-    )
+    def _stream_k(self, record: Raw) -> TileWork:
+        limits = [value for name, value in record.items() if name.startswith(("KV_max", "(KV_max"))]
+        z_KV, zt_gqa = record.get("z_KV"), record.get("zt_gqa")
+        if z_KV is None or zt_gqa is None:  # before 2026 head groups are numbered through all K/V heads: `zt`
+            z_KV, zt_gqa = divmod(record["zt"], self.gqa_ratio // self.ncols2)
+        return TileWork(
+            record["sequence"],
+            z_KV,
+            zt_gqa,
+            record["jt"],
+            record["kb0_start"],
+            record["kb0_stop"],
+            needs_fixup=bool(record["needs_fixup"]),
+            is_fixup=bool(record["is_fixup"]),
+            kb0_limit=limits[0] if limits else None,
+        )
 
+    def _split_kv(self, record: Raw) -> TileWork:
+        """Of the vec and tile kernels: block y of `gridDim.y` takes every `gridDim.y`-th KV step of a tile."""
+        x, y, _ = record["blockIdx"]
+        z_KV, within = divmod(record["head" if self.choice.family == "vec" else "head0"], self.gqa_ratio)
+        rows = self.rows(record)
+        steps, limit = -(-record["ne11"] // rows), -(-record["k_VKQ_max"] // rows)
+        found = TileWork(record["sequence"], z_KV, within // self.ncols2, x, y, limit, self.blocks_num[1])
+        return replace(found, kb0_limit=limit) if limit < steps else found
 
-def grid_of(records: Sequence[Raw], launch: Mapping[str, Value], choice: Choice, ne: Mapping[str, Any]) -> Grid | None:
-    """The shape of the work, from the first block's own variables; `ne` is that of each tensor."""
-    first = next((record for record in records if record["at"] in ("kbc", "vec_block", "tile_block")), None)
-    if first is None:
-        return None
-    groups = launch["gqa_ratio"] // choice.template.get("ncols2", 1)
-    if first["at"] == "kbc":
-        iter_z_gqa = first.get("iter_z_gqa", groups)
-        return Grid(first["iter_k"], first["iter_j"], iter_z_gqa, first["ne12"], first["ne03"])
-    rows = first["nthreads"] if choice.family == "vec" else first["nbatch_fa"]
-    return Grid(-(-first["ne11"] // rows), launch["blocks_num"][0], groups, ne["K"][2], ne["Q"][3])
+    def grid(self, records: Sequence[Raw]) -> Grid | None:
+        """The shape of the work, from the first block's own variables."""
+        if not records:
+            return None
+        first, groups = records[0], self.gqa_ratio // self.ncols2
+        if first["at"] == "kbc":
+            iter_z_gqa = first.get("iter_z_gqa", groups)
+            return Grid(first["iter_k"], first["iter_j"], iter_z_gqa, self.ne["K"][2], self.ne["Q"][3])
+        iter_k = -(-first["ne11"] // self.rows(first))
+        return Grid(iter_k, self.blocks_num[0], groups, self.ne["K"][2], self.ne["Q"][3])
 
 
 def kernel_variables(records: Sequence[Raw]) -> Iterator[tuple[str, Value]]:

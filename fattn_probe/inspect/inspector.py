@@ -177,9 +177,9 @@ class Inspector:
         decided = decisions(self.dispatch(build).conditions, visits_of(raw["visits"]))
         choice = assemble.choice_of(raw, decided, types, names)
         launch = assemble.launch_facts(raw, kernels)
-        records = raw.get("blocks", [])
+        records = [record for record in raw.get("blocks", []) if record["at"] != "ended"]
         tensors = assemble.tensors_of(raw["tensors"])
-        shapes = {tensor.name: tensor.ne for tensor in tensors}
+        tiling = assemble.Tiling(choice, launch["blocks_num"], {tensor.name: tensor.ne for tensor in tensors})
         return Facts(
             about=about,
             tensors=tensors,
@@ -187,9 +187,9 @@ class Inspector:
             choice=choice,
             launch=launch | dict(assemble.kernel_variables(records)),
             kernels=kernels,
-            grid=assemble.grid_of(records, launch, choice, shapes),
-            blocks=assemble.blocks_of(records, launch, choice),
-            missing=(*self.located(build).missing, *_lost(records)),
+            grid=tiling.grid(records),
+            blocks=tiling.blocks(records),
+            missing=(*self.located(build).missing, *_lost(raw.get("blocks", []))),
         )
 
 

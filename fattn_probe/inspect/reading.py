@@ -89,7 +89,9 @@ def point_of(points: Points, stop: Stop) -> str:
 
 
 def texts(debugger: Debugger, names: Sequence[str], level: int = 0) -> dict[str, str]:
-    """Those of the variables that exist, as gdb prints them."""
+    """Those of the variables that a frame has, as gdb prints them."""
+    known = debugger.local_names(level)
+    names = [name for name in names if name in known]
     values = debugger.evaluate(names, level)
     return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
@@ -136,7 +138,7 @@ def read_blocks(debugger: Debugger, anchors: Mapping[str, Sequence[str]], sparse
             yield reader.read(where, ("kbc", "kbc_stop", *KERNEL_VARIABLES))
             continue
         if where == "tile_call":
-            points |= {enter(debugger, stop): "tile"}
+            points[enter(debugger, stop, points)] = "tile"
         if where in ("tile_call", "tile"):
             yield reader.read("tile", (*TILE_VARIABLES, limit), level=1)
         else:
@@ -149,9 +151,11 @@ def read_blocks(debugger: Debugger, anchors: Mapping[str, Sequence[str]], sparse
     debugger.execute("set var simt::focus.scout = 0")
 
 
-def enter(debugger: Debugger, stop: Stop) -> int:
+def enter(debugger: Debugger, stop: Stop, points: Points) -> int:
     """Go from a line that calls a function into it, and stop there from now on instead of at the line."""
     debugger.delete(*stop.breakpoints)
+    for number in stop.breakpoints:
+        points.pop(number)
     debugger.resume("step")
     return debugger.insert(f"*{debugger.evaluate(['(long)$pc'])[0]}")
 
