@@ -126,9 +126,9 @@ def marked(value: Value, other: Value) -> Text:
     if value is None:
         return Text(ABSENT)
     if not (isinstance(value, list) and isinstance(other, list) and len(value) == len(other)):
-        return Text(_broken(value), "bold yellow")
+        return Text(_broken(value), "bold magenta")
     pairs = zip(value, other, strict=True)
-    return Text(" ").join(Text(spell(mine), "bold yellow" if mine != theirs else "") for mine, theirs in pairs)
+    return Text(" ").join(Text(spell(mine), "bold magenta" if mine != theirs else "") for mine, theirs in pairs)
 
 
 def _broken(value: Value) -> str:

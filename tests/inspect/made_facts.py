@@ -19,6 +19,7 @@ from fattn_probe.inspect.facts import (
 )
 from fattn_probe.inspect.tiles import Limits, ntiles, tiles_in_turn, tiles_of
 
+numbers = st.integers(1, 40)
 grids = st.builds(Grid, st.integers(1, 9), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
 
 MMA = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
@@ -190,3 +191,16 @@ def with_block(facts: Facts, block: BlockFacts) -> Facts:
     """The same with one block replaced."""
     blocks = tuple(block if other.block == block.block else other for other in facts.blocks)
     return replace(facts, blocks=blocks)
+
+
+@st.composite
+def decompositions(draw):
+    """Facts of any right division of work, stream-K or in turn, with or without a scanned mask."""
+    grid = draw(grids)
+    limits = {
+        (sequence, jt): draw(st.integers(0, grid.iter_k)) for sequence in range(grid.ne03) for jt in range(grid.iter_j)
+    }
+    scanned = draw(st.sampled_from([None, limits]))
+    if draw(st.booleans()):
+        return stream_k(grid, draw(numbers), scanned)
+    return in_turn(grid, draw(st.integers(1, grid.iter_k)), scanned)

@@ -3,25 +3,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from made_facts import causal, decode, fractional, gqa, grids, in_turn, stream_k, with_block, with_work
+from made_facts import causal, decode, decompositions, fractional, gqa, grids, numbers, stream_k, with_block, with_work
 
 from fattn_probe.inspect.coverage import check
 from fattn_probe.inspect.facts import Facts, Grid
 from fattn_probe.inspect.tiles import tiles_of
-
-numbers = st.integers(1, 40)
-
-
-@st.composite
-def decompositions(draw):
-    grid = draw(grids)
-    limits = {
-        (sequence, jt): draw(st.integers(0, grid.iter_k)) for sequence in range(grid.ne03) for jt in range(grid.iter_j)
-    }
-    scanned = draw(st.sampled_from([None, limits]))
-    if draw(st.booleans()):
-        return stream_k(grid, draw(numbers), scanned)
-    return in_turn(grid, draw(st.integers(1, grid.iter_k)), scanned)
 
 
 @pytest.mark.parametrize("made", [gqa, fractional, decode, causal])
@@ -130,3 +116,14 @@ def test_what_the_mask_hides_is_counted_and_need_not_be_done():
 def test_without_blocks_there_is_no_verdict():
     assert check(Facts({}, grid=Grid(4, 1, 1, 2, 1))) is None
     assert check(replace(gqa(), grid=None)) is None
+
+
+def test_the_planted_fault_of_the_seam():
+    """patches/fault-stream-k-seam.patch: a share that ends inside a tile ends one step early."""
+    facts, early = fractional(), []
+    for block in facts.blocks:
+        inside = block.kbc_stop % 64 > 1 and block.kbc_stop - block.kbc > 1
+        early.append(recut(facts, block.block, block.kbc, block.kbc_stop - inside).blocks[block.block])
+    findings = check(replace(facts, blocks=tuple(early))).findings
+    assert {finding.kind for finding in findings} == {"gap"}
+    assert len(findings) == sum(new != old for new, old in zip(early, facts.blocks, strict=True)) == 240

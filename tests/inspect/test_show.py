@@ -1,12 +1,28 @@
+import inspect
 import json
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from made_facts import REASONS, causal, decode, fractional, gqa, stream_k, with_block
 from rich.console import Console
 
-from fattn_probe.inspect.facts import Facts, Grid, TensorFacts
+from fattn_probe.inspect import coverage
+from fattn_probe.inspect.coverage import Coverage, Finding
+from fattn_probe.inspect.facts import (
+    BlockFacts,
+    Choice,
+    Decision,
+    Facts,
+    Grid,
+    KernelLaunch,
+    Missing,
+    TensorFacts,
+    Term,
+    TileWork,
+)
 from fattn_probe.inspect.pairs import Pairs
 from fattn_probe.inspect.show import FINDINGS_SHOWN, facts_json, render
 
@@ -110,3 +126,14 @@ def test_json_of_a_fault():
     (gap, share) = facts_json(with_block(gqa(), block))["coverage"]["findings"]
     assert (gap["kind"], gap["tile"], gap["steps"]) == ("gap", (0, 0, 0, 0), (2, 3))
     assert share["message"] == "block 2 (kbc 2 to 3) does nothing, where its share is [0, 0, 0, 0] steps 2:3"
+
+
+def test_the_documentation_names_every_key_and_kind():
+    text = (Path(__file__).parents[2] / "docs" / "inspect.md").read_text()
+    documented = set(re.findall(r"`(\w+)`", text))
+    records = (Facts, TensorFacts, Term, Decision, Choice, KernelLaunch, TileWork, BlockFacts, Grid, Missing, Finding)
+    keys = {field.name for record in (*records, Coverage) for field in fields(record)}
+    assert keys | {"passes", "reasons"} <= documented
+    kinds = set(re.findall(r'Finding\(\s*"(\w+)"', inspect.getsource(coverage)))
+    assert len(kinds) == 7
+    assert kinds <= documented

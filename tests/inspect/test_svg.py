@@ -2,7 +2,8 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
-from made_facts import causal, decode, fractional, gqa, in_turn, stream_k, with_block
+from hypothesis import given
+from made_facts import causal, decode, decompositions, fractional, gqa, in_turn, stream_k, with_block
 
 from fattn_probe.inspect.facts import Facts, Grid
 from fattn_probe.inspect.svg import svg_of
@@ -23,6 +24,14 @@ def test_is_well_formed_and_complete_in_itself(made):
     assert root.tag == f"{SVG}svg"
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "prefers-color-scheme:dark" in text
+
+
+@given(decompositions())
+def test_any_division_is_drawn_without_a_fault(facts):
+    text = svg_of(facts)
+    ET.fromstring(text)
+    assert 'class="bad"' not in text
+    assert "nan" not in text.lower()
 
 
 def test_every_part_has_a_tooltip():

@@ -3,7 +3,9 @@ from io import StringIO
 from itertools import pairwise
 
 import pytest
-from made_facts import causal, decode, fractional, gqa, in_turn, stream_k, with_block
+from hypothesis import given
+from hypothesis import strategies as st
+from made_facts import causal, decode, decompositions, fractional, gqa, in_turn, stream_k, with_block
 from rich.console import Console
 
 from fattn_probe.inspect.coverage import check
@@ -84,6 +86,13 @@ def test_steps_done_twice():
 @pytest.mark.parametrize("made", [gqa, fractional, decode, causal])
 def test_fits_the_terminal(made, width):
     assert max(map(len, drawn(made(), width))) <= width
+
+
+@given(decompositions(), st.integers(40, 120), st.integers(1, 30))
+def test_any_division_fits_and_shows_no_fault(facts, width, most):
+    lines = drawn(facts, width, most)
+    assert max(map(len, lines)) <= width
+    assert not any(line.endswith(("done by nobody", "done more than once")) for line in lines)
 
 
 def test_neighbouring_blocks_differ_in_lightness():
