@@ -1,17 +1,15 @@
 """The command line: flags become one options object, and one function is called."""
 
 import contextlib
-import json
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, RenderableType
 from rich.logging import RichHandler
 
 from fattn_probe import flags
@@ -21,11 +19,13 @@ from fattn_probe.build.key import Engine
 from fattn_probe.compare import command as comparing
 from fattn_probe.compare import show as verdicts
 from fattn_probe.compare.run import compare_work
+from fattn_probe.console import NOTES, OUT, show
 from fattn_probe.device import Target, find_device, load_devices, parse_targets
 from fattn_probe.device import show as devices_show
 from fattn_probe.doctor import diagnose, probe
 from fattn_probe.doctor import render as render_doctor
 from fattn_probe.errors import BuildError, FattnProbeError, InputError
+from fattn_probe.inspect.cli import inspect
 from fattn_probe.ops import OpsReport, Timeouts, live, run_ops
 from fattn_probe.ops import render as render_ops
 from fattn_probe.ops.options import Mode
@@ -47,17 +47,7 @@ device_app = typer.Typer(help="The catalogue of simulated GPUs.", no_args_is_hel
 app.add_typer(scenario_app, name="scenario")
 app.add_typer(source_app, name="source")
 app.add_typer(device_app, name="device")
-
-OUT = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
-NOTES = Console(stderr=True, highlight=False)
-
-
-def show(value: object, rendered: Callable[[], RenderableType], as_json: bool) -> None:
-    """One answer: JSON for programs, or rich text for people."""
-    if as_json:
-        print(json.dumps(value, indent=1, default=str))
-    else:
-        OUT.print(rendered())
+app.command()(inspect)
 
 
 @app.callback()

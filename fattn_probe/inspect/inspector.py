@@ -18,6 +18,7 @@ from fattn_probe.inspect.anchors import Located, locate
 from fattn_probe.inspect.asked import Dispatch
 from fattn_probe.inspect.conditions import read_dispatch
 from fattn_probe.inspect.decide import decisions, plan_of, visits_of
+from fattn_probe.inspect.explain import explain
 from fattn_probe.inspect.facts import Facts, Missing
 from fattn_probe.process import Completed
 from fattn_probe.run.casefile import write_case
@@ -55,12 +56,16 @@ class InspectOptions:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A case on a target: its facts, or how the program ended before its kernel was launched."""
+    """A case on a target: its facts, or how the program ended before its kernel was launched.
+
+    `reasons` say in sentences why it was this kernel.
+    """
 
     case: Case
     on: str
     result: Facts | Ended
     seconds: float
+    reasons: tuple[str, ...] = ()
 
 
 @dataclass
@@ -78,8 +83,15 @@ class Inspector:
         with tempfile.TemporaryDirectory(prefix="fattn-probe-") as name:
             folder = Path(name)
             write_case(case, inputs, folder / "case.gguf")
-            result = self._completed(target, lambda build: self._facts(build, case, folder, target))
-        return Inspection(case, str(target), result, time.monotonic() - started)
+            result: Facts | Ended = self._completed(target, lambda build: self._facts(build, case, folder, target))
+        seconds = time.monotonic() - started
+        return Inspection(case, str(target), result, seconds, self._reasons(result, target))
+
+    def _reasons(self, result: Facts | Ended, target: Target) -> tuple[str, ...]:
+        if not isinstance(result, Facts) or result.choice is None:
+            return ()
+        parameters = self.dispatch(self.session.build_for(target, RUNNER)).parameters
+        return tuple(explain(result.choice.decisions, parameters))
 
     def _completed(self, target: Target, attempt: Callable[[Build], Facts | Ended]) -> Facts | Ended:
         """Try until the build has every kernel that the run asks for."""
