@@ -56,6 +56,7 @@ def read_op(debugger: Debugger, plan: Document) -> Document:
     them), `simulated`. A program that ends before the launch leaves `ended`.
     """
     found: Document = {}
+    points: Points = {}
     found["visits"], stop = trace_dispatch(debugger, plan["dispatch"])
     if stop.function.startswith(LAUNCHER):
         points = insert_near(debugger, plan["anchors"], ("launch", "stream_k", "split_kv"))
