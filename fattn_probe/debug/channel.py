@@ -92,18 +92,17 @@ class Channel:
             return True
 
     def close(self) -> None:
-        """Kill whatever still runs in the terminal's session, the debugged program included."""
+        """Kill whatever still runs in the terminal's session, the debugged program included.
+
+        A process that a driver holds in the kernel cannot be killed, and is not waited for.
+        """
         if not self._child.closed:
             if self._child.pid is not None:
                 kill_session(self._child.pid)
-            self._child.wait()
-            self._child.close()
-        if self._transcript is not None:
-            self._transcript.flush()
+            with contextlib.suppress(pexpect.ExceptionPexpect):
+                self._child.close()
 
     def _read(self, seconds: float) -> None:
-        if self._transcript is not None:
-            self._transcript.flush()
         try:
             data = self._child.read_nonblocking(65536, seconds)
         except pexpect.TIMEOUT:
@@ -148,7 +147,7 @@ def make_raw() -> None:
 
 
 def kill_session(leader: int) -> None:
-    """Kill every process of the terminal session that `leader` began, until none is left."""
+    """Kill every process of the terminal session that `leader` began, until none is left, or for 5 seconds."""
     limit = time.monotonic() + 5.0
     while (alive := list(members(leader))) and time.monotonic() < limit:
         for pid in alive:

@@ -152,7 +152,7 @@ class Session:
     def _start(self) -> None:
         transcript = None
         if self._transcript is not None:
-            transcript = self._resources.enter_context(self._transcript.open("w", encoding="utf-8"))
+            transcript = self._resources.enter_context(self._transcript.open("w", 1, encoding="utf-8"))
         argv = [*self.debugger, "-nx", "-q", "-iex", "set auto-load off", "--interpreter=mi3"]
         try:
             self._channel = Channel(argv, self._env, self._cwd, transcript)
@@ -224,11 +224,10 @@ class Session:
         with contextlib.suppress(GoneError, TimeoutError):
             self._channel.interrupt()
             self._token += 1
-            self._channel.send([f"{self._token}-stack-list-frames 0 0"])
+            self._channel.send([f"{self._token}-stack-list-frames 0 3"])
             frames = self._read_reply(self._token, GRACE).results.get("stack", ())
-            for frame in frames[:1]:
-                place = f" at {frame['file']}:{frame['line']}" if "file" in frame else ""
-                return f"; the program was in {frame.get('func', frame['addr'])}{place}"
+            if frames:
+                return "; the program was in " + ", called by ".join(map(_place, frames))
         return ""
 
     def _gone(self, error: GoneError) -> str:
@@ -272,3 +271,8 @@ def _in_words(command: str) -> str:
     """A command for a message: as the console has it, and not whole if it is long."""
     text = command.removeprefix("-interpreter-exec console ").removeprefix("-exec-")
     return text if len(text) <= 80 else text[:80] + " ..."
+
+
+def _place(frame: Mapping[str, str]) -> str:
+    function = frame.get("func", frame["addr"])
+    return f"{function} at {frame['file']}:{frame['line']}" if "line" in frame else function

@@ -90,6 +90,7 @@ ESCAPE = re.compile(r"\\([0-7]{1,3}|.)|([^\\]+)")
 ESCAPED = {"n": 10, "t": 9, "r": 13, "a": 7, "b": 8, "f": 12, "v": 11, "e": 27}
 ANGLE = re.compile(r"operator(?:<=>|<<=|>>=|->\*|<<|>>|<=|>=|->|<|>)|[<>]")
 ROUND = re.compile(r"[()]")
+MEMBERS_OF = re.compile(r"(?m)^ *members of .*:$\n")
 LINE_ENDS = re.compile(r"\s*\n\s*")
 BRACE_LINES = re.compile(r"(?<=\{)\s*\n\s*|\s*\n\s*(?=\})")
 RESULT = re.compile(r"\$\d+ = ")
@@ -119,7 +120,7 @@ def parse_locals(text: str) -> dict[str, Value]:
 
 def _one_line(text: str) -> str:
     """What was printed pretty, or wrapped to a terminal's width, as it is without: a string has no line ends in it."""
-    return LINE_ENDS.sub(" ", BRACE_LINES.sub("", text)).strip()
+    return LINE_ENDS.sub(" ", BRACE_LINES.sub("", MEMBERS_OF.sub("", text))).strip()
 
 
 def text_of(value: Value) -> str:

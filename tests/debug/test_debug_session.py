@@ -1,0 +1,268 @@
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.debug.mi import OverMI
+from fattn_probe.debug.protocol import DebuggerError
+from fattn_probe.debug.session import Session
+from fattn_probe.debug.symbols import require_debug_info
+from fattn_probe.errors import BuildError, LostError
+
+WITHOUT_PYTHON = "set confirm off\ndefine python\nthis-gdb-has-no-python\nend\n"
+
+
+def processes_of(program):
+    """The live processes that were started with this file, by /proc."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state not in "ZX" and any(os.fsencode(program) == word for word in words):
+            found.append(int(folder.name))
+    return found
+
+
+def none_left(program):
+    limit = time.monotonic() + 5
+    while processes_of(program) and time.monotonic() < limit:
+        time.sleep(0.02)
+    return processes_of(program) == []
+
+
+def own(probe, tmp_path):
+    """The program under a name of the test's own, to see whether it is still alive."""
+    program = tmp_path / "probe"
+    os.link(probe, program)
+    return program
+
+
+def test_a_missing_debugger_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LostError, match=r"gdb is not on this machine\. To install it: .*apt install gdb") as caught:
+        Session(["gdb"], tmp_path / "program").__enter__()
+    assert caught.value.exit_code == 4
+
+
+def test_a_debugger_that_cannot_start_says_why(tmp_path):
+    broken = ["sh", "-c", "echo 'gdb: error while loading shared libraries: libpython3.12.so'; exit 127"]
+    with pytest.raises(LostError, match=r"(?s)sh ended during `start`: exit status 127.*libpython3\.12\.so"):
+        Session(broken, tmp_path / "program").__enter__()
+
+
+def test_a_debugger_that_says_nothing_is_not_waited_for(tmp_path):
+    marker = str(tmp_path / "silent")
+    start = time.monotonic()
+    silent = ["sh", "-c", "trap '' INT; sleep 60 & wait; sleep 60", marker]
+    with pytest.raises(LostError, match=r"no end of `start` after 0\.2 s"):
+        Session(silent, tmp_path / "program", deadline=0.2).__enter__()
+    assert time.monotonic() - start < 20
+    assert none_left(marker)
+
+
+def test_a_program_that_is_none(gdb, tmp_path):
+    (tmp_path / "program").write_text("no program")
+    with pytest.raises(LostError, match=r"gdb cannot load .*program: .*not in executable format"):
+        Session(gdb, tmp_path / "program").__enter__()
+
+
+@pytest.mark.gdb
+def test_arguments_reach_the_program_as_they_are(gdb, probe):
+    words = ["a b", "it's", '"q"', "$HOME", "*", ">x", "\\", "new\nline", "é", "`id`", ""]
+    with Session(gdb, probe, words) as session:
+        assert OverMI(session).resume("run").reason == "exited"
+        assert session.stdout == "".join(f"[{word}]" for word in words)
+    assert session.stdout.startswith("[a b]")
+
+
+@pytest.mark.gdb
+def test_the_environment_reaches_the_program_and_not_the_debuggers_python(gdb, probe, monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONHOME", "/nonexistent")
+    monkeypatch.setenv("SHELL", "/bin/false")
+    with Session(gdb, probe, env={"FATTN_TEST": "x y"}, cwd=tmp_path) as session:
+        assert session.has_python()
+        assert "FATTN_TEST=x y\n" in session.execute("show environment")
+        assert str(tmp_path) in session.execute("pwd")
+        assert OverMI(session).resume("run").detail == "0"
+
+
+@pytest.mark.gdb
+def test_the_users_gdbinit_does_not_interfere(gdb, probe, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".gdbinit").write_text("echo from the user\\n\nset width 20\nset pagination on\n")
+    with Session(gdb, probe, cwd=tmp_path) as session:
+        assert "unlimited" in session.execute("show width")
+
+
+@pytest.mark.gdb
+def test_python_inside(gdb, probe):
+    with Session(gdb, probe) as session:
+        assert session.python("x = 1\nfor i in range(2):\n    print('é', i + x)") == "é 1\né 2\n"
+        assert session.python(f"print(len({'y' * 20000!r}))") == "20000\n"
+        with pytest.raises(DebuggerError, match=r"(?s)Error while executing Python code.*ZeroDivisionError"):
+            session.python("1 / 0")
+        assert session.python("print(x)") == "1\n"
+
+
+@pytest.mark.gdb
+def test_a_command_that_makes_the_program_run_returns_when_it_stands(gdb, probe):
+    with Session(gdb, probe) as session:
+        session.execute("break work")
+        assert "Breakpoint 1.1, work<8, 3> (n=4)" in session.execute("run")
+        said = session.python(
+            "gdb.execute('next', to_string=True)\nprint(gdb.newest_frame().name())\n"
+            "gdb.execute('continue', to_string=True)\nprint(gdb.newest_frame().name())"
+        )
+        assert [line for line in said.splitlines() if line.startswith("work")][:2] == ["work<8, 3>", "work<16, 3>"]
+        assert session.execute("print 6 * 7") == "$1 = 42\n"
+
+
+@pytest.mark.gdb
+def test_a_hung_program_is_lost_and_says_where_it_was(gdb, probe, tmp_path):
+    program = own(probe, tmp_path)
+    start = time.monotonic()
+    with pytest.raises(LostError) as caught, Session(gdb, program, ["hang"]) as session:
+        OverMI(session, patience=0.5).resume("run")
+    assert time.monotonic() - start < 15
+    assert caught.value.exit_code == 4
+    message = str(caught.value)
+    assert message.startswith("no end of `run` after 0.5 s; the program was in main at ")
+    assert "the program's last words:\n[hang]\n" in message
+    assert none_left(program)
+    with pytest.raises(LostError, match="no end of `run`"):
+        session.execute("print 1")
+
+
+@pytest.mark.gdb
+@pytest.mark.parametrize("during", ["run", "command"])
+def test_a_killed_debugger_is_lost_and_takes_the_program_with_it(gdb, probe, tmp_path, during):
+    program = own(probe, tmp_path)
+    with pytest.raises(LostError) as caught, Session(gdb, program, ["hang"]) as session:
+        pid = int(session.python("import os; print(os.getpid())"))
+        if during == "run":
+            threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
+            OverMI(session).resume("run")
+        session.execute("break work")
+        session.execute("run")
+        os.kill(pid, signal.SIGKILL)
+        session.execute("print 1")
+    assert re.match(r"gdb ended during `.*`: killed by SIGKILL", str(caught.value))
+    assert none_left(program)
+
+
+@pytest.mark.gdb
+def test_a_debugger_that_ignores_interrupts_is_killed(gdb, probe, tmp_path):
+    program = own(probe, tmp_path)
+    stubborn = "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\nwhile True: pass"
+    with pytest.raises(LostError, match="no end of"), Session(gdb, program) as session:
+        session.execute("break work")
+        session.execute("run")
+        session.python(stubborn, deadline=0.3)
+    assert none_left(program)
+
+
+@pytest.mark.gdb
+def test_an_error_of_the_caller_ends_the_program_too(gdb, probe, tmp_path):
+    program = own(probe, tmp_path)
+    with pytest.raises(KeyError), Session(gdb, program) as session:
+        session.execute("break work")
+        session.execute("run")
+        assert len(processes_of(program)) == 1
+        raise KeyError
+    assert none_left(program)
+    with pytest.raises(LostError, match="the session with gdb has ended"):
+        session.execute("print 1")
+
+
+@pytest.mark.gdb
+def test_a_program_that_aborts_is_no_lost_debugger(gdb, probe):
+    with Session(gdb, probe, ["abort"]) as session:
+        debugger = OverMI(session)
+        stop = debugger.resume("run")
+        assert (stop.reason, stop.detail) == ("signal", "SIGABRT")
+        assert "main" in [frame.function for frame in debugger.frames(20)]
+        assert session.stderr == "GGML_ASSERT(s == 12) failed\n"
+        stop = debugger.resume("continue")
+        assert (stop.reason, stop.detail) == ("exited", "SIGABRT")
+    assert session.stderr == "GGML_ASSERT(s == 12) failed\n"
+
+
+@pytest.mark.gdb
+def test_a_debugger_without_python_is_driven_over_mi(gdb, probe, tmp_path):
+    (tmp_path / "no-python.gdb").write_text(WITHOUT_PYTHON)
+    with Session([*gdb, "-ix", str(tmp_path / "no-python.gdb")], probe) as session:
+        assert not session.has_python()
+        debugger = OverMI(session)
+        debugger.insert("work")
+        assert debugger.resume("run").function == "work<8, 3>"
+        assert debugger.evaluate(["n"]) == ["4"]
+
+
+@pytest.mark.gdb
+def test_a_stripped_program_is_recognised(gdb, probe, tmp_path):
+    stripped = tmp_path / "stripped"
+    subprocess.run(["strip", "-o", stripped, probe], check=True)
+    with Session(gdb, stripped) as session:
+        debugger = OverMI(session)
+        with pytest.raises(BuildError, match=r"the program has no debug information.*fattn-probe build --debug"):
+            require_debug_info(debugger)
+        debugger.resume("run")
+    with Session(gdb, probe) as session:
+        require_debug_info(OverMI(session))
+
+
+@pytest.mark.gdb
+def test_a_stripped_library_is_recognised(gdb, probe, tmp_path):
+    with Session(gdb, probe, ["abort"]) as session:
+        debugger = OverMI(session)
+        debugger.resume("run")
+        require_debug_info(debugger, "not-loaded.so")
+        marked = [line for line in session.execute("info sharedlibrary").splitlines() if "Yes (*)" in line]
+        for line in marked:
+            with pytest.raises(BuildError, match=line.split()[-1]):
+                require_debug_info(debugger, line.split()[-1])
+
+
+@pytest.mark.gdb
+def test_the_transcript_has_both_directions(gdb, probe, tmp_path):
+    transcript = tmp_path / "dialogue"
+    with Session(gdb, probe, transcript=transcript) as session:
+        session.execute("print 6 * 7")
+        assert '< ~"$1 = 42\\n"' in transcript.read_text().splitlines()
+    lines = transcript.read_text().splitlines()
+    asked = next(at for at, line in enumerate(lines) if 'console "print 6 * 7"' in line)
+    assert lines[asked].startswith("> ")
+    assert lines[asked + 1] == '< ~"$1 = 42\\n"'
+    assert all(line[:2] in ("> ", "< ") for line in lines)
+
+
+@pytest.mark.gdb
+def test_thousands_of_commands_a_second(gdb, probe, record_property):
+    with Session(gdb, probe) as session:
+        count = 5000
+        start = time.perf_counter()
+        replies = session.commands(["-gdb-show confirm"] * count)
+        rate = count / (time.perf_counter() - start)
+    assert {reply.results["value"] for reply in replies} == {"off"}
+    record_property("commands_per_second", round(rate))
+    print(f"{rate:,.0f} commands a second")
+    assert rate > 1000
+
+
+def test_a_reply_that_never_ends_in_a_prompt(tmp_path):
+    half = tmp_path / "half.py"
+    half.write_text(
+        "import sys\nprint('(gdb) ', flush=True)\n"
+        "for line in sys.stdin:\n    print(line.split('-')[0] + '^done', flush=True)\n"
+    )
+    with pytest.raises(LostError, match=r'no end of `"set confirm off"` after 0\.3 s'):
+        Session([sys.executable, str(half)], tmp_path / "x", deadline=0.3).__enter__()
