@@ -3,7 +3,8 @@
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from fattn_probe.source import ggml_types, template_parameters
 from fattn_probe.source.features import CUDA
 
 Ended = Ending | Unsupported
+Document = dict[str, Any]
 READ_OP = "fattn_probe.inspect.reading:read_op"
 DEBUGGERS = {"sim": "gdb", "cuda": "cuda-gdb"}
 
@@ -80,12 +82,38 @@ class Inspector:
     def inspect(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> Inspection:
         """Run one case under the debugger, to its kernel's launch and through its blocks, and read it."""
         started = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="fattn-probe-") as name:
-            folder = Path(name)
-            write_case(case, inputs, folder / "case.gguf")
+        with self.place(case, inputs) as folder:
             result: Facts | Ended = self._completed(target, lambda build: self._facts(build, case, folder, target))
         seconds = time.monotonic() - started
         return Inspection(case, str(target), result, seconds, self._reasons(result, target))
+
+    def procedure(self, procedure: str, plan: Document, folder: Path, target: Target) -> Document | Ended:
+        """Run another procedure on the program of an inspected case; `plan` gets what every procedure has."""
+        build = self.session.build_for(target, RUNNER)
+        env = self.session.env(target) | {LAUNCHES_ENV: str(folder / "launches")}
+        with self._debugging(build.runner, env, folder, target) as debugging:
+            raw = self._run(debugging, procedure, self._plan(build, target) | plan)
+        return self._ending(raw["ended"], debugging, build.runner, folder) if raw.get("ended") else raw
+
+    def _run(self, debugging: Debugging, procedure: str, plan: Document) -> Document:
+        options = self.options
+        found: Document = run_procedure(debugging, procedure, plan, options.deadline, inside=options.python)
+        return found
+
+    def _plan(self, build: Build, target: Target) -> Document:
+        anchors = {name: list(found) for name, found in self.located(build).locations.items()}
+        dispatch = plan_of(self.dispatch(build))
+        return {"anchors": anchors, "dispatch": dispatch, "simulated": target.engine == "sim"}
+
+    @contextmanager
+    def place(self, case: Case, inputs: Mapping[str, Bytes]) -> Iterator[Path]:
+        """A folder with the case's file, for as long as its program runs."""
+        with tempfile.TemporaryDirectory(prefix="fattn-probe-") as name:
+            write_case(case, inputs, Path(name) / "case.gguf")
+            yield Path(name)
+
+    def _reads_blocks(self, target: Target) -> bool:
+        return self.options.blocks and target.engine == "sim"
 
     def _reasons(self, result: Facts | Ended, target: Target) -> tuple[str, ...]:
         if not isinstance(result, Facts) or result.choice is None:
@@ -107,36 +135,22 @@ class Inspector:
         launches = folder / "launches"
         launches.unlink(missing_ok=True)
         env = self.session.env(target) | {LAUNCHES_ENV: str(launches)}
-        words = ("case.gguf", "out.gguf", "--backend", target.backend)
-        with self.debugging(build.runner, words, env, folder, target) as debugging:
-            raw = self._read(debugging, build, target)
+        with self._debugging(build.runner, env, folder, target) as debugging:
+            raw = self._run(debugging, READ_OP, self._plan(build, target) | {"blocks": self._reads_blocks(target)})
             version = debugging.execute("show version").splitlines()[0]
         if "ended" in raw:
             return self._ending(raw["ended"], debugging, build.runner, folder)
         about = self._about(build, case, target) | {"debugger": version}
         return self._assemble(raw, build, launches, about)
 
-    def debugging(
-        self, program: Path, words: tuple[str, ...], env: Mapping[str, str], folder: Path, target: Target
-    ) -> Debugging:
-        """A debugger session with a program of the build in it."""
+    def _debugging(self, program: Path, env: Mapping[str, str], folder: Path, target: Target) -> Debugging:
+        """A debugger session with the runner and the case of a folder in it."""
+        words = ("case.gguf", "out.gguf", "--backend", target.backend)
         debugger = self.options.debugger or (DEBUGGERS[target.engine],)
         deadline = self.options.deadline
         return Debugging(
             debugger, program, words, env=env, cwd=folder, deadline=deadline, transcript=self.options.transcript
         )
-
-    def _read(self, debugging: Debugging, build: Build, target: Target) -> dict[str, Any]:
-        plan = {
-            "anchors": {name: list(found) for name, found in self.located(build).locations.items()},
-            "dispatch": plan_of(self.dispatch(build)),
-            "blocks": self.options.blocks and target.engine == "sim",
-            "simulated": target.engine == "sim",
-        }
-        found: dict[str, Any] = run_procedure(
-            debugging, READ_OP, plan, self.options.deadline, inside=self.options.python
-        )
-        return found
 
     def located(self, build: Build) -> Located:
         """Where to stop in the source of a build."""

@@ -78,6 +78,15 @@ def read_op(debugger: Debugger, plan: Document) -> Document:
     return found
 
 
+def to_launch(debugger: Debugger, plan: Document) -> Stop:
+    """Run the program into the function that launches the attention kernel; elsewhere if it never gets there.
+
+    `plan`: `dispatch`, what `trace_dispatch` takes.
+    """
+    _, stop = trace_dispatch(debugger, plan["dispatch"])
+    return stop
+
+
 def insert_near(debugger: Debugger, anchors: Mapping[str, Sequence[str]], names: Iterable[str]) -> Points:
     """Breakpoints on all lines of some anchors, near the frames above; anchor by breakpoint number."""
     found = ((name, location) for name in names for location in anchors[name])

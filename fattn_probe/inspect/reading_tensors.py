@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fattn_probe.debug.protocol import Debugger, DebuggerError
-from fattn_probe.inspect.reading import ROLES, insert_near, point_of
+from fattn_probe.inspect.dispatch import LAUNCHER
+from fattn_probe.inspect.reading import ROLES, to_launch
 
 Document = dict[str, Any]
 
@@ -17,14 +18,14 @@ def read_tensors(debugger: Debugger, plan: Document) -> Document:
     """Run the op to its end and write each tensor's bytes, from its first to its last, to a file of `folder`.
 
     The program itself fetches them (`ggml_backend_tensor_get`), since a device's memory is the device's. `plan`:
-    `anchors`, `roles`, `folder`. Returns the size in bytes by role, or `ended`.
+    what `to_launch` takes, `roles`, `folder`. Returns the size in bytes by role, or `ended`.
     """
-    points = insert_near(debugger, plan["anchors"], ("launched",))
-    stop = debugger.resume("run")
-    debugger.delete(*points)
-    if point_of(points, stop) != "launched":
+    stop = to_launch(debugger, plan)
+    if not stop.function.startswith(LAUNCHER):
         return {"ended": [stop.reason, stop.detail, stop.function]}
-    debugger.resume("finish")  # the fixup and combine kernels too
+    stop = debugger.resume("finish")  # the kernels before and after it too
+    if stop.reason != "step":
+        return {"ended": [stop.reason, stop.detail, stop.function]}
     sizes = dict(_dump_all(debugger, plan["roles"], Path(plan["folder"])))
     debugger.execute("kill")
     return {"sizes": sizes}

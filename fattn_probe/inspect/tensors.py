@@ -1,0 +1,75 @@
+"""`inspect --values` and `--captures`: an op's tensors out of the program's memory, through the debugger."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fattn_probe.device import Target
+from fattn_probe.inspect.inspector import Ended, Inspector
+from fattn_probe.inspect.tensor_values import ByteCheck, Floats, Slice, check_bytes, part, values_of
+from fattn_probe.run.capture import Capture, write_capture
+from fattn_probe.run.execute import read_launches
+from fattn_probe.run.gguf_file import Bytes
+from fattn_probe.scenario import Case, TensorView
+
+READ_TENSORS = "fattn_probe.inspect.reading_tensors:read_tensors"
+
+
+@dataclass(frozen=True, eq=False)
+class TensorReading:
+    """What lay in memory behind the op's last kernel.
+
+    `memory` has the bytes of each tensor from its first to its last, `checks` how they differ from the inputs, `parts`
+    the slices that were asked for.
+    """
+
+    memory: Mapping[str, Bytes]
+    checks: tuple[ByteCheck, ...]
+    parts: tuple[tuple[Slice, Floats], ...]
+    file: Path | None = None
+
+
+def read_tensors(
+    inspector: Inspector,
+    case: Case,
+    inputs: Mapping[str, Bytes],
+    target: Target,
+    *,
+    wanted: Sequence[Slice] = (),
+    captures: Path | None = None,
+) -> TensorReading | Ended:
+    """Run the op whole and read its operands and dst; with `captures`, write a capture of what was read there."""
+    roles = ["dst", *case.tensors]
+    with inspector.place(case, inputs) as folder:
+        ended = inspector.procedure(READ_TENSORS, {"roles": roles, "folder": str(folder)}, folder, target)
+        if not isinstance(ended, dict):
+            return ended
+        memory = {role: np.fromfile(folder / role, np.uint8) for role in roles}
+        launches = read_launches(folder / "launches")
+    views = dict(case.tensors) | {"dst": dst_view(case)}
+    parts = tuple((item, part(values_of(views[item.name], memory[item.name]), item)) for item in wanted)
+    file = None
+    if captures is not None:
+        captures.mkdir(parents=True, exist_ok=True)
+        file = captures / f"{case.name}@{str(target).replace(':', '-')}.gguf"
+        provenance = inspector.session.provenance(case, target) | {"read": "through the debugger"}
+        dst = memory["dst"].view(np.float32).reshape(case.n_seq, case.n_q, case.n_head, case.hsv)
+        roots = roots_of(case, inputs, memory)
+        write_capture(Capture(case, roots, dst, launches, "", (), target.backend, str(target), provenance), file)
+    return TensorReading(memory, check_bytes(case, inputs, memory), parts, file)
+
+
+def dst_view(case: Case) -> TensorView:
+    """The op's output, f32 {hsv, n_head, n_q, n_seq}."""
+    ne = (case.hsv, case.n_head, case.n_q, case.n_seq)
+    return TensorView("dst", "f32", "dst", ne, (4, 4 * ne[0], 4 * ne[0] * ne[1], 4 * ne[0] * ne[1] * ne[2]), 0)
+
+
+def roots_of(case: Case, inputs: Mapping[str, Bytes], memory: Mapping[str, Bytes]) -> dict[str, Bytes]:
+    """The inputs' roots, with what memory held where an operand lies in them."""
+    roots = {name: data.copy() for name, data in inputs.items()}
+    for name, view in case.tensors.items():
+        roots[view.root][view.offset : view.offset + memory[name].size] = memory[name]
+    return roots
