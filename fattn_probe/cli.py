@@ -25,7 +25,7 @@ from fattn_probe.device import show as devices_show
 from fattn_probe.doctor import diagnose, probe
 from fattn_probe.doctor import render as render_doctor
 from fattn_probe.errors import BuildError, FattnProbeError, InputError
-from fattn_probe.inspect.cli import inspect
+from fattn_probe.inspect.cli import debug, inspect
 from fattn_probe.ops import OpsReport, Timeouts, live, run_ops
 from fattn_probe.ops import render as render_ops
 from fattn_probe.ops.options import Mode
@@ -48,6 +48,7 @@ app.add_typer(scenario_app, name="scenario")
 app.add_typer(source_app, name="source")
 app.add_typer(device_app, name="device")
 app.command()(inspect)
+app.command()(debug)
 
 
 @app.callback()

@@ -14,7 +14,6 @@ import gdb.printing
 from fattn_probe.debug.printers import printers
 
 TILE_VARIABLES = ("kb0", "kb0_start", "kb0_stop", "jt", "zt_gqa", "z_KV", "zt", "sequence", "kbc", "kbc_stop", "iter_k")
-THREAD = "block ({bx}, {by}, {bz}), thread ({x}, {y}, {z}): warp {warp}, lane {lane}"
 
 
 class Fattn(gdb.Command):
@@ -22,10 +21,10 @@ class Fattn(gdb.Command):
     fattn tile: where this thread is, and in which tile and KV step.
     fattn break LOCATION: a breakpoint for this thread alone; others pass it."""
 
-    def __init__(self, sections: dict[str, str], condition: str) -> None:
+    def __init__(self, plan: dict[str, Any]) -> None:
         super().__init__("fattn", gdb.COMMAND_USER)
-        self.sections = sections
-        self.condition = condition
+        self.plan = plan
+        self.sections: dict[str, str] = plan["sections"]
 
     def complete(self, text: str, word: str) -> list[str]:
         """The words that may follow."""
@@ -37,25 +36,24 @@ class Fattn(gdb.Command):
         if name in self.sections:
             gdb.write(self.sections[name] + "\n")
         elif name == "tile":
-            gdb.write("\n".join(tile_lines()) + "\n")
+            gdb.write("\n".join(tile_lines(self.plan["block"], self.plan["thread"])) + "\n")
         elif name == "break" and rest:
-            gdb.Breakpoint(rest).condition = self.condition
+            gdb.Breakpoint(rest).condition = self.plan["condition"] or None
         else:
             raise gdb.GdbError(f"fattn {'|'.join(self.sections)}|tile|break LOCATION")
 
 
-def tile_lines() -> Iterator[str]:
+def tile_lines(block: str, thread: str) -> Iterator[str]:
     """This thread's place in its grid, and the variables of the tile it works on, from whichever frame has them."""
-    fiber = gdb.parse_and_eval("simt::self")
-    if not int(fiber):
-        raise gdb.GdbError("this is host code: the program is not in a kernel")
-    index, thread = gdb.parse_and_eval("simt::blockIdx"), fiber["thread_idx"]
-    places = {f"b{axis}": int(index[axis]) for axis in "xyz"} | {axis: int(thread[axis]) for axis in "xyz"}
-    yield THREAD.format(**places, warp=int(fiber["warp"]["index"]), lane=int(fiber["lane"]))
+    if not (gdb.selected_frame().name() or "").startswith("flash_attn"):
+        raise gdb.GdbError("fattn tile: this frame is not a flash-attention kernel's")
+    for name, expression in (("block", block), ("thread", thread)):
+        value = gdb.parse_and_eval(expression)
+        yield f"{name} ({', '.join(str(int(value[axis])) for axis in 'xyz')})"
     for name in TILE_VARIABLES:
-        value = nearest(name)
-        if value is not None:
-            yield f"{name} = {value}"
+        found = nearest(name)
+        if found is not None:
+            yield f"{name} = {found}"
 
 
 def nearest(name: str) -> str | None:
@@ -73,17 +71,18 @@ def start(path: str) -> None:
     """Set up the session that the file describes, and run to the kernel's first line."""
     plan: dict[str, Any] = json.loads(Path(path).read_text())
     gdb.printing.register_pretty_printer(None, printers(), replace=True)
-    Fattn(plan["sections"], plan["condition"])
-    for setting in plan["settings"]:
-        gdb.execute(f"set {setting}")
+    Fattn(plan)
+    for command in plan["before"]:
+        gdb.execute(command)
     launch = gdb.Breakpoint(plan["launch"], internal=True)
     gdb.execute("run", to_string=True)
     launch.delete()
-    for setting in plan["at_launch"]:
-        gdb.execute(f"set var {setting}")
-    kernel = gdb.Breakpoint(plan["kernel"], internal=True)
-    kernel.condition = plan["condition"]
+    for command in plan["at_launch"]:
+        gdb.execute(command)
+    kernel = gdb.Breakpoint(f"*{int(gdb.parse_and_eval('fattn_kernel')):#x}", internal=True)
+    kernel.condition = plan["condition"] or None
     gdb.execute("continue", to_string=True)
     kernel.delete()
-    gdb.execute("frame")
+    gdb.execute("next", to_string=True)  # behind the function's entry, where its arguments can be read
     gdb.write(plan["welcome"] + "\n")
+    gdb.execute("frame")

@@ -1,5 +1,6 @@
 """The command line of `inspect` and `debug`."""
 
+import dataclasses
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -8,13 +9,20 @@ import typer
 
 from fattn_probe import flags
 from fattn_probe.console import NOTES, show
+from fattn_probe.errors import InputError, LostError
 from fattn_probe.inspect import command as inspecting
+from fattn_probe.inspect import live
+from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
+from fattn_probe.run.command import describe
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
+from fattn_probe.scenario import Case, make_inputs
+from fattn_probe.scenario.schema import Inspect, Trace
 from fattn_probe.source import DEFAULT_SOURCE
 
 DebuggerFlag = Annotated[str, typer.Option("--debugger", help="Another gdb or cuda-gdb, with its own flags.")]
+At = Annotated[str, typer.Option("--at", help="A place in the kernel: block=5,warp=2,lane=0,kb0=3, or less.")]
 Transcript = Annotated[Path | None, typer.Option("--transcript", help="Keep the whole dialogue with the debugger.")]
 
 
@@ -52,3 +60,53 @@ def inspect(
         NOTES.print(f"wrote {html}")
     show(inspecting.inspections_json(done), lambda: inspecting.render_inspections(done, verbose), as_json)
     inspecting.raise_if_wrong(done)
+
+
+def debug(
+    path: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    on: flags.On = "",
+    case_name: Annotated[str, typer.Option("--case", help="One of the scenario's cases, if it has several.")] = "",
+    at: At = "",
+    source: flags.Source = DEFAULT_SOURCE,
+    patch: flags.Patches = [],  # noqa: B006
+    quants: flags.Quants = "",
+    folder: flags.BuildFolder = None,
+    debugger: DebuggerFlag = "",
+    devices: flags.Devices = None,
+) -> None:
+    """Open gdb or cuda-gdb at the first line of a case's kernel, with commands `fattn tensors|launch|blocks|tile`."""
+    case = placed(one_case(path, case_name), at)
+    (_, (target, *more)) = flags.work_of([case], on, devices, NOTES)[0]
+    if more:
+        raise InputError("debug opens one debugger: give one target")
+    build = flags.BuildFlags(source, patch, debug=True, quants=quants, folder=folder)
+    session = Session(build.run_options(NOTES, Simulation(threads=1)), flags.build_progress(NOTES))
+    inspector = Inspector(session, InspectOptions(debugger=tuple(shlex.split(debugger))))
+    inputs = make_inputs(case)
+    found = inspector.inspect(case, inputs, target)
+    if not isinstance(found.result, Facts):
+        inspecting.raise_if_wrong([found])
+        raise LostError(f"{case.name} on {target}: {describe(found.result)}")
+    raise typer.Exit(live.debug(inspector, case, inputs, target, found.result))
+
+
+def one_case(path: Path, name: str) -> Case:
+    """The case of that name, or the only one."""
+    cases = flags.cases_of([path])
+    found = [case for case in cases if case.name == name or not name]
+    if len(found) != 1:
+        raise InputError(f"{path} has these cases; choose one with --case: {', '.join(case.name for case in cases)}")
+    return found[0]
+
+
+def placed(case: Case, at: str) -> Case:
+    """The case with `--at` as its place to look at; without it, its own."""
+    if not at:
+        return case
+    pairs = [pair.partition("=") for pair in at.split(",")]
+    allowed = ", ".join(Trace.model_fields)
+    try:
+        place = {name.strip(): int(value) for name, _, value in pairs}
+        return dataclasses.replace(case, inspect=Inspect(trace=Trace(**place)))
+    except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
+        raise InputError(f"--at {at!r} is not a place such as block=5,warp=2; allowed: {allowed}") from error

@@ -1,5 +1,6 @@
 """One case under a debugger: the build is made and completed, the program run and read, the facts assembled."""
 
+import os
 import signal
 import tempfile
 import time
@@ -104,6 +105,10 @@ class Inspector:
         anchors = {name: list(found) for name, found in self.located(build).locations.items()}
         dispatch = plan_of(self.dispatch(build))
         return {"anchors": anchors, "dispatch": dispatch, "simulated": target.engine == "sim"}
+
+    def environment(self, target: Target) -> dict[str, str]:
+        """The whole environment of a debugger that people are handed."""
+        return {**os.environ, "DEBUGINFOD_URLS": "", **self.session.env(target)}
 
     @contextmanager
     def place(self, case: Case, inputs: Mapping[str, Bytes]) -> Iterator[Path]:

@@ -35,16 +35,17 @@ class Trace(Spec):
     """Linear index of the block in its grid."""
     warp: Index = 0
     """Warp of the block."""
-    lane: Annotated[int, Field(ge=0, lt=32)] = 0
-    """Thread of the warp."""
-    kb0: Index = 0
-    """Iteration over KV tiles at which to look."""
+    lane: Annotated[int, Field(ge=0, lt=32)] | None = None
+    """Thread of the warp; default: all 32."""
+    kb0: Index | None = None
+    """KV step at which to look; default: all that the block does."""
 
 
 class Inspect(Spec):
-    """What `inspect` looks at."""
+    """What `inspect` looks at besides tensors, choice, launch and blocks."""
 
-    trace: Trace = Trace()
+    trace: Trace | None = None
+    """A warp to follow step by step; default: none."""
 
 
 class Matrix(Spec):

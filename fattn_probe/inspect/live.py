@@ -1,0 +1,115 @@
+"""`fattn-probe debug`: the live gdb or cuda-gdb, at the first line of a case's kernel."""
+
+import contextlib
+import io
+import json
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+
+import fattn_probe
+from fattn_probe.build import RUNNER
+from fattn_probe.device import Target
+from fattn_probe.errors import LostError
+from fattn_probe.inspect.facts import Facts
+from fattn_probe.inspect.inspector import DEBUGGERS, Inspector
+from fattn_probe.inspect.show import launch_lines, table_of
+from fattn_probe.inspect.tables import block_table, tensor_table
+from fattn_probe.inspect.terminal_map import TerminalMap
+from fattn_probe.run.gguf_file import Bytes
+from fattn_probe.scenario import Case
+from fattn_probe.scenario.schema import Trace
+from fattn_probe.source.features import CUDA
+
+START = "import sys; sys.path.insert(0, {root!r}); from fattn_probe.debug import live; live.start({plan!r})"
+WELCOME = """
+{kernel} of {case}, block {block}, warp {warp}, lane {lane}: this thread alone stops at `fattn break LOCATION`.
+fattn tensors, fattn launch, fattn blocks: what was found before; fattn tile: where this thread is."""
+SETTINGS = ("set breakpoint pending on", "set print frame-arguments none", "set print static-members off")
+SIMULATED = {"block": "simt::blockIdx", "thread": "simt::self->thread_idx"}
+REAL = {"block": "blockIdx", "thread": "threadIdx"}
+
+
+def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target: Target, facts: Facts) -> int:
+    """Hand the terminal to the debugger until the user leaves it; its exit code.
+
+    `facts` are those of the same inspector: the build has every kernel by now.
+    """
+    at = case.inspect.trace or Trace()
+    debugger = inspector.options.debugger or (DEBUGGERS[target.engine],)
+    build = inspector.session.build_for(target, RUNNER)
+    with inspector.place(case, inputs) as folder:
+        plan = plan_of(inspector, facts, target, at)
+        (folder / "plan.json").write_text(json.dumps(plan))
+        root = Path(fattn_probe.__file__).parents[1]
+        python = START.format(root=str(root), plan=str(folder / "plan.json"))
+        program = [str(build.runner), "case.gguf", "out.gguf", "--backend", target.backend]
+        with _interrupts_are_the_debuggers():
+            try:
+                return subprocess.call(
+                    [*debugger, "-q", "-ex", f"python {python}", "--args", *program],
+                    cwd=folder,
+                    env=inspector.environment(target),
+                )
+            except FileNotFoundError as error:
+                raise LostError(f"{debugger[0]} is not on this machine") from error
+
+
+def plan_of(inspector: Inspector, facts: Facts, target: Target, at: Trace) -> dict[str, Any]:
+    """What `fattn_probe.debug.live` starts with."""
+    build = inspector.session.build_for(target, RUNNER)
+    simulated = target.engine == "sim"
+    condition = f"simt::self->warp->index == {at.warp} && simt::self->lane == {at.lane or 0}"
+    kernel = facts.choice.kernel if facts.choice else "the kernel"
+    return {
+        "sections": sections(facts),
+        "condition": condition if simulated else "",
+        "launch": inspector.located(build).locations["launch"][0],
+        "before": [
+            "set breakpoint pending on",
+            "set print frame-arguments none",
+            *_original_sources(inspector, target),
+        ],
+        "at_launch": [f"set var simt::focus.block = {at.block}"] if simulated else [],
+        "welcome": WELCOME.format(
+            kernel=kernel, case=facts.about["case"], block=at.block, warp=at.warp, lane=at.lane or 0
+        ),
+    } | (SIMULATED if simulated else REAL)
+
+
+def _original_sources(inspector: Inspector, target: Target) -> Iterator[str]:
+    """Show upstream's lines instead of the simulator's rewriting of them; the numbers are the same."""
+    tree = inspector.session.options.tree
+    if target.engine == "sim" and tree is not None and not inspector.session.options.patches:
+        yield f"set substitute-path overlay/{CUDA} {tree.root / CUDA}"
+
+
+def sections(facts: Facts) -> dict[str, str]:
+    """What `fattn tensors`, `launch` and `blocks` print."""
+    return {
+        "tensors": as_text(table_of(tensor_table(facts.tensors))),
+        "launch": as_text(launch_lines(facts.launch)),
+        "blocks": as_text(Group(TerminalMap(facts), table_of(block_table(facts.blocks)))),
+    }
+
+
+def as_text(shown: RenderableType) -> str:
+    """What people would see, without colours."""
+    console = Console(file=io.StringIO(), width=100, highlight=False)
+    console.print(shown)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@contextlib.contextmanager
+def _interrupts_are_the_debuggers() -> Iterator[None]:
+    """Ctrl-C stops the program in the debugger, not this one."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # SIG_IGN would be inherited
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
