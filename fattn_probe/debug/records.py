@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from pygdbmi.gdbmiparser import parse_response
+
+from fattn_probe.debug.protocol import DebuggerError
 
 PROMPT = "(gdb)"
 
@@ -24,6 +26,12 @@ class Reply:
     stopped: Mapping[str, Any] | None = None
     hits: tuple[str, ...] = ()
     noise: str = ""
+
+    def checked(self) -> Self:
+        """This reply; DebuggerError if it is a refusal."""
+        if self.kind == "error":
+            raise DebuggerError(self.error)
+        return self
 
     @property
     def error(self) -> str:

@@ -105,10 +105,7 @@ class Session:
 
     def command(self, text: str, deadline: float | None = None) -> Reply:
         """One MI command and its reply; DebuggerError if the debugger refused it."""
-        reply = self.commands([text], deadline)[0]
-        if reply.kind == "error":
-            raise DebuggerError(reply.error)
-        return reply
+        return self.commands([text], deadline)[0].checked()
 
     def commands(self, texts: Sequence[str], deadline: float | None = None) -> list[Reply]:
         """Many MI commands, sent before the first reply is there; a refused one is a reply of kind `error`."""
