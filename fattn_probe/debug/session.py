@@ -47,7 +47,6 @@ SETTINGS = (
 )
 """What every session sets; a debugger that does not know one of them goes on without it."""
 IN_FLIGHT = 3000  # bytes of commands not yet answered: they fit the terminal's buffer of 4096, so no write can block
-GRACE = 2.0  # seconds for each step of an ending: interrupt, say where, quit
 LAST_WORDS = 20  # lines
 
 
@@ -57,7 +56,8 @@ class Session:
     `debugger` is a command line (`["gdb"]`); `env` is added to this process's environment, for the debugger and so for
     the program, which runs with `args`, reads nothing, and writes into files: `stdout` and `stderr`. `deadline` is in
     seconds, for each command that does not name its own. Whatever ends the debugger early, or outlasts a deadline,
-    raises LostError, and nothing of it stays alive. `transcript` is a file for the dialogue; `folder` is the
+    raises LostError, and nothing of it stays alive: it has `grace` seconds to stop its program and say where that was,
+    and as many to quit, for a GPU's debugger should not be killed. `transcript` is a file for the dialogue; `folder` is the
     session's own, and gone at its end.
     """
 
@@ -70,12 +70,14 @@ class Session:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         deadline: float = 30.0,
+        grace: float = 5.0,
         transcript: Path | None = None,
     ) -> None:
         self.debugger = tuple(debugger)
         self.program = program
         self.args = tuple(args)
         self.deadline = deadline
+        self.grace = grace
         inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
         self._env = {**inherited, **(env or {}), **ENVIRONMENT}
         self._cwd = cwd
@@ -222,7 +224,7 @@ class Session:
             self._channel.interrupt()
             self._token += 1
             self._channel.send([f"{self._token}-stack-list-frames 0 3"])
-            frames = self._read_reply(self._token, GRACE).results.get("stack", ())
+            frames = self._read_reply(self._token, self.grace).results.get("stack", ())
             if frames:
                 return "; the program was in " + ", called by ".join(map(_place, frames))
         return ""
@@ -246,7 +248,7 @@ class Session:
     def _quit(self) -> None:
         with contextlib.suppress(GoneError):
             self._channel.send(["-gdb-exit"])
-            self._channel.wait_for_end(GRACE)
+            self._channel.wait_for_end(self.grace)
 
     def _close(self) -> None:
         for name in ("stdout", "stderr"):

@@ -64,7 +64,7 @@ def test_a_debugger_that_says_nothing_is_not_waited_for(tmp_path):
     start = time.monotonic()
     silent = ["sh", "-c", "trap '' INT; sleep 60 & wait; sleep 60", marker]
     with pytest.raises(LostError, match=r"no end of `start` after 0\.2 s"):
-        Session(silent, tmp_path / "program", deadline=0.2).__enter__()
+        Session(silent, tmp_path / "program", deadline=0.2, grace=0.5).__enter__()
     assert time.monotonic() - start < 20
     assert none_left(marker)
 
@@ -163,7 +163,7 @@ def test_a_killed_debugger_is_lost_and_takes_the_program_with_it(gdb, probe, tmp
 def test_a_debugger_that_ignores_interrupts_is_killed(gdb, probe, tmp_path):
     program = own(probe, tmp_path)
     stubborn = "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\nwhile True: pass"
-    with pytest.raises(LostError, match="no end of"), Session(gdb, program) as session:
+    with pytest.raises(LostError, match="no end of"), Session(gdb, program, grace=0.5) as session:
         session.execute("break work")
         session.execute("run")
         session.python(stubborn, deadline=0.3)
@@ -265,4 +265,4 @@ def test_a_reply_that_never_ends_in_a_prompt(tmp_path):
         "for line in sys.stdin:\n    print(line.split('-')[0] + '^done', flush=True)\n"
     )
     with pytest.raises(LostError, match=r'no end of `"set confirm off"` after 0\.3 s'):
-        Session([sys.executable, str(half)], tmp_path / "x", deadline=0.3).__enter__()
+        Session([sys.executable, str(half)], tmp_path / "x", deadline=0.3, grace=0.5).__enter__()
