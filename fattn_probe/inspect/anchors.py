@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.inspect.facts import Missing
+from fattn_probe.source.features import CUDA
 
 COMMON, MMA, VEC, TILE = "fattn-common.cuh", "fattn-mma-f16.cuh", "fattn-vec.cuh", "fattn-tile.cuh"
 COMMENT = re.compile(r"\s*(//.*)?$")
@@ -67,7 +68,7 @@ def locate(folder: Path, anchors: tuple[Anchor, ...] = ANCHORS) -> Located:
     return Located(
         {anchor.name: tuple(f"{anchor.file}:{line}" for line in lines[anchor.name]) for anchor in anchors},
         tuple(
-            Missing(anchor.facts, f"no line of {folder / anchor.file} matches {anchor.pattern}")
+            Missing(anchor.facts, f"no line of {CUDA / anchor.file} matches {anchor.pattern}")
             for anchor in anchors
             if not lines[anchor.name]
         ),

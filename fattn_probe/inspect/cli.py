@@ -14,6 +14,8 @@ from fattn_probe.inspect import command as inspecting
 from fattn_probe.inspect import live
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
+from fattn_probe.inspect.looking import parse_watch
+from fattn_probe.inspect.tensor_values import parse_slice
 from fattn_probe.run.command import describe
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
@@ -32,6 +34,12 @@ def inspect(
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Every block, tile and condition.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the map as a picture.")] = None,
     host: Annotated[bool, typer.Option("--host", help="Host facts alone; leave the kernel's blocks out.")] = False,
+    at: At = "",
+    values: Annotated[list[str] | None, typer.Option("--values", help="A tensor's values: K[:8,0,1].")] = None,
+    captures: Annotated[Path | None, typer.Option("--captures", help="Write what memory holds, as GGUF.")] = None,
+    break_: Annotated[str, typer.Option("--break", help="Stop at lines that match: PATTERN@FILE.")] = "",
+    print_: Annotated[list[str] | None, typer.Option("--print", help="An expression to print there.")] = None,
+    stops: Annotated[int, typer.Option(help="How often to stop at --break.", min=1)] = 1,
     source: flags.Source = DEFAULT_SOURCE,
     patch: flags.Patches = [],  # noqa: B006
     quants: flags.Quants = "",
@@ -44,7 +52,12 @@ def inspect(
     as_json: flags.Json = False,
 ) -> None:
     """Look at an op under gdb or cuda-gdb: tensors, kernel choice and why, tiling, and what each block does."""
-    work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
+    work = flags.work_of([placed(case, at) for case in flags.cases_of(paths)], on, devices, NOTES)
+    looks = inspecting.Looks(
+        values=tuple(parse_slice(text) for text in values or ()),
+        captures=captures,
+        watch=parse_watch(break_, print_ or (), stops) if break_ else None,
+    )
     build = flags.BuildFlags(source, patch, debug=True, quants=quants, folder=folder)
     options = InspectOptions(
         debugger=tuple(shlex.split(debugger)),
@@ -54,11 +67,11 @@ def inspect(
         deadline=timeout,
     )
     session = Session(build.run_options(NOTES, Simulation(threads=1)), flags.build_progress(NOTES))
-    done = list(inspecting.inspect_work(Inspector(session, options), work))
+    done = list(inspecting.inspect_work(Inspector(session, options), work, looks))
     if html is not None:
         inspecting.write_page(done, html)
         NOTES.print(f"wrote {html}")
-    show(inspecting.inspections_json(done), lambda: inspecting.render_inspections(done, verbose), as_json)
+    show(inspecting.seen_json(done), lambda: inspecting.render_seen(done, verbose), as_json)
     inspecting.raise_if_wrong(done)
 
 
@@ -85,7 +98,7 @@ def debug(
     inputs = make_inputs(case)
     found = inspector.inspect(case, inputs, target)
     if not isinstance(found.result, Facts):
-        inspecting.raise_if_wrong([found])
+        inspecting.raise_if_wrong([inspecting.Seen(found)])
         raise LostError(f"{case.name} on {target}: {describe(found.result)}")
     raise typer.Exit(live.debug(inspector, case, inputs, target, found.result))
 

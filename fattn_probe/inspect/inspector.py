@@ -159,17 +159,19 @@ class Inspector:
 
     def located(self, build: Build) -> Located:
         """Where to stop in the source of a build."""
-        root = self._source(build)
-        return self._located.setdefault(root, locate(root / CUDA))
+        root = self.source(build)
+        if root not in self._located:
+            self._located[root] = locate(root / CUDA)
+        return self._located[root]
 
     def dispatch(self, build: Build) -> Dispatch:
         """What the dispatch of a build asks."""
-        root = self._source(build)
+        root = self.source(build)
         if root not in self._dispatch:
             self._dispatch[root] = read_dispatch(root)
         return self._dispatch[root]
 
-    def _source(self, build: Build) -> Path:
+    def source(self, build: Build) -> Path:
         """The tree as it was compiled: its line numbers are those of the debug information."""
         overlay = build.folder / "overlay"
         if (overlay / CUDA).is_dir():

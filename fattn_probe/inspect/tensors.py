@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fattn_probe.device import Target
+from fattn_probe.errors import InputError
 from fattn_probe.inspect.inspector import Ended, Inspector
 from fattn_probe.inspect.tensor_values import ByteCheck, Floats, Slice, check_bytes, part, values_of
 from fattn_probe.run.capture import Capture, write_capture
@@ -42,6 +43,8 @@ def read_tensors(
 ) -> TensorReading | Ended:
     """Run the op whole and read its operands and dst; with `captures`, write a capture of what was read there."""
     roles = ["dst", *case.tensors]
+    if absent := [item for item in wanted if item.name not in roles]:
+        raise InputError(f"--values {absent[0].text}: {case.name} has no {absent[0].name}; it has {', '.join(roles)}")
     with inspector.place(case, inputs) as folder:
         ended = inspector.procedure(READ_TENSORS, {"roles": roles, "folder": str(folder)}, folder, target)
         if not isinstance(ended, dict):
