@@ -17,7 +17,7 @@ from fattn_probe.process import describe_code
 
 TAIL = 12
 LONGEST = 400  # characters of one line of the dialogue in a message
-DULL = re.compile(r"=|\(gdb\)|\d+\^done$")
+DULL = re.compile(r"< (?:=|\(gdb\)|\d+\^done$)|> \d+-interpreter-exec console \"set ")
 SLICE = 0.5  # seconds between two looks at whether the debugger still lives
 
 
@@ -72,7 +72,7 @@ class Channel:
         return line
 
     def tail(self) -> str:
-        """The newest lines of the dialogue, without prompts, notifications and empty answers."""
+        """The newest lines of the dialogue, without prompts, notifications, settings and empty answers."""
         return "\n".join(line if len(line) <= LONGEST else line[:LONGEST] + " ..." for line in self._tail)
 
     def interrupt(self) -> None:
@@ -117,7 +117,7 @@ class Channel:
             self._partial = [others[-1]]
 
     def _note(self, mark: str, line: str) -> None:
-        if not DULL.match(line):
+        if not DULL.match(mark + line):
             self._tail.append(mark + line)
         if self._transcript is not None:
             self._transcript.write(f"{mark}{line}\n")

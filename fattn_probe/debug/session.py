@@ -46,6 +46,8 @@ SETTINGS = (
     "print entry-values no",
 )
 """What every session sets; a debugger that does not know one of them goes on without it."""
+NOT_PERMITTED = "ptrace: Operation not permitted"
+PERMIT = "in a container, start it with --cap-add=SYS_PTRACE; elsewhere, /proc/sys/kernel/yama/ptrace_scope forbids it"
 IN_FLIGHT = 3000  # bytes of commands not yet answered: they fit the terminal's buffer of 4096, so no write can block
 LAST_WORDS = 20  # lines
 
@@ -57,8 +59,8 @@ class Session:
     the program, which runs with `args`, reads nothing, and writes into files: `stdout` and `stderr`. `deadline` is in
     seconds, for each command that does not name its own. Whatever ends the debugger early, or outlasts a deadline,
     raises LostError, and nothing of it stays alive: it has `grace` seconds to stop its program and say where that was,
-    and as many to quit, for a GPU's debugger should not be killed. `transcript` is a file for the dialogue; `folder` is the
-    session's own, and gone at its end.
+    and as many to quit, for a GPU's debugger should not be killed. `transcript` is a file for the dialogue; `folder` is
+    the session's own, and gone at its end.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Session:
         self._transcript = transcript
         self._resources = contextlib.ExitStack()
         self._token = 0
-        self._doing = "start"
+        self._doing = "its start"
         self._python: bool | None = None
         self._lost: LostError | None = None
         self._said: dict[str, str] = {}
@@ -195,15 +197,19 @@ class Session:
         try:
             self._channel.send(lines)
         except GoneError as error:
-            raise self._lose(self._gone(error)) from error
+            raise self._lose(self._gone(error), self._channel.tail()) from error
 
     def _reply(self, token: int | None, deadline: float) -> Reply:
         try:
-            return self._read_reply(token, deadline)
+            reply = self._read_reply(token, deadline)
         except GoneError as error:
-            raise self._lose(self._gone(error)) from error
+            raise self._lose(self._gone(error), self._channel.tail()) from error
         except TimeoutError as error:
-            raise self._lose(f"no end of `{self._doing}` after {deadline:g} s{self._where()}") from error
+            tail = self._channel.tail()
+            raise self._lose(f"no end of {self._doing} after {deadline:g} s{self._where()}", tail) from error
+        if NOT_PERMITTED in reply.log:
+            raise self._lose(f"{self.debugger[0]} may not trace a program here: {PERMIT}", self._channel.tail())
+        return reply
 
     def _read_reply(self, token: int | None, deadline: float) -> Reply:
         builder = ReplyBuilder(token)
@@ -230,11 +236,10 @@ class Session:
         return ""
 
     def _gone(self, error: GoneError) -> str:
-        return f"{self.debugger[0]} ended during `{self._doing}`: {error}"
+        return f"{self.debugger[0]} ended during {self._doing}: {error}"
 
-    def _lose(self, what: str) -> LostError:
+    def _lose(self, what: str, tail: str) -> LostError:
         """End everything; what happened, with the program's last words and the end of the dialogue."""
-        tail = self._channel.tail()
         self._quit()
         self._close()
         parts = [what]
@@ -268,8 +273,10 @@ class Session:
 
 def _in_words(command: str) -> str:
     """A command for a message: as the console has it, and not whole if it is long."""
-    text = command.removeprefix("-interpreter-exec console ").removeprefix("-exec-")
-    return text if len(text) <= 80 else text[:80] + " ..."
+    text = command.removeprefix("-interpreter-exec console ").removeprefix("-exec-").strip('"')
+    if text.startswith("python exec("):
+        return "what runs in its Python"
+    return f"`{text}`" if len(text) <= 80 else f"`{text[:80]} ...`"
 
 
 def _place(frame: Mapping[str, str]) -> str:
