@@ -115,10 +115,10 @@ def verdict(coverage: Coverage) -> RenderableType:
     if coverage.passes:
         return Text.assemble(("coverage: ", "bold"), ("pass", "green"), f", {covered(coverage)}")
     head = Text.assemble(("coverage: ", "bold"), ("fail", "bold red"), f", {len(coverage.findings)} found")
-    shown = [Text(f"  {finding.message}") for finding in coverage.findings[:FINDINGS_SHOWN]]
+    shown = _listed([finding.message for finding in coverage.findings[:FINDINGS_SHOWN]])
     left = Counter(finding.kind for finding in coverage.findings[FINDINGS_SHOWN:])
-    rest = [Text(f"  and {number} more of the kind {kind}", "dim") for kind, number in left.items()]
-    return Group(head, *shown, *rest)
+    rest = [Text(f"- and {number} more of the kind {kind}", "dim") for kind, number in left.items()]
+    return Group(head, shown, *rest)
 
 
 def facts_json(facts: Facts, reasons: Sequence[str] = ()) -> dict[str, Any]:

@@ -166,7 +166,9 @@ def summary(facts: Facts) -> list[str]:
     parts = [len(row.spans) for row in rows if len(row.spans) > 1]
     said = f"{_count(len(facts.blocks), 'CUDA block')} on {_count(len(rows), 'output tile')} of {grid.iter_k} KV steps"
     steps = f"{_between(shares)} KV step{'' if max(shares) == 1 else 's'} a block"
-    return [f"{said}; {steps}.", *_divided(rows, parts)]
+    idle = shares.count(0)
+    without = [f"{_count(idle, 'block')} {'has' if idle == 1 else 'have'} nothing to do."] if idle else []
+    return [f"{said}; {steps}.", *without, *_divided(rows, parts)]
 
 
 def _divided(rows: Sequence[Row], parts: Sequence[int]) -> list[str]:

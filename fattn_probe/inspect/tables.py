@@ -11,8 +11,11 @@ GROUPS = {
     "work": "gqa_ratio ntiles_x ntiles_z_gqa ntiles_dst ntiles_total ntiles_KV iter_k iter_j iter_z_gqa nbatch_fa",
     "blocks": "blocks_num block_dim nwarps warp_size nbytes_shared",
     "GPU": "cc nsm max_blocks_per_sm max_blocks",
-    "division": "stream_k use_stream_k parallel_blocks tiles_nwaves tiles_efficiency_percent nblocks_stream_k",
+    "division": "stream_k use_stream_k parallel_blocks tiles_nwaves tiles_efficiency_percent nblocks_stream_k "
+    "blocks_per_wave nwaves_best efficiency_percent_best",
     "around": "fixup combine KV_max_scan scan_mask",
+    "arguments": "n_kv n_kv_max use_sparse need_f16_K need_f16_V V_is_K_view scale max_bias logit_softcap m0 m1 "
+    "n_head_log2",
 }
 """Which launch variables belong together; those of no group come last."""
 
@@ -115,5 +118,6 @@ def _flags(work: TileWork) -> str:
 
 def covered(coverage: Coverage) -> str:
     """The good verdict in words."""
-    hidden = f", {coverage.skipped} of them hidden by the mask" if coverage.skipped else ""
-    return f"each of {coverage.steps} KV steps{hidden} is done exactly once, and every part is added"
+    hidden = f" ({coverage.skipped} more are hidden by the mask)" if coverage.skipped else ""
+    done = coverage.steps - coverage.skipped
+    return f"each of {done} KV steps is done exactly once{hidden}, and every part is added"

@@ -79,10 +79,15 @@ def test_faults_are_said_first_ones_first_the_rest_counted():
     lines = shown(render(facts), 200).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("coverage: fail, "))
     found = int(lines[at].removeprefix("coverage: fail, ").split()[0])
-    told = [line for line in lines[at + 1 :] if line.startswith("  ") and " more of the kind " not in line]
-    counted = [int(line.split()[1]) for line in lines[at + 1 :] if " more of the kind " in line]
+    told = [line for line in lines[at + 1 :] if line.startswith("- ") and " more of the kind " not in line]
+    counted = [int(line.split()[2]) for line in lines[at + 1 :] if " more of the kind " in line]
     assert len(told) == FINDINGS_SHOWN
     assert sum(counted) + len(told) == found
+
+
+def test_steps_that_the_mask_hides_are_no_gap():
+    text = shown(render(causal()), 120)
+    assert "coverage: pass, each of 2560 KV steps is done exactly once (1536 more are hidden by the mask)" in text
 
 
 def test_words_of_a_program_are_not_markup():

@@ -77,6 +77,14 @@ def test_a_fault_is_shown_though_rows_are_left_out():
     assert any("!  done by nobody" in line for line in lines)
 
 
+def test_blocks_without_work_are_counted():
+    lines = drawn(stream_k(Grid(2, 1, 7, 2, 1), 92), 200)
+    assert lines[-1] == (
+        "92 CUDA blocks on 14 output tiles of 2 KV steps; 0 to 1 KV step a block. 64 blocks have nothing to do. "
+        "Each tile is divided among 2 blocks."
+    )
+
+
 def test_steps_done_twice():
     block = replace(gqa().blocks[2], kbc_stop=4, tiles=tiles_of(2, 4, gqa().grid))
     assert drawn(with_block(gqa(), block))[3] == "      0 │0          ┃1          ┃2          ############│"
