@@ -64,7 +64,7 @@ def table_of(words: WordTable) -> Table:
     """A table of words, none of which is markup."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in words.columns:
-        table.add_column(Text(name), justify="right" if name in words.numbers else "left")
+        table.add_column(Text(name), justify="right" if name in words.numbers else "left", overflow="fold")
     for row in words.rows:
         table.add_row(*(Text(word) for word in row))
     return table

@@ -97,6 +97,12 @@ def test_words_of_a_program_are_not_markup():
     assert text.startswith("[bold]gpu\n")
 
 
+def test_a_long_kernel_is_folded_not_cut():
+    kernel = "flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
+    lines = shown(render(Facts({}, kernels=(KernelLaunch(kernel, (1, 12, 32), (32, 4, 1), 0),)))).splitlines()
+    assert lines[-2].split()[1] + lines[-1].strip() == kernel
+
+
 def test_only_what_was_found_is_shown():
     text = shown(render(Facts({"case": "gqa", "device": "gpu"}, launch={"nsm": 132})))
     assert [line for line in text.splitlines() if line] == ["gqa on gpu", "Launch", "GPU        nsm 132"]
