@@ -99,7 +99,7 @@ def cases_of(paths: Sequence[Path]) -> list[Case]:
     if problems:
         raise InputError("\n".join(problems))
     if not cases:
-        raise InputError(f"no scenario in {', '.join(map(str, paths))}")
+        raise InputError(f"no scenario in {', '.join(map(str, paths))}" if paths else "no scenario was given")
     return cases
 
 
@@ -111,6 +111,12 @@ def work_of(cases: Sequence[Case], on: str, devices: Path | None, notes: Console
         return [(case, targets) for case in cases]
     choose = chooser(catalogue, notes)
     return [(case, list(parse_targets(case.device or choose(), catalogue))) for case in cases]
+
+
+def targets_of(on: str, devices: Path | None, notes: Console) -> list[Target]:
+    """The targets of `--on`, else what this machine has."""
+    catalogue = load_devices(devices)
+    return list(parse_targets(on or chooser(catalogue, notes)(), catalogue))
 
 
 def chooser(catalogue: dict[str, Device], notes: Console) -> Callable[[], str]:

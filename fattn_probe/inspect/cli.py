@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fattn_probe import flags
+from fattn_probe.build import RUNNER
 from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.inspect import command as inspecting
@@ -29,11 +30,13 @@ Transcript = Annotated[Path | None, typer.Option("--transcript", help="Keep the 
 
 
 def inspect(
-    paths: flags.Scenarios,
+    paths: Annotated[list[Path] | None, typer.Argument(help="Files, or folders.", metavar="SCENARIO...")] = None,
     on: flags.On = "",
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Every block, tile and condition.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the map as a picture.")] = None,
     host: Annotated[bool, typer.Option("--host", help="Host facts alone; leave the kernel's blocks out.")] = False,
+    program: Annotated[str, typer.Option(help="test-backend-ops: upstream's own case instead.")] = RUNNER,
+    only: Annotated[str, typer.Option("--filter", help="Upstream's case, or a regular expression over it.")] = "",
     at: At = "",
     values: Annotated[list[str] | None, typer.Option("--values", help="A tensor's values: K[:8,0,1].")] = None,
     captures: Annotated[Path | None, typer.Option("--captures", help="Write what memory holds, as GGUF.")] = None,
@@ -52,12 +55,6 @@ def inspect(
     as_json: flags.Json = False,
 ) -> None:
     """Look at an op under gdb or cuda-gdb: tensors, kernel choice and why, tiling, and what each block does."""
-    work = flags.work_of([placed(case, at) for case in flags.cases_of(paths)], on, devices, NOTES)
-    looks = inspecting.Looks(
-        values=tuple(parse_slice(text) for text in values or ()),
-        captures=captures,
-        watch=parse_watch(break_, print_ or (), stops) if break_ else None,
-    )
     build = flags.BuildFlags(source, patch, debug=True, quants=quants, folder=folder)
     options = InspectOptions(
         debugger=tuple(shlex.split(debugger)),
@@ -67,7 +64,17 @@ def inspect(
         deadline=timeout,
     )
     session = Session(build.run_options(NOTES, Simulation(threads=1)), flags.build_progress(NOTES))
-    done = list(inspecting.inspect_work(Inspector(session, options), work, looks))
+    inspector = Inspector(session, options)
+    if program == RUNNER:
+        cases = [placed(case, at) for case in flags.cases_of(paths or [])]
+        looks = inspecting.Looks(
+            values=tuple(parse_slice(text) for text in values or ()),
+            captures=captures,
+            watch=parse_watch(break_, print_ or (), stops) if break_ else None,
+        )
+        done = list(inspecting.inspect_work(inspector, flags.work_of(cases, on, devices, NOTES), looks))
+    else:
+        done = list(inspecting.inspect_upstream_on(inspector, program, only, flags.targets_of(on, devices, NOTES)))
     if html is not None:
         inspecting.write_page(done, html)
         NOTES.print(f"wrote {html}")

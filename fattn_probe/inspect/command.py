@@ -1,18 +1,19 @@
 """`fattn-probe inspect`: cases on targets under a debugger, to tables, JSON and pages."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fattn_probe.build import RUNNER, TEST_BACKEND_OPS
 from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.inspect.coverage import check
 from fattn_probe.inspect.expect import mismatches
-from fattn_probe.inspect.facts import Facts
+from fattn_probe.inspect.facts import Facts, Value
 from fattn_probe.inspect.inspector import Inspection, Inspector
 from fattn_probe.inspect.looking import Watch, WatchResult, watch
 from fattn_probe.inspect.page import page, side_by_side_page
@@ -20,6 +21,7 @@ from fattn_probe.inspect.show import facts_json, render
 from fattn_probe.inspect.side_by_side import render_side_by_side, side_by_side, side_by_side_json
 from fattn_probe.inspect.tensor_values import Slice, as_text
 from fattn_probe.inspect.tensors import TensorReading, read_tensors
+from fattn_probe.inspect.upstream import inspect_upstream
 from fattn_probe.run.command import Work, describe
 from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.run.outcome import Failed, Fault, Lost
@@ -40,6 +42,7 @@ class Seen:
     """An inspection, and what was looked at besides."""
 
     inspection: Inspection
+    expect: Mapping[str, Value] = field(default_factory=dict)
     tensors: TensorReading | None = None
     watched: WatchResult | None = None
 
@@ -51,7 +54,7 @@ class Seen:
     @property
     def where(self) -> str:
         """`gqa on sim:h200`."""
-        return f"{self.inspection.case.name} on {self.inspection.on}"
+        return f"{self.inspection.name} on {self.inspection.on}"
 
 
 def inspect_work(inspector: Inspector, work: Work, looks: Looks) -> Iterator[Seen]:
@@ -66,7 +69,7 @@ def inspect_work(inspector: Inspector, work: Work, looks: Looks) -> Iterator[See
 
 def look(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target: Target, looks: Looks) -> Seen:
     """The facts of a case on a target, then what else was asked for; nothing else if it has no kernel."""
-    seen = Seen(inspector.inspect(case, inputs, target))
+    seen = Seen(inspector.inspect(case, inputs, target), case.expect)
     if seen.facts is None:
         return seen
     if looks.values or looks.captures:
@@ -80,6 +83,14 @@ def look(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target: 
             return replace(seen, inspection=replace(seen.inspection, result=stops))
         seen = replace(seen, watched=stops)
     return seen
+
+
+def inspect_upstream_on(inspector: Inspector, program: str, only: str, targets: Sequence[Target]) -> Iterator[Seen]:
+    """Inspect a case of upstream's on targets."""
+    if program != TEST_BACKEND_OPS:
+        raise InputError(f"--program {program!r}: allowed: {RUNNER}, {TEST_BACKEND_OPS}")
+    for target in targets:
+        yield Seen(inspect_upstream(inspector, only, target))
 
 
 def render_seen(done: Sequence[Seen], verbose: bool) -> RenderableType:
@@ -143,7 +154,7 @@ def seen_json(done: Sequence[Seen]) -> dict[str, Any]:
 def _json(item: Seen) -> dict[str, Any]:
     inspection = item.inspection
     found: dict[str, Any] = {
-        "case": inspection.case.name,
+        "case": inspection.name,
         "on": inspection.on,
         "seconds": round(inspection.seconds, 3),
         "problem": None if isinstance(inspection.result, Facts) else describe(inspection.result),
@@ -183,7 +194,7 @@ def _problems(item: Seen) -> Iterator[str]:
     if isinstance(item.inspection.result, Fault | Failed):
         yield f"{item.where}: a kernel failed"
     if item.facts is not None:
-        yield from (f"{item.where}: {mismatch}" for mismatch in mismatches(item.inspection.case.expect, item.facts))
+        yield from (f"{item.where}: {mismatch}" for mismatch in mismatches(item.expect, item.facts))
         coverage = check(item.facts)
         if coverage is not None and not coverage.passes:
             yield f"{item.where}: the blocks do not do each tile's KV steps once"

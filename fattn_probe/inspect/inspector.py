@@ -4,13 +4,13 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fattn_probe.build import RUNNER, Build
+from fattn_probe.build import RUNNER, TEST_BACKEND_OPS, Build
 from fattn_probe.debug.procedure import run_procedure
 from fattn_probe.debug.session import Session as Debugging
 from fattn_probe.device import Target
@@ -61,14 +61,24 @@ class InspectOptions:
 class Inspection:
     """A case on a target: its facts, or how the program ended before its kernel was launched.
 
-    `reasons` say in sentences why it was this kernel.
+    `name` is a scenario's case or one of upstream's; `reasons` say in sentences why it was this kernel.
     """
 
-    case: Case
+    name: str
     on: str
     result: Facts | Ended
     seconds: float
     reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Started:
+    """A program of a build that the debugger starts in `folder`, and the name of what it runs."""
+
+    name: str
+    program: str
+    words: tuple[str, ...]
+    folder: Path
 
 
 @dataclass
@@ -82,19 +92,32 @@ class Inspector:
 
     def inspect(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> Inspection:
         """Run one case under the debugger, to its kernel's launch and through its blocks, and read it."""
-        started = time.monotonic()
         with self.place(case, inputs) as folder:
-            result: Facts | Ended = self._completed(target, lambda build: self._facts(build, case, folder, target))
-        seconds = time.monotonic() - started
-        return Inspection(case, str(target), result, seconds, self._reasons(result, target))
+            return self._inspect(Started(case.name, RUNNER, self.words(target), folder), target)
+
+    def inspect_upstream(self, case: str, words: Sequence[str], target: Target) -> Inspection:
+        """The same of a case of upstream's test-backend-ops, which `words` make it run."""
+        with tempfile.TemporaryDirectory(prefix="fattn-probe-") as name:
+            return self._inspect(Started(case, TEST_BACKEND_OPS, tuple(words), Path(name)), target)
+
+    def words(self, target: Target) -> tuple[str, ...]:
+        """The runner's arguments."""
+        return ("case.gguf", "out.gguf", "--backend", target.backend)
+
+    def _inspect(self, started: Started, target: Target) -> Inspection:
+        began = time.monotonic()
+        result: Facts | Ended = self._completed(started, target)
+        reasons = self._reasons(result, started, target)
+        return Inspection(started.name, str(target), result, time.monotonic() - began, reasons)
 
     def procedure(self, procedure: str, plan: Document, folder: Path, target: Target) -> Document | Ended:
         """Run another procedure on the program of an inspected case; `plan` gets what every procedure has."""
         build = self.session.build_for(target, RUNNER)
         env = self.session.env(target) | {LAUNCHES_ENV: str(folder / "launches")}
-        with self._debugging(build.runner, env, folder, target) as debugging:
+        started = Started("", RUNNER, self.words(target), folder)
+        with self._debugging(build, started, env, target) as debugging:
             raw = self._run(debugging, procedure, self._plan(build, target) | plan)
-        return self._ending(raw["ended"], debugging, build.runner, folder) if raw.get("ended") else raw
+        return self._ending(raw["ended"], debugging, started) if raw.get("ended") else raw
 
     def _run(self, debugging: Debugging, procedure: str, plan: Document) -> Document:
         options = self.options
@@ -120,41 +143,45 @@ class Inspector:
     def _reads_blocks(self, target: Target) -> bool:
         return self.options.blocks and target.engine == "sim"
 
-    def _reasons(self, result: Facts | Ended, target: Target) -> tuple[str, ...]:
+    def _reasons(self, result: Facts | Ended, started: Started, target: Target) -> tuple[str, ...]:
         if not isinstance(result, Facts) or result.choice is None:
             return ()
-        parameters = self.dispatch(self.session.build_for(target, RUNNER)).parameters
+        parameters = self.dispatch(self.session.build_for(target, started.program)).parameters
         return tuple(explain(result.choice.decisions, parameters))
 
-    def _completed(self, target: Target, attempt: Callable[[Build], Facts | Ended]) -> Facts | Ended:
+    def _completed(self, started: Started, target: Target) -> Facts | Ended:
         """Try until the build has every kernel that the run asks for."""
-        build = self.session.build_for(target, RUNNER)
+        build = self.session.build_for(target, started.program)
         for _ in range(MOST_RETRIES):
-            result = attempt(build)
+            result = self._facts(build, started, target)
             if not isinstance(result, MissingSymbol):
                 return result
-            build = self.session.complete(target, result.symbol, RUNNER)
-        raise BuildError(f"after {MOST_RETRIES} kernels the build still misses one")
+            build = self.session.complete(target, result.symbol, started.program)
+        raise BuildError(f"{started.name}: after {MOST_RETRIES} kernels the build still misses one")
 
-    def _facts(self, build: Build, case: Case, folder: Path, target: Target) -> Facts | Ended:
-        launches = folder / "launches"
+    def _facts(self, build: Build, started: Started, target: Target) -> Facts | Ended:
+        launches = started.folder / "launches"
         launches.unlink(missing_ok=True)
-        env = self.session.env(target) | {LAUNCHES_ENV: str(launches)}
-        with self._debugging(build.runner, env, folder, target) as debugging:
-            raw = self._run(debugging, READ_OP, self._plan(build, target) | {"blocks": self._reads_blocks(target)})
+        env = self.session.env(target, started.program) | {LAUNCHES_ENV: str(launches)}
+        blocks = self.options.blocks and target.engine == "sim"
+        with self._debugging(build, started, env, target) as debugging:
+            raw = self._run(debugging, READ_OP, self._plan(build, target) | {"blocks": blocks})
             version = debugging.execute("show version").splitlines()[0]
         if "ended" in raw:
-            return self._ending(raw["ended"], debugging, build.runner, folder)
-        about = self._about(build, case, target) | {"debugger": version}
+            return self._ending(raw["ended"], debugging, started)
+        about = self._about(build, started, target) | {"debugger": version}
         return self._assemble(raw, build, launches, about)
 
-    def _debugging(self, program: Path, env: Mapping[str, str], folder: Path, target: Target) -> Debugging:
-        """A debugger session with the runner and the case of a folder in it."""
-        words = ("case.gguf", "out.gguf", "--backend", target.backend)
-        debugger = self.options.debugger or (DEBUGGERS[target.engine],)
-        deadline = self.options.deadline
+    def _debugging(self, build: Build, started: Started, env: Mapping[str, str], target: Target) -> Debugging:
+        """A debugger session with the program in it."""
         return Debugging(
-            debugger, program, words, env=env, cwd=folder, deadline=deadline, transcript=self.options.transcript
+            self.options.debugger or (DEBUGGERS[target.engine],),
+            build.program(started.program),
+            started.words,
+            env=env,
+            cwd=started.folder,
+            deadline=self.options.deadline,
+            transcript=self.options.transcript,
         )
 
     def located(self, build: Build) -> Located:
@@ -180,10 +207,10 @@ class Inspector:
             raise InputError(f"{build.folder} has no sources beside it; --source names the tree it was built from")
         return self.session.options.tree.root
 
-    def _about(self, build: Build, case: Case, target: Target) -> dict[str, str]:
+    def _about(self, build: Build, started: Started, target: Target) -> dict[str, str]:
         manifest = build.manifest
         return {
-            "case": case.name,
+            "case": started.name,
             "source": manifest.source,
             "build_number": manifest.build_number,
             "patches": " ".join(manifest.patches),
@@ -192,16 +219,19 @@ class Inspector:
             "device": str(target),
         }
 
-    def _ending(self, ended: list[str], debugging: Debugging, runner: Path, folder: Path) -> Ended:
+    def _ending(self, ended: list[str], debugging: Debugging, started: Started) -> Ended:
         """How the program ended before it launched an attention kernel."""
         reason, detail, function = ended
         code = -int(signal.Signals[detail]) if reason == "signal" else int(detail or 0)
-        done = Completed((str(runner),), code, debugging.stdout, debugging.stderr, 0.0)
+        done = Completed((started.program,), code, debugging.stdout, debugging.stderr, 0.0)
         ending = parse_ending(done)
         if ending is not None:
             return ending
-        result = read_result(folder / "out.gguf")
-        return Unsupported(result.unsupported or f"the program ended in {function} without an attention kernel")
+        out = started.folder / "out.gguf"
+        unsupported = read_result(out).unsupported if out.is_file() else ""
+        return Unsupported(
+            unsupported or f"the program ended{f' in {function}' * bool(function)} without an attention kernel"
+        )
 
     def _assemble(self, raw: dict[str, Any], build: Build, launches: Path, about: Mapping[str, str]) -> Facts:
         tree = self.session.options.tree
