@@ -98,8 +98,8 @@ class OverMI:
 
     def memory(self, address: int, count: int) -> bytes:
         """Bytes of the program's host memory."""
-        if count > BY_TEXT:
-            path = self.session.folder / "memory"
+        path = self.session.folder / "memory"
+        if count > BY_TEXT and " " not in str(path):  # `dump` knows no quotes
             self.session.execute(f"dump binary memory {path} {address:#x} {address + count:#x}")
             return path.read_bytes()
         reply = self.session.command(f"-data-read-memory-bytes {address:#x} {count}")

@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 from fattn_probe.debug.channel import Channel, GoneError
 from fattn_probe.debug.protocol import DebuggerError
 from fattn_probe.debug.records import Reply, ReplyBuilder, c_string
-from fattn_probe.errors import LostError
+from fattn_probe.errors import InputError, LostError
 
 INSTALL = "Debian and Ubuntu: apt install gdb; Fedora: dnf install gdb; cuda-gdb comes with NVIDIA's CUDA toolkit"
 ENVIRONMENT = {
@@ -103,9 +103,13 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self._lost is None:
-            self._quit()
-        self._close()
+        try:
+            if self._lost is None:
+                if kind is not None:
+                    self._channel.interrupt()
+                self._quit()
+        finally:
+            self._close()
 
     def command(self, text: str, deadline: float | None = None) -> Reply:
         """One MI command and its reply; DebuggerError if the debugger refused it."""
@@ -151,12 +155,9 @@ class Session:
         return self._read_output("stderr")
 
     def _start(self) -> None:
-        transcript = None
-        if self._transcript is not None:
-            transcript = self._resources.enter_context(self._transcript.open("w", 1, encoding="utf-8"))
         argv = [*self.debugger, "-nx", "-q", "-iex", "set auto-load off", "--interpreter=mi3"]
         try:
-            self._channel = Channel(argv, self._env, self._cwd, transcript)
+            self._channel = Channel(argv, self._env, self._cwd, self._open_transcript())
         except FileNotFoundError as error:
             raise LostError(f"{self.debugger[0]} is not on this machine. To install it: {INSTALL}") from error
         self._resources.callback(self._channel.close)
@@ -165,8 +166,16 @@ class Session:
         loaded = self.commands([f"-file-exec-and-symbols {c_string(str(self.program))}"])[0]
         if loaded.kind == "error":
             raise LostError(f"{self.debugger[0]} cannot load {self.program}: {loaded.error}")
-        files = f"</dev/null >{self._output('stdout')} 2>{self._output('stderr')}"
-        self.execute(f"set args {shlex.join(self.args)} {files}")
+        stdout, stderr = (shlex.quote(str(self._output(name))) for name in ("stdout", "stderr"))
+        self.execute(f"set args {shlex.join(self.args)} </dev/null >{stdout} 2>{stderr}")
+
+    def _open_transcript(self) -> IO[str] | None:
+        if self._transcript is None:
+            return None
+        try:
+            return self._resources.enter_context(self._transcript.open("w", 1, encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"the transcript cannot be written: {self._transcript}: {error.strerror}") from error
 
     def _exchange(self, texts: Sequence[str], deadline: float) -> Iterator[Reply]:
         waiting = deque(texts)
@@ -240,8 +249,10 @@ class Session:
 
     def _lose(self, what: str, tail: str) -> LostError:
         """End everything; what happened, with the program's last words and the end of the dialogue."""
-        self._quit()
-        self._close()
+        try:
+            self._quit()
+        finally:
+            self._close()
         parts = [what]
         if words := "\n".join((self.stdout + self.stderr).strip().splitlines()[-LAST_WORDS:]):
             parts.append(f"the program's last words:\n{words}")

@@ -3,6 +3,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from fattn_probe.debug.mi import OverMI
 from fattn_probe.debug.protocol import DebuggerError
 from fattn_probe.debug.session import Session
 from fattn_probe.debug.symbols import require_debug_info
-from fattn_probe.errors import BuildError, LostError
+from fattn_probe.errors import BuildError, InputError, LostError
 
 WITHOUT_PYTHON = "set confirm off\ndefine python\nthis-gdb-has-no-python\nend\n"
 
@@ -264,6 +265,45 @@ def test_the_transcript_has_both_directions(gdb, probe, tmp_path):
     assert lines[asked].startswith("> ")
     assert lines[asked + 1] == '< ~"$1 = 42\\n"'
     assert all(line[:2] in ("> ", "< ") for line in lines)
+
+
+def test_a_transcript_that_cannot_be_written(tmp_path):
+    with pytest.raises(InputError, match=r"the transcript cannot be written: .*nowhere/dialogue: No such file"):
+        Session(["gdb"], tmp_path / "program", transcript=tmp_path / "nowhere" / "dialogue").__enter__()
+
+
+@pytest.mark.gdb
+def test_a_temporary_folder_with_a_space(gdb, probe, monkeypatch, tmp_path):
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with Session(gdb, probe, ["x"]) as session:
+        debugger = OverMI(session)
+        debugger.insert("work")
+        debugger.resume("run")
+        assert session.stdout == "[x]"
+        assert len(debugger.memory(int(debugger.evaluate(["(long)&bytes"])[0]), 100000)) == 100000
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.gdb
+def test_a_debugger_with_a_fault_of_its_own_is_lost(gdb, probe):
+    with (
+        pytest.raises(LostError, match="gdb ended during `maintenance internal-error oh no`"),
+        Session(gdb, probe) as session,
+    ):
+        session.execute("maintenance internal-error oh no", deadline=5)
+
+
+@pytest.mark.gdb
+def test_a_user_who_gives_up_leaves_no_program_running(gdb, probe, tmp_path):
+    program = own(probe, tmp_path)
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), Session(gdb, program, ["hang"]) as session:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        OverMI(session).resume("run")
+    assert time.monotonic() - start < 4
+    assert none_left(program)
 
 
 @pytest.mark.gdb
