@@ -111,6 +111,11 @@ class WarpFragments:
         """KV rows of one KQ fragment."""
         return self.KQ.I if self.upright else self.KQ.J
 
+    @property
+    def d_per_tile(self) -> int:
+        """Rows of V's transpose in one VKQ fragment."""
+        return self.VKQ.I if self.upright else 2 * self.VKQ.J
+
     def nbatch_fa(self, numbers: int) -> int:
         """KV rows of a step, from how many numbers of KQ a lane holds."""
         return numbers // self.KQ.ne * self.np * self.kv_per_tile
@@ -128,7 +133,7 @@ class WarpFragments:
         i, j = (np.repeat(part, 2, axis=1) for part in self.VKQ.place())
         half = np.arange(i.shape[1]) % 2
         d, columns = (i, 2 * j + half) if self.upright else (2 * j + half, i)
-        start = np.arange(numbers // (2 * self.VKQ.ne)) * (self.VKQ.I if self.upright else 2 * self.VKQ.J)
+        start = np.arange(numbers // (2 * self.VKQ.ne)) * self.d_per_tile
         return Places(self.first_column + _repeat(columns, 0 * start), _repeat(d, start))
 
     def state_columns(self) -> Indices:

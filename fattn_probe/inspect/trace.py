@@ -8,9 +8,12 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence, Set
+from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from fattn_probe.debug.protocol import Debugger, Stop
+from fattn_probe.inspect.dispatch import LAUNCHER
+from fattn_probe.inspect.reading import to_launch
 
 Document = dict[str, Any]
 Registers = list[float | int]
@@ -67,15 +70,34 @@ class Fibers:
         """Nothing: it is the running one."""
 
 
+def trace_op(debugger: Debugger, plan: Document) -> Document:
+    """Run the program to the attention kernel's launch, and `read_trace` from there.
+
+    `plan` is that of `read_trace`, with `launch` among the anchors, `dispatch`, which `to_launch` takes, and `linear`,
+    the block's index: the simulator then runs this block alone. A program that ends before the launch leaves `ended`,
+    and nothing else.
+    """
+    stop = to_launch(debugger, plan)
+    launch: list[int] = []
+    if stop.function.startswith(LAUNCHER):
+        launch = [number for location in plan["anchors"]["launch"] for number in debugger.insert_near(location)]
+        stop = debugger.resume("continue")
+    if not set(stop.breakpoints) & set(launch):
+        return {"ended": [stop.reason, stop.detail, stop.function]}
+    debugger.delete(*launch)
+    debugger.execute(f"set var simt::focus.block = {plan['linear']}")
+    return read_trace(debugger, plan)
+
+
 def read_trace(debugger: Debugger, plan: Document) -> Document:
-    """Follow one warp through its block's tiles, the program standing at or before the kernel's launch.
+    """Follow one warp through its block's tiles, the program standing at the kernel's launch.
 
     `plan`: `anchors` (gdb locations by name), `block` (x, y, z), `warp`, `tiles` (how many the block has; None: until
     something else stops the program), `kb0` (the one step to read, of the first tile that has it; None: all steps),
     `until_not_finite` (end with the first anchor at which NaN or an infinity stands).
 
     What it returns: `function` (with its template arguments), `template` (DKQ, DV, ncols1, ncols2, nwarps by name),
-    `KQ` and `VKQ` (fragment types: I, J, T), `places` (file:line by anchor), `ended` (why the program stopped early,
+    `KQ` and `VKQ` (fragment types: I, J, T), `places` (file:line by anchor), `stopped` (why the program stopped early,
     else empty) and `readings`. A reading is what one lane has at one anchor: `anchor`, `lane`, `tile` (ordinal among
     the block's), `kb0` (None behind the last step) and the values of registers by variable: KQ_C, KQ_max, KQ_rowsum and
     VKQ_C at `logits` (before the mask; the last three as the step finds them), KQ_C (P by now), KQ_max, KQ_rowsum and
@@ -130,8 +152,8 @@ class _Reader:
                 points |= self._insert(SOFTMAX, RESCALED)  # until here they would only have stopped other steps
             stop = self._debugger.resume("continue")
         self._debugger.delete(*points)
-        ended = [] if anchors else [stop.reason, stop.detail, stop.function]
-        return self._kernel | {"readings": self._readings, "ended": ended}
+        stopped = [] if anchors else [stop.reason, stop.detail, stop.function]
+        return self._kernel | {"readings": self._readings, "stopped": stopped}
 
     @property
     def _one_step(self) -> bool:
@@ -142,10 +164,11 @@ class _Reader:
         steps = {} if kb0 is None else dict.fromkeys((SOFTMAX, RESCALED), f"kb0 == {kb0} && ")
         if kb0 is not None:
             steps[LOGITS] = f"(kb0 == {kb0} || kb0 == {kb0 + 1}) && "  # the next one finds what this one leaves
+        found = ((anchor, location) for anchor in anchors for location in self._plan["anchors"][anchor])
         return {
-            self._debugger.insert(location, steps.get(anchor, "") + self._lanes.condition()): anchor
-            for anchor in anchors
-            for location in self._plan["anchors"][anchor]
+            number: anchor
+            for anchor, location in found
+            for number in self._debugger.insert_near(location, steps.get(anchor, "") + self._lanes.condition())
         }
 
     def _take(self, anchors: Set[str], stop: Stop) -> None:
@@ -158,7 +181,7 @@ class _Reader:
             self._lanes.focus(self._debugger, lane)
             for anchor in ANCHORS:
                 if anchor in anchors and self._read(anchor, lane):
-                    self._kernel["places"].setdefault(anchor, f"{stop.file}:{stop.line}")
+                    self._kernel["places"].setdefault(anchor, f"{PurePosixPath(stop.file).name}:{stop.line}")
 
     def _read(self, anchor: str, lane: int) -> bool:
         """One lane's registers; False if it has been here in this step (an anchor in a loop)."""

@@ -92,14 +92,13 @@ class TracedTile:
 
 @dataclass(frozen=True)
 class Trace:
-    """A traced warp. `ended` says why the program stopped before everything was read, else it is empty."""
+    """A traced warp. `stopped` says why the program stopped before everything was read, else it is empty."""
 
     block: tuple[int, int, int]
-    warp: int
-    np: int
+    fragments: WarpFragments
     places: Mapping[str, str]
     tiles: tuple[TracedTile, ...]
-    ended: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
 
     @property
     def parting(self) -> Parting | None:
@@ -133,7 +132,7 @@ def judge_trace(
         if any(step.tile == number for step in steps)
     ]
     x, y, z = block
-    return Trace((x, y, z), warp, fragments.np, document["places"], tuple(traced), tuple(document["ended"]))
+    return Trace((x, y, z), fragments, document["places"], tuple(traced), tuple(document["stopped"]))
 
 
 def _tile(

@@ -1,0 +1,274 @@
+"""The first NaN or infinity of an op: in an input, in a register of the kernel, or in the division at its end."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.inspect.anchors import COMMON, MMA
+from fattn_probe.inspect.facts import BlockFacts, Facts, TileWork
+from fattn_probe.inspect.fragments import Fragment, Indices, Places, WarpFragments
+from fattn_probe.inspect.trace import ACCUMULATED, ANCHORS, LOGITS
+from fattn_probe.inspect.trace_inputs import Operands, warp_inputs
+from fattn_probe.reference.adapter import Inputs
+from fattn_probe.scenario import Case, view_values
+
+Document = Mapping[str, Any]
+Reader = Callable[[BlockFacts, int, int], Document]
+"""What `trace.trace_op` reads of a block's warp through so many tiles, up to the first NaN or infinity."""
+
+F16_MAX = 65504.0
+# The build for the simulator rewrites divisions, on their line
+DIVISIONS = ((MMA, r"^\s*dstk_val\.x .*\bKQ_rowsum_j;"), (COMMON, r"^\s*\*dst = dst_val\b.*\browsum;"))
+
+
+@dataclass(frozen=True)
+class NotFinite:
+    """A NaN or infinity.
+
+    `at` are coordinates by name, `thread` is (threadIdx.x, threadIdx.y): lane and warp; `kb0` the step that made it,
+    `place` file:line where the program stood when it was seen.
+    """
+
+    tensor: str
+    value: float
+    at: Mapping[str, int]
+    words: str
+    block: int | None = None
+    thread: tuple[int, int] | None = None
+    kb0: int | None = None
+    place: str = ""
+
+
+def in_inputs(case: Case, inputs: Inputs) -> NotFinite | None:
+    """The first value of an input that no kernel can work with, in ggml's order of indices."""
+    for name in ("Q", "K", "V", "sinks", "mask"):
+        if name not in case.tensors:
+            continue
+        values = view_values(case, inputs, name)
+        bad = ~np.isfinite(values)
+        if name == "mask":
+            bad &= ~np.isneginf(values)
+        if bad.any():
+            index = tuple(int(part) for part in np.argwhere(bad)[0])
+            at = {f"i{axis}": part for axis, part in enumerate(reversed(index))}
+            where = ", ".join(map(str, at.values()))
+            words = f"{name}[{where}] of the inputs is {values[index]} (indices in ggml's order), one of {bad.sum()}"
+            return NotFinite(name, float(values[index]), at, words)
+    return None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of dst."""
+
+    sequence: int
+    query: int
+    head: int
+
+    def __str__(self) -> str:
+        return f"sequence {self.sequence}, query {self.query}, head {self.head}"
+
+
+@dataclass(frozen=True)
+class Hunt:
+    """The search for the first NaN or infinity of an op that `facts` are of, its blocks among them.
+
+    `source` is ggml-cuda/ of the tree that was built. The registers of the mma kernel are followed, other kernels' are
+    not: of those the place in dst is named.
+    """
+
+    case: Case
+    operands: Operands
+    facts: Facts
+    read: Reader
+    source: Path
+
+    def first(self, dst: npt.NDArray[np.floating[Any]]) -> NotFinite | None:
+        """Where the first value that is not finite of `dst` comes from; `dst` has ggml's `ne` reversed."""
+        bad = np.argwhere(~np.isfinite(dst))
+        if not len(bad):
+            return None
+        sequence, query, head, d = (int(index) for index in bad[0])
+        row, value = Row(sequence, query, head), float(dst[sequence, query, head, d])
+        if self.facts.choice is None or self.facts.choice.family != "mma_f16":
+            return _in_dst(row, d, value, "the registers of this kernel are not followed", None)
+        pieces = self.pieces(row)
+        for block, tile in pieces[-1:] if self._masked(row) else pieces:
+            found = self._in_block(row, block, tile)
+            if found is not None:
+                return found
+        return self._in_division(row, d, value, [block for block, _ in pieces])
+
+    def pieces(self, row: Row) -> list[tuple[BlockFacts, int]]:
+        """The blocks that work on a row's tile, and the tile's number in each, the tile's beginning first."""
+        assert self.facts.choice is not None
+        ncols1, ncols2 = (int(self.facts.choice.template[name]) for name in ("ncols1", "ncols2"))
+        z_KV, in_group = divmod(row.head, self.group)
+        tile = (row.sequence, z_KV, in_group // ncols2, row.query // ncols1)
+        found = [
+            (work.kb0_start, block.block, block, number)
+            for block in self.facts.blocks
+            for number, work in enumerate(block.tiles)
+            if work.tile == tile
+        ]
+        return [(block, number) for _, _, block, number in sorted(found, key=lambda piece: piece[:2])]
+
+    @property
+    def group(self) -> int:
+        """Heads that share a K/V head."""
+        return self.case.n_head // self.case.n_head_kv
+
+    def _in_block(self, row: Row, block: BlockFacts, tile: int) -> NotFinite | None:
+        """Follow the warps that hold the row's column; which these are, the first one read tells for sure."""
+        warps, seen = [self._guess(row, block.tiles[tile])], set[int]()
+        while warps:
+            warp = warps.pop(0)
+            seen.add(warp)
+            document = self.read(block, warp, tile + 1)
+            if not document["readings"]:
+                return None
+            fragments = WarpFragments.of(document, warp)
+            found = InWarp(document, fragments, self.operands, block, tile).first()
+            if found is not None:
+                return found
+            warps = [other for other in self._warps(row, block.tiles[tile], fragments) if other not in seen]
+        return None
+
+    def _guess(self, row: Row, work: TileWork) -> int:
+        """The first warp of the row's column, if a warp has 8 columns of a tile of 8, else 16."""
+        assert self.facts.choice is not None
+        ncols1, ncols2 = (int(self.facts.choice.template[name]) for name in ("ncols1", "ncols2"))
+        KQ = Fragment(16, 8 if ncols1 * ncols2 == 8 else 16, "float")
+        nwarps = int(self.facts.launch["block_dim"][1])
+        return self._warps(row, work, WarpFragments(KQ, KQ, ncols1, ncols2, nwarps, 0))[0]
+
+    def _warps(self, row: Row, work: TileWork, fragments: WarpFragments) -> range:
+        in_group = row.head % self.group
+        column = (row.query - work.jt * fragments.ncols1) * fragments.ncols2 + in_group - work.zt_gqa * fragments.ncols2
+        first = column // fragments.cols_per_warp * fragments.np
+        return range(first, first + fragments.np)
+
+    def _in_division(self, row: Row, d: int, value: float, blocks: Sequence[BlockFacts]) -> NotFinite:
+        """All accumulators are finite and dst is not: the row's sum is 0."""
+        alone = len(blocks) == 1
+        place = next(_lines(self.source, *DIVISIONS[0 if alone else 1]), "")
+        masked = "its mask is -inf everywhere, " if self._masked(row) else ""
+        where = "at the end of the kernel" if alone else "in the fixup kernel"
+        why = f"its accumulators are finite; {masked}its KQ_rowsum is 0, and it is divided by that {where}, {place}"
+        return _in_dst(row, d, value, why, blocks[-1].block if blocks else None, place)
+
+    def _masked(self, row: Row) -> bool:
+        mask = self.operands.mask
+        if mask is None:
+            return False
+        return bool(np.isneginf(mask[row.sequence % mask.shape[0], row.head % mask.shape[1], row.query]).all())
+
+
+def _in_dst(row: Row, d: int, value: float, why: str, block: int | None, place: str = "") -> NotFinite:  # noqa: PLR0917
+    at = {"sequence": row.sequence, "query": row.query, "head": row.head, "d": d}
+    return NotFinite("dst", value, at, f"dst of {row}, d {d} is {value}: {why}", block, place=place)
+
+
+def _lines(source: Path, file: str, pattern: str) -> Iterator[str]:
+    text = (source / file).read_text(errors="replace") if (source / file).is_file() else ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.search(pattern, line):
+            yield f"{file}:{number}"
+
+
+@dataclass(frozen=True)
+class InWarp:
+    """The readings of one warp in one tile of its block."""
+
+    document: Document
+    fragments: WarpFragments
+    operands: Operands
+    block: BlockFacts
+    tile: int
+
+    def first(self) -> NotFinite | None:
+        """The first register that holds NaN or an infinity, in the order of steps, anchors and lanes."""
+        inputs = warp_inputs(self.operands, self.block.tiles[self.tile], self.fragments)
+        for reading in sorted(self._readings(), key=_order):
+            for name, values in _numbers(reading["values"]):
+                places = _places(self.fragments, name, len(values))
+                column = places.column[reading["lane"]] - self.fragments.first_column
+                bad = np.flatnonzero(~np.isfinite(values) & inputs.exists[column])
+                if len(bad):
+                    number = int(bad[0])
+                    at = {"query": int(inputs.query[column[number]]), "head": int(inputs.head[column[number]])}
+                    at |= self._along(reading, name, int(places.along[reading["lane"], number]))
+                    return self._found(reading, name, number, float(values[number]), at)
+        return None
+
+    def _readings(self) -> list[Document]:
+        return [reading for reading in self.document["readings"] if reading["tile"] == self.tile]
+
+    def _along(self, reading: Document, name: str, along: int) -> dict[str, int]:
+        if name == "VKQ_C":
+            return {"d": along}
+        if name != "KQ_C":
+            return {}
+        if "indices" in reading["values"]:
+            return {"KV row": int(reading["values"]["indices"][along])}
+        nbatch_fa = self.fragments.nbatch_fa(len(reading["values"]["KQ_C"]))
+        return {"KV row": int(reading["kb0"]) * nbatch_fa + along}
+
+    def _found(self, reading: Document, name: str, number: int, value: float, at: Mapping[str, int]) -> NotFinite:
+        quantity = {"KQ_C": "KQ" if reading["anchor"] == LOGITS else "P", "VKQ_C": "VKQ"}.get(name, name)
+        kb0, lane, warp = self._kb0(reading, name), int(reading["lane"]), self.fragments.warp
+        place = self.document["places"].get(reading["anchor"], "")
+        words = (
+            f"{quantity} of {', '.join(f'{key} {index}' for key, index in at.items())} is {value} in step kb0 {kb0}:"
+            f" block {self.block.block}, warp {warp}, lane {lane}, {name} number {number},"
+            f" seen at {place}{self._why(quantity, at)}"
+        )
+        sequence = {"sequence": self.block.tiles[self.tile].sequence}
+        return NotFinite(quantity, value, sequence | dict(at), words, self.block.block, (lane, warp), kb0, place)
+
+    def _kb0(self, reading: Document, name: str) -> int:
+        """The step that made a value: what a step finds, the one before has left."""
+        if reading["anchor"] == ACCUMULATED:
+            return max((other["kb0"] for other in self._readings() if other["kb0"] is not None), default=0)
+        return int(reading["kb0"]) - (reading["anchor"] == LOGITS and name != "KQ_C")
+
+    def _why(self, quantity: str, at: Mapping[str, int]) -> str:
+        """What f16 makes of the operands: the kernel rounds Q to it, and adds up V in it."""
+        case, work = self.operands.case, self.block.tiles[self.tile]
+        Q = np.abs(self.operands.Q[work.sequence, at["head"], at["query"]]).max()
+        if quantity == "KQ" and F16_MAX < Q:
+            return f"; |Q| reaches {Q:.4g} in this row, more than f16 holds"
+        z_KV = at["head"] // (case.n_head // case.n_head_kv)
+        K, V = self.operands.K[work.sequence, z_KV], self.operands.V[work.sequence, z_KV]
+        if quantity == "KQ" and not np.isfinite(K).all():
+            return "; K has values that are more than f16 holds"
+        if quantity == "VKQ" and "d" in at:
+            return f"; the accumulator is f16, up to {F16_MAX:g}, and |V| reaches {np.abs(V[:, at['d']]).max():.4g}"
+        return ""
+
+
+def _order(reading: Document) -> tuple[float, int, int]:
+    kb0 = reading["kb0"]
+    return (float("inf") if kb0 is None else kb0), ANCHORS.index(reading["anchor"]), reading["lane"]
+
+
+def _numbers(values: Mapping[str, Sequence[float]]) -> Iterator[tuple[str, npt.NDArray[np.float64]]]:
+    """A lane's variables, what the step before left first; bits of half2 as numbers."""
+    for name in ("KQ_max", "KQ_rowsum", "VKQ_C", "KQ_max_scale", "KQ_C"):
+        if name in values:
+            numbers = np.array(values[name], np.uint16).view(np.float16) if name == "VKQ_C" else values[name]
+            yield name, np.asarray(numbers, np.float64)
+
+
+def _places(fragments: WarpFragments, name: str, numbers: int) -> Places:
+    if name == "KQ_C":
+        return fragments.KQ_places(numbers)
+    if name == "VKQ_C":
+        return fragments.VKQ_places(numbers)
+    columns: Indices = fragments.state_columns()
+    return Places(columns, np.full_like(columns, -1))

@@ -1,0 +1,53 @@
+"""A trace for programs."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fattn_probe.inspect.trace_reference import Trace, TracedStep
+from fattn_probe.inspect.trace_show import drift, words_of
+
+
+def trace_json(trace: Trace, *, verbose: bool = False) -> dict[str, Any]:
+    """The trace as JSON: each step in short, `verbose` with its arrays; what is not finite is a string."""
+    parting = trace.parting
+    document = {
+        "block": trace.block,
+        "warp": trace.fragments.warp,
+        "np": trace.fragments.np,
+        "places": dict(trace.places),
+        "stopped": trace.stopped,
+        "first_parting": None if parting is None else vars(parting) | {"words": words_of(parting)},
+        "tiles": [
+            vars(tile.tile)
+            | {name: getattr(tile, name) for name in ("query", "head", "exists")}
+            | {"steps": [_step_json(step, verbose) for step in tile.steps]}
+            for tile in trace.tiles
+        ],
+    }
+    plain: dict[str, Any] = _plain(document)
+    return plain
+
+
+def _step_json(step: TracedStep, verbose: bool) -> dict[str, Any]:
+    brief = {
+        "kb0": step.kb0,
+        "first_kv_row": step.kv_rows[0],
+        "last_kv_row": step.kv_rows[-1],
+        "checked": [vars(item) for item in step.checked],
+        "drift": drift(step),
+        "partings": [vars(parting) for parting in step.partings],
+    }
+    return brief | ({name: value for name, value in vars(step).items() if name not in brief} if verbose else {})
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
+    """Arrays as lists, what is not finite as `nan`, `inf`, `-inf`."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

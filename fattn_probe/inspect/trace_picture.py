@@ -1,0 +1,135 @@
+"""A trace as pictures: P along the KV rows, and how far VKQ is from exact arithmetic behind each step."""
+
+import base64
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from html import escape
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.inspect.trace_reference import Parting, Trace, TracedTile
+from fattn_probe.inspect.trace_show import drift, headline, words_of, words_of_tile
+
+F64 = npt.NDArray[np.float64]
+Pixels = npt.NDArray[np.uint8]
+
+WIDTH, LEFT, TOP, ROW, STRIP = 960, 124, 22, 12, 3
+LABEL = 48.0  # between KV rows that are written out
+STOPS = np.array([(247, 251, 255), (158, 202, 225), (49, 130, 189), (8, 48, 107)], np.float64)
+"""From nothing to the largest value; light blue to dark blue can be told apart without colour vision too."""
+NOT_FINITE = (209, 36, 47)
+STYLE = """
+.trc{color-scheme:light dark;max-width:100%;height:auto;font:11px ui-sans-serif,system-ui,sans-serif}
+.trc{--ink:#1b1f24;--soft:#59636e;--bad:#d1242f}
+@media(prefers-color-scheme:dark){.trc{--ink:#e6edf3;--soft:#9198a1;--bad:#ff6b6b}}
+.trc text{fill:var(--soft)}.trc .strong{fill:var(--ink);font-weight:600}.trc image{image-rendering:pixelated}
+.trc .tick{stroke:var(--soft);stroke-opacity:.5}.trc .bad{fill:none;stroke:var(--bad);stroke-width:2}
+"""
+
+
+def trace_picture(trace: Trace) -> str:
+    """HTML that is complete in itself: for each tile what its columns are, and two heat maps as SVG."""
+    parting = trace.parting
+    said = "no value parts from exact arithmetic" if parting is None else f"first parting: {words_of(parting)}"
+    tiles = [
+        f"<h4>{escape(words_of_tile(tile))}</h4>{_P(tile, parting if at == _tile_of(parting) else None)}{_VKQ(tile)}"
+        for at, tile in enumerate(trace.tiles)
+        if tile.exists.any() and tile.steps
+    ]
+    return f"<style>{STYLE}</style><p>{escape(headline(trace))}: {escape(said)}</p>{''.join(tiles)}"
+
+
+def _tile_of(parting: Parting | None) -> int:
+    return -1 if parting is None else parting.tile
+
+
+def _P(tile: TracedTile, parting: Parting | None) -> str:
+    """P of all steps in one row, a line of pixels a column, and where the first value parts."""
+    matrix = np.concatenate([step.P for step in tile.steps], axis=1)[tile.exists]
+    rows = [int(row) for step in tile.steps for row in step.kv_rows]
+    height, scale = ROW * len(matrix), (WIDTH - LEFT) / max(1, matrix.shape[1])
+    body = [_title("P along the KV rows", matrix), _image(matrix, TOP, height), *_columns(tile)]
+    body += _steps(tile, TOP + height, scale)
+    if parting is not None and parting.kv_row in rows:
+        columns = list(zip(tile.query[tile.exists], tile.head[tile.exists], strict=True))
+        y = TOP + ROW * columns.index((parting.query, parting.head))
+        x = LEFT + rows.index(parting.kv_row) * scale
+        body.append(f'<rect class="bad" x="{x - 3:.1f}" y="{y - 2}" width="{scale + 6:.1f}" height="{ROW + 4}"/>')
+    return _svg(body, TOP + height + 24)
+
+
+def _steps(tile: TracedTile, y: float, scale: float) -> Iterator[str]:
+    """Where steps begin, and the KV rows with which some of them do."""
+    start, labelled = 0, 0.0
+    for step in tile.steps:
+        x = LEFT + start * scale
+        yield f'<line class="tick" x1="{x:.1f}" y1="{y}" x2="{x:.1f}" y2="{y + 5}"/>'
+        if x - labelled >= LABEL:
+            yield f'<text x="{x:.1f}" y="{y + 16}">{step.kv_rows[0]}</text>'
+            labelled = x
+        start += len(step.kv_rows)
+
+
+def _columns(tile: TracedTile) -> Iterator[str]:
+    for at, (query, head) in enumerate(zip(tile.query[tile.exists], tile.head[tile.exists], strict=True)):
+        yield f'<text x="{LEFT - 6}" y="{TOP + ROW * at + 10}" text-anchor="end">query {query}, head {head}</text>'
+
+
+def _VKQ(tile: TracedTile) -> str:
+    """|VKQ - exact| behind each step, along d; one scale for all steps."""
+    with np.errstate(invalid="ignore"):
+        errors = [np.abs(step.VKQ - step.exact_VKQ)[tile.exists] for step in tile.steps]
+    height = STRIP * len(errors[0])
+    body = [_title("distance of VKQ from exact arithmetic behind each step, along d", np.concatenate(errors))]
+    body.append(_image(np.concatenate(errors), TOP, height * len(errors)))
+    for at, step in enumerate(tile.steps):
+        y = TOP + at * height
+        body.append(f'<line class="tick" x1="{LEFT - 4}" y1="{y}" x2="{WIDTH}" y2="{y}"/>')
+        if height >= ROW or at % -(-ROW // height) == 0:
+            said = f"kb0 {step.kb0}: {drift(step, tile.exists):.1g}"
+            body.append(f'<text x="{LEFT - 6}" y="{y + 10}" text-anchor="end">{said}</text>')
+    return _svg(body, TOP + height * len(errors) + 6)
+
+
+def _svg(body: Sequence[str], height: float) -> str:
+    return f'<svg class="trc" viewBox="0 0 {WIDTH} {height:.0f}" role="img">{"".join(body)}</svg>'
+
+
+def _title(words: str, matrix: F64) -> str:
+    return f'<text class="strong" x="0" y="12">{escape(words)}: white is 0, dark is {_largest(matrix):.3g}</text>'
+
+
+def _largest(matrix: F64) -> float:
+    return float(matrix[np.isfinite(matrix)].max(initial=0.0))
+
+
+def _image(matrix: F64, y: float, height: float) -> str:
+    data = base64.b64encode(png(pixels(matrix))).decode()
+    return (
+        f'<image x="{LEFT}" y="{y}" width="{WIDTH - LEFT}" height="{height}" preserveAspectRatio="none"'
+        f' href="data:image/png;base64,{data}"/>'
+    )
+
+
+def pixels(matrix: F64) -> Pixels:
+    """RGB (rows, columns, 3) from 0 to the largest finite value; what is not finite is red."""
+    finite = np.isfinite(matrix)
+    share = np.where(finite, matrix, 0.0).clip(0.0) / (_largest(matrix) or 1.0) * (len(STOPS) - 1)
+    below = np.minimum(share.astype(int), len(STOPS) - 2)
+    colour = STOPS[below] + (share - below)[..., None] * (STOPS[below + 1] - STOPS[below])
+    return np.where(finite[..., None], colour, np.array(NOT_FINITE)).round().astype(np.uint8)
+
+
+def png(image: Pixels) -> bytes:
+    """An RGB image (rows, columns, 3) as a PNG file."""
+    height, width, _ = image.shape
+    lines = b"".join(b"\0" + image[row].tobytes() for row in range(height))
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

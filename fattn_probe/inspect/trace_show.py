@@ -1,0 +1,115 @@
+"""A trace for people: a line a step, the first parting in words, on request the registers, in a hundred columns."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fattn_probe.inspect.fragments import Indices
+from fattn_probe.inspect.show import table_of
+from fattn_probe.inspect.tables import WordTable
+from fattn_probe.inspect.trace_reference import Parting, Trace, TracedStep, TracedTile
+from fattn_probe.inspect.trace_tables import lane_tables, step_tables
+
+F64 = npt.NDArray[np.float64]
+COLUMNS = ("kb0", "KV rows", "|KQ|", "+-", "KQ_max", "scale", "rowsum", "|VKQ|", "+-", "drift", "parts")
+EXPLAINED = (
+    "The largest of each. +-: distance from what follows exactly from what the kernel had before. scale: the smallest"
+    " KQ_max_scale. drift: of VKQ from an online softmax in float64 that began with the tile."
+)
+NOTHING_SEEN = -1e37
+
+
+def render_trace(trace: Trace, *, verbose: bool = False, lane: int | None = None) -> RenderableType:
+    """The steps of a traced warp; with `lane` what this lane holds, `verbose` what all do."""
+    parts: list[RenderableType] = [Text(headline(trace), "bold")]
+    detailed = verbose or lane is not None
+    for tile in trace.tiles:
+        parts += [Text(words_of_tile(tile)), table_of(steps_table(tile))]
+        for step in tile.steps:
+            tables = lane_tables(trace.fragments, tile, step, lane) if lane is not None else step_tables(tile, step)
+            parts += [part for title, table in tables for part in (Text(title), table_of(table))] if detailed else []
+    return Group(*parts, Text(EXPLAINED, "dim"), *_verdict(trace))
+
+
+def headline(trace: Trace) -> str:
+    """Where it was read."""
+    x, y, z = trace.block
+    block = str(x) if y == z == 0 else f"({x}, {y}, {z})"
+    shared = trace.fragments.np
+    return f"warp {trace.fragments.warp} of block {block}" + (
+        f", one of {shared} that share their columns" if shared > 1 else ""
+    )
+
+
+def words_of_tile(tile: TracedTile) -> str:
+    """Which queries and heads the warp's columns are, and which KV steps of the tile the block does."""
+    if not tile.exists.any():
+        return "columns behind the last query or head"
+    work = tile.tile
+    queries, heads = _span(tile.query[tile.exists]), _span(tile.head[tile.exists])
+    steps = _span(np.arange(work.kb0_start, work.kb0_stop))
+    return f"sequence {work.sequence}, query {queries}, head {heads}, kb0 {steps}"
+
+
+def words_of(parting: Parting) -> str:
+    """A parting in a sentence."""
+    place = [f"query {parting.query}", f"head {parting.head}"]
+    place += [f"KV row {parting.kv_row}"] if parting.kv_row is not None else []
+    place += [f"d {parting.d}"] if parting.d is not None else []
+    more = f"; {parting.count} such numbers" if parting.count > 1 else ""
+    return (
+        f"kb0 {parting.kb0}: {parting.quantity} of {', '.join(place)} (lane {parting.lane}, number"
+        f" {parting.register}) is {parting.found:.7g}, not {parting.expected:.7g} +- {parting.bound:.1g}{more}"
+    )
+
+
+def drift(step: TracedStep, exists: npt.NDArray[np.bool_] | None = None) -> float:
+    """The largest distance of VKQ from the online softmax in float64."""
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(step.VKQ - step.exact_VKQ)
+    return float(np.max(distance if exists is None else distance[exists], initial=0.0))
+
+
+def steps_table(tile: TracedTile) -> WordTable:
+    """A line a step."""
+    return WordTable(COLUMNS, tuple(_row(tile, step) for step in tile.steps), frozenset(COLUMNS[:-1]))
+
+
+def _row(tile: TracedTile, step: TracedStep) -> tuple[str, ...]:
+    checked = {item.name: item for item in step.checked}
+    KQ, VKQ = checked.get("KQ"), checked.get("VKQ")
+    maximum, scale, rowsum = (values[tile.exists] for values in (step.KQ_max, step.KQ_max_scale, step.KQ_rowsum))
+    largest = maximum.max(initial=-np.inf)
+    return (
+        str(step.kb0),
+        f"{step.kv_rows[0]}-{step.kv_rows[-1]}",
+        *((f"{KQ.largest:.3g}", f"{KQ.error:.1g}") if KQ else ("", "")),
+        f"{largest:.4g}" if not largest < NOTHING_SEEN else "masked",
+        f"{scale.min(initial=np.inf):.4g}" if len(scale) else "",
+        f"{rowsum.max(initial=0.0):.4g}",
+        *((f"{VKQ.largest:.3g}", f"{VKQ.error:.1g}") if VKQ else ("", "")),
+        f"{drift(step, tile.exists):.1g}",
+        ", ".join(parting.quantity for parting in step.partings[:1]) or "-",
+    )
+
+
+def _verdict(trace: Trace) -> Iterator[RenderableType]:
+    """The first parting, or that there is none; why the program ended before all was read."""
+    parting = trace.parting
+    if parting is None:
+        yield Text.assemble(("first parting: ", "bold"), ("none", "green"))
+    else:
+        place = trace.places.get(parting.anchor, "")
+        yield Text.assemble(
+            ("first parting: ", "bold"), (words_of(parting), "red"), f", read at {place}" if place else ""
+        )
+    if trace.stopped:
+        yield Text(f"the program ended before everything was read: {' '.join(trace.stopped)}", "yellow")
+
+
+def _span(numbers: Indices) -> str:
+    first, last = int(numbers.min()), int(numbers.max())
+    return str(first) if first == last else f"{first} to {last}"
