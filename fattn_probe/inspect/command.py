@@ -104,6 +104,7 @@ def render_seen(done: Sequence[Seen], verbose: bool) -> RenderableType:
 def _render(item: Seen, verbose: bool) -> Iterator[RenderableType]:
     if not isinstance(item.inspection.result, Facts):
         yield Text(f"{item.where}: {describe(item.inspection.result)}", "red")
+        yield from (Text(f"  - {reason}") for reason in item.inspection.reasons)
         return
     yield render(item.inspection.result, item.inspection.reasons, verbose=verbose)
     if item.tensors is not None:
@@ -159,6 +160,7 @@ def _json(item: Seen) -> dict[str, Any]:
         "seconds": round(inspection.seconds, 3),
         "problem": None if isinstance(inspection.result, Facts) else describe(inspection.result),
         "facts": facts_json(item.facts, inspection.reasons) if item.facts else None,
+        "reasons": list(inspection.reasons),
     }
     if item.tensors is not None:
         found["bytes"] = [asdict(one) for one in item.tensors.checks]

@@ -21,7 +21,7 @@ from fattn_probe.inspect.asked import Dispatch
 from fattn_probe.inspect.conditions import read_dispatch
 from fattn_probe.inspect.decide import decisions, plan_of, visits_of
 from fattn_probe.inspect.explain import explain
-from fattn_probe.inspect.facts import Facts, Missing
+from fattn_probe.inspect.facts import Decision, Facts, Missing
 from fattn_probe.process import Completed
 from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import LAUNCHES_ENV, read_launches
@@ -36,6 +36,7 @@ from fattn_probe.source.features import CUDA
 
 Ended = Ending | Unsupported
 Document = dict[str, Any]
+SUPPORT = "get_best_fattn_kernel"
 READ_OP = "fattn_probe.inspect.reading:read_op"
 DEBUGGERS = {"sim": "gdb", "cuda": "cuda-gdb"}
 
@@ -81,6 +82,14 @@ class Started:
     folder: Path
 
 
+@dataclass(frozen=True)
+class Read:
+    """What one run left, and the conditions that its dispatch asked, whether or not it came to a kernel."""
+
+    result: Facts | Ended
+    decisions: tuple[Decision, ...]
+
+
 @dataclass
 class Inspector:
     """Inspects cases; keeps what it knows of each source tree."""
@@ -106,9 +115,10 @@ class Inspector:
 
     def _inspect(self, started: Started, target: Target) -> Inspection:
         began = time.monotonic()
-        result: Facts | Ended = self._completed(started, target)
-        reasons = self._reasons(result, started, target)
-        return Inspection(started.name, str(target), result, time.monotonic() - began, reasons)
+        read = self._completed(started, target)
+        parameters = self.dispatch(self.session.build_for(target, started.program)).parameters
+        reasons = tuple(explain(read.decisions, parameters))
+        return Inspection(started.name, str(target), read.result, time.monotonic() - began, reasons)
 
     def procedure(self, procedure: str, plan: Document, folder: Path, target: Target) -> Document | Ended:
         """Run another procedure on the program of an inspected case; `plan` gets what every procedure has."""
@@ -140,37 +150,41 @@ class Inspector:
             write_case(case, inputs, Path(name) / "case.gguf")
             yield Path(name)
 
-    def _reads_blocks(self, target: Target) -> bool:
-        return self.options.blocks and target.engine == "sim"
-
-    def _reasons(self, result: Facts | Ended, started: Started, target: Target) -> tuple[str, ...]:
-        if not isinstance(result, Facts) or result.choice is None:
-            return ()
-        parameters = self.dispatch(self.session.build_for(target, started.program)).parameters
-        return tuple(explain(result.choice.decisions, parameters))
-
-    def _completed(self, started: Started, target: Target) -> Facts | Ended:
+    def _completed(self, started: Started, target: Target) -> Read:
         """Try until the build has every kernel that the run asks for."""
         build = self.session.build_for(target, started.program)
         for _ in range(MOST_RETRIES):
-            result = self._facts(build, started, target)
-            if not isinstance(result, MissingSymbol):
-                return result
-            build = self.session.complete(target, result.symbol, started.program)
+            read = self._read(build, started, target)
+            if not isinstance(read.result, MissingSymbol):
+                return read
+            build = self.session.complete(target, read.result.symbol, started.program)
         raise BuildError(f"{started.name}: after {MOST_RETRIES} kernels the build still misses one")
 
-    def _facts(self, build: Build, started: Started, target: Target) -> Facts | Ended:
+    def _read(self, build: Build, started: Started, target: Target) -> Read:
         launches = started.folder / "launches"
         launches.unlink(missing_ok=True)
         env = self.session.env(target, started.program) | {LAUNCHES_ENV: str(launches)}
-        blocks = self.options.blocks and target.engine == "sim"
+        plan = self._plan(build, target) | {"blocks": self.options.blocks and target.engine == "sim"}
         with self._debugging(build, started, env, target) as debugging:
-            raw = self._run(debugging, READ_OP, self._plan(build, target) | {"blocks": blocks})
+            raw = self._run(debugging, READ_OP, plan)
             version = debugging.execute("show version").splitlines()[0]
-        if "ended" in raw:
-            return self._ending(raw["ended"], debugging, started)
-        about = self._about(build, started, target) | {"debugger": version}
-        return self._assemble(raw, build, launches, about)
+        if "ended" not in raw:
+            facts = self._assemble(raw, build, launches, self._about(build, started, target) | {"debugger": version})
+            return Read(facts, facts.choice.decisions if facts.choice else ())
+        result = self._ending(raw["ended"], debugging, started)
+        if isinstance(result, Unsupported) and not raw["visits"]:
+            with self._debugging(build, started, env, target) as debugging:
+                raw = self._run(debugging, READ_OP, plan | {"dispatch": self._refusal(build)})
+        return Read(result, self._decided(build, raw))
+
+    def _refusal(self, build: Build) -> Document:
+        """A walk that begins where a backend is asked what it supports: it says no there, and is not asked again."""
+        dispatch = self.dispatch(build)
+        asked = [function.location for function in dispatch.functions if function.name.endswith(SUPPORT)]
+        return plan_of(dispatch) | ({"entry": asked[0]} if asked else {})
+
+    def _decided(self, build: Build, raw: Document) -> tuple[Decision, ...]:
+        return decisions(self.dispatch(build).conditions, visits_of(raw["visits"]))
 
     def _debugging(self, build: Build, started: Started, env: Mapping[str, str], target: Target) -> Debugging:
         """A debugger session with the program in it."""
@@ -237,8 +251,7 @@ class Inspector:
         tree = self.session.options.tree
         types, names = (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
         kernels = assemble.launches_of(read_launches(launches, types=types, names=names))
-        decided = decisions(self.dispatch(build).conditions, visits_of(raw["visits"]))
-        choice = assemble.choice_of(raw, decided, types, names)
+        choice = assemble.choice_of(raw, self._decided(build, raw), types, names)
         launch = assemble.launch_facts(raw, kernels)
         records = [record for record in raw.get("blocks", []) if record["at"] != "ended"]
         tensors = assemble.tensors_of(raw["tensors"])
