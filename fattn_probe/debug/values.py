@@ -82,7 +82,7 @@ ADDRESS = re.compile(r"0x([0-9a-f]+)")
 REFERENCE = re.compile(r"@0x([0-9a-f]+)(: )?")
 FUNCTION = re.compile(r"\{([^{}]*)\} (?=0x)")
 WORD = re.compile(r"unknown: (?:0x)?[0-9a-f]+|&?[A-Za-z_$][\w$]*|::|\(anonymous namespace\)")
-FIELD = re.compile(r"(?:static )?([A-Za-z_$][\w$.]*|<[^=]*>) = ")
+FIELD = re.compile(r"(?:static )?([A-Za-z_$][\w$.]*|<(?!optimized out>|error)[^=]*>) = ")
 REPEATS = re.compile(r" <repeats (\d+) times>")
 QUOTED = re.compile(r"""[LuU]?(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)+)')""")
 NEXT_QUOTED = re.compile(r""", (?=[LuU]?['"])""")
@@ -130,7 +130,10 @@ def text_of(value: Value) -> str:
 
 
 def with_halves(value: Value) -> Value:
-    """The same value with every `half` as a float: gdb shows its bits, `{bits = 15360}` or CUDA's `{__x = 15360}`."""
+    """The same value with every `half` as a float: gdb shows its bits, `{bits = 15360}` or CUDA's `{__x = 15360}`.
+
+    A bfloat16 looks the same, and must not be given.
+    """
     if isinstance(value, list):
         return [with_halves(item) for item in value]
     if isinstance(value, dict):

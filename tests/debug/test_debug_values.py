@@ -366,7 +366,7 @@ short_texts = st.text(max_size=REPEATS - 1)
 
 def arrays(items):
     return st.lists(items, min_size=1, max_size=6) | st.builds(
-        lambda item, count, rest: [item] * count + rest, items, st.integers(1, 300), st.lists(items, max_size=3)
+        lambda item, count, rest: [item] * count + rest, items, st.integers(1, 25), st.lists(items, max_size=3)
     )
 
 
@@ -379,11 +379,11 @@ values = st.recursive(
         | arrays(short_texts)
         | arrays(arrays(scalars))
     ),
-    max_leaves=12,
+    max_leaves=6,
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(values)
 def test_what_gdb_prints_is_read_back(value):
     assert plain(parse_value(printed(value))) == plain(value)
