@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import resource
 import signal
 import termios
 import time
@@ -37,7 +38,7 @@ class Channel:
     ) -> None:
         try:
             self._child: pexpect.spawn[bytes] = pexpect.spawn(
-                argv[0], list(argv[1:]), env=env, cwd=cwd, echo=False, maxread=65536, preexec_fn=make_raw
+                argv[0], list(argv[1:]), env=env, cwd=cwd, echo=False, maxread=65536, preexec_fn=prepare
             )
         except pexpect.ExceptionPexpect as error:
             raise FileNotFoundError(str(error).splitlines()[0]) from error
@@ -135,8 +136,12 @@ class Channel:
         return describe_code(code)
 
 
-def make_raw() -> None:
-    """Let the terminal pass every byte as it is: no echo, no lines of at most 4096 bytes, no `\\n` made `\\r\\n`."""
+def prepare() -> None:
+    """Before the debugger starts: a terminal that passes every byte as it is, and no core file if anything dies.
+
+    Raw mode means no echo, no lines of at most 4096 bytes, and no `\\n` made `\\r\\n`.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # gdb raises a limit that it may raise
     mode = termios.tcgetattr(0)
     mode[0] = termios.IGNBRK
     mode[1] = 0

@@ -287,12 +287,11 @@ def test_a_temporary_folder_with_a_space(gdb, probe, monkeypatch, tmp_path):
 
 
 @pytest.mark.gdb
-def test_a_debugger_with_a_fault_of_its_own_is_lost(gdb, probe):
-    with (
-        pytest.raises(LostError, match="gdb ended during `maintenance internal-error oh no`"),
-        Session(gdb, probe) as session,
-    ):
+def test_a_debugger_with_a_fault_of_its_own_is_lost(gdb, probe, tmp_path):
+    lost = pytest.raises(LostError, match="gdb ended during `maintenance internal-error oh no`")
+    with lost, Session(gdb, probe, cwd=tmp_path) as session:
         session.execute("maintenance internal-error oh no", deadline=5)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.gdb
