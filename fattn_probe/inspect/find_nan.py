@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fattn_probe.inspect.anchors import COMMON, MMA
 from fattn_probe.inspect.facts import BlockFacts, Facts, TileWork
 from fattn_probe.inspect.fragments import Fragment, Indices, Places, WarpFragments
-from fattn_probe.inspect.trace import ACCUMULATED, ANCHORS, LOGITS
+from fattn_probe.inspect.trace import ACCUMULATED, ANCHORS, LOGITS, SOFTMAX
 from fattn_probe.inspect.trace_inputs import Operands, warp_inputs
 from fattn_probe.reference.adapter import Inputs
 from fattn_probe.scenario import Case, view_values
@@ -22,6 +22,9 @@ Reader = Callable[[BlockFacts, int, int], Document]
 """What `trace.trace_op` reads of a block's warp through so many tiles, up to the first NaN or infinity."""
 
 F16_MAX = 65504.0
+LEFT = ("KQ_max", "KQ_rowsum", "VKQ_C", "KQ_C")
+"""Variables in the order in which they came to be: what the step before left, then what this one made."""
+MADE = {SOFTMAX: ("KQ_max", "KQ_C", "KQ_max_scale", "KQ_rowsum")}
 # The build for the simulator rewrites divisions, on their line
 DIVISIONS = ((MMA, r"^\s*dstk_val\.x .*\bKQ_rowsum_j;"), (COMMON, r"^\s*\*dst = dst_val\b.*\browsum;"))
 
@@ -195,7 +198,7 @@ class InWarp:
         """The first register that holds NaN or an infinity, in the order of steps, anchors and lanes."""
         inputs = warp_inputs(self.operands, self.block.tiles[self.tile], self.fragments)
         for reading in sorted(self._readings(), key=_order):
-            for name, values in _numbers(reading["values"]):
+            for name, values in _numbers(reading):
                 places = _places(self.fragments, name, len(values))
                 column = places.column[reading["lane"]] - self.fragments.first_column
                 bad = np.flatnonzero(~np.isfinite(values) & inputs.exists[column])
@@ -257,9 +260,10 @@ def _order(reading: Document) -> tuple[float, int, int]:
     return (float("inf") if kb0 is None else kb0), ANCHORS.index(reading["anchor"]), reading["lane"]
 
 
-def _numbers(values: Mapping[str, Sequence[float]]) -> Iterator[tuple[str, npt.NDArray[np.float64]]]:
-    """A lane's variables, what the step before left first; bits of half2 as numbers."""
-    for name in ("KQ_max", "KQ_rowsum", "VKQ_C", "KQ_max_scale", "KQ_C"):
+def _numbers(reading: Document) -> Iterator[tuple[str, npt.NDArray[np.float64]]]:
+    """A lane's variables in the order in which they came to be; bits of half2 as numbers."""
+    values: Mapping[str, Sequence[float]] = reading["values"]
+    for name in MADE.get(reading["anchor"], LEFT):
         if name in values:
             numbers = np.array(values[name], np.uint16).view(np.float16) if name == "VKQ_C" else values[name]
             yield name, np.asarray(numbers, np.float64)

@@ -210,8 +210,9 @@ def _scale(step: WarpStep) -> Quantity:
 def _P(step: WarpStep) -> Quantity:
     change = step.masked - step.by_column(step.step["softmax.KQ_max"])[step.at_KQ[0]]
     expected = np.where(np.isneginf(step.masked), 0.0, np.exp(change))
-    bound = (_exp_error(change) + 2 * ULP_F32 * np.abs(step.step["before.KQ_C"])) * expected + 2.0**-125
-    bound[expected == 0] = 2.0**-125
+    masked = np.where(np.isfinite(step.masked), np.abs(step.masked), 0.0)
+    rounding = 2 * ULP_F32 * (np.abs(step.step["before.KQ_C"]) + masked)
+    bound = np.where(expected > 0, (_exp_error(change) + rounding) * expected, 0.0) + 2.0**-125
     return Quantity("P", "softmax", step.step["softmax.KQ_C"], expected, bound, _op_rows(step))
 
 

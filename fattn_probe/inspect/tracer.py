@@ -88,7 +88,11 @@ class Tracer:
         if warp >= nwarps:
             raise InputError(f"{where}.warp: there is no warp {warp}, only 0 to {nwarps - 1}")
         steps = [step for tile in blocks[block].tiles for step in range(tile.kb0_start, tile.kb0_stop)]
-        if not steps or (kb0 is not None and kb0 not in steps):
+        if not steps:
+            at_work = [item.block for item in blocks.values() if item.tiles]
+            nearest = min(at_work, key=lambda other: abs(other - block), default=None)
+            raise InputError(f"{where}.block: block {block} has no work; the nearest that has some is {nearest}")
+        if kb0 is not None and kb0 not in steps:
             does = ", ".join(f"{tile.kb0_start} to {tile.kb0_stop - 1}" for tile in blocks[block].tiles)
-            raise InputError(f"{where}.kb0: block {block} does not do that step, only {does or 'none'}")
+            raise InputError(f"{where}.kb0: block {block} does not do step {kb0}, only {does}")
         return blocks[block]

@@ -1,0 +1,122 @@
+import io
+import json
+import struct
+import zlib
+from xml.etree import ElementTree
+
+import numpy as np
+from rich.console import Console
+from traced import NARROW, OFFSET, SCENARIO, WIDE, Warp, fragments_of, small_case, whole
+
+from fattn_probe.inspect.trace_json import trace_json
+from fattn_probe.inspect.trace_picture import pixels, png, trace_picture
+from fattn_probe.inspect.trace_reference import judge_trace
+from fattn_probe.inspect.trace_show import render_trace
+
+CASE, INPUTS = small_case()
+
+
+def traced(kind=WIDE, ncols1=8, *, fault=None, case=CASE, inputs=INPUTS, **more):
+    document = Warp(case, inputs, fragments_of(kind, ncols1, 2), work := whole(**more), fault=fault).document()
+    return judge_trace(document, case, inputs, block=(2, 0, 0), warp=0, tiles=[work], offset=OFFSET)
+
+
+def shown(trace, **how):
+    console = Console(file=io.StringIO(), width=100)
+    console.print(render_trace(trace, **how))
+    return console.file.getvalue()
+
+
+def dropped_key(name, kb0, values):
+    if (name, kb0) == ("P", 1):
+        values[2, 3] = 0.0
+    return values
+
+
+def test_a_line_a_step():
+    text = shown(traced())
+    lines = text.splitlines()
+    assert lines[0] == "warp 0 of block 2, one of 4 that share their columns"
+    assert lines[1] == "sequence 0, query 0 to 7, head 2 to 3, kb0 0 to 4"
+    assert [line.split()[0] for line in lines[4:9]] == ["0", "1", "2", "3", "4"]
+    assert [line.split()[1] for line in lines[4:6]] == ["0-15", "64-79"]
+    assert "first parting: none" in text
+    assert max(len(line) for line in lines) <= 100
+
+
+def test_the_first_parting_in_a_sentence():
+    text = " ".join(shown(traced(fault=dropped_key)).split())
+    # column 2 of ncols2 = 2: query 1, the first head of K/V head 1
+    assert "kb0 1: P of query 1, head 2, KV row 67 (lane 9, number 1) is 0, not 0.0" in text
+    assert "read at fattn-mma-f16.cuh:701" in text
+
+
+def test_the_registers_of_a_lane():
+    trace = traced(NARROW, 4)
+    text = shown(trace, lane=5)
+    step = trace.tiles[0].steps[0]
+    first = next(line.split() for line in text.splitlines() if line.split()[:1] == ["0"] and len(line.split()) == 7)
+    # lane 5 of an m16n8 accumulator: row 5 / 4 = 1, column 5 % 4 * 2 = 2, which is query 1 of the first head
+    assert first[:4] == ["0", "1", "2", "1"]
+    assert float(first[4]) == float(f"{step.KQ[2, 1]:.6g}")
+    assert "kb0 0, lane 5: VKQ_C" in text
+
+
+def test_all_numbers_fit_a_terminal():
+    text = shown(traced(kb0_stop=1), verbose=True)
+    assert "KQ before the mask" in text
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_a_program_that_ended_early_is_said():
+    document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole(kb0_stop=1)).document()
+    document["stopped"] = ["signal", "SIGSEGV", "mma"]
+    trace = judge_trace(document, CASE, INPUTS, block=(2, 0, 0), warp=0, tiles=[work], offset=OFFSET)
+    assert "ended before everything was read: signal SIGSEGV mma" in shown(trace)
+
+
+def test_json_has_no_number_that_json_has_not():
+    case, inputs = small_case(SCENARIO.replace("{kind: causal}", "{kind: masked_tiles, leading: 256}"))
+    trace = traced(case=case, inputs=inputs)
+    document = trace_json(trace, verbose=True)
+    text = json.dumps(document, allow_nan=False)
+    assert '"-inf"' in text
+    assert document["first_parting"] is None
+    assert len(document["tiles"][0]["steps"]) == 5
+    assert len(json.dumps(trace_json(trace))) < len(text) / 5
+
+
+def test_json_of_a_parting():
+    parting = trace_json(traced(fault=dropped_key))["first_parting"]
+    assert (parting["quantity"], parting["kb0"], parting["kv_row"], parting["d"]) == ("P", 1, 67, None)
+    assert parting["words"].startswith("kb0 1: P of query 1")
+
+
+def test_the_picture_is_complete_in_itself():
+    html = trace_picture(traced(fault=dropped_key))
+    body = ElementTree.fromstring(f"<div>{html}</div>")
+    assert html.count("<svg") == 2
+    images = [element for element in body.iter("image")]
+    assert all(image.get("href").startswith("data:image/png;base64,") for image in images)
+    assert [element for element in body.iter("rect") if element.get("class") == "bad"]
+    assert "http" not in html.replace("http://www.w3.org", "")
+    assert not [element for element in ElementTree.fromstring(f"<div>{trace_picture(traced())}</div>").iter("rect")]
+
+
+def test_pixels_run_from_light_to_dark_and_what_is_not_finite_is_red():
+    image = pixels(np.array([[0.0, 1.0, 2.0, np.nan, np.inf]]))
+    brightness = image.sum(axis=2)[0]
+    assert brightness[0] > brightness[1] > brightness[2]
+    assert image[0, 3].tolist() == image[0, 4].tolist() == [209, 36, 47]
+    assert pixels(np.zeros((2, 2))).min() > 200
+
+
+def test_a_png_holds_its_pixels():
+    image = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    data = png(image)
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", data[16:24]) == (3, 2)
+    start = data.index(b"IDAT") + 4
+    lines = zlib.decompressobj().decompress(data[start:])
+    assert lines == b"".join(b"\0" + row.tobytes() for row in image)
