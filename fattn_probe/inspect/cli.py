@@ -34,6 +34,7 @@ def inspect(
     on: flags.On = "",
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Every block, tile and condition.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the map as a picture.")] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Write the map of the work as a picture.")] = None,
     host: Annotated[bool, typer.Option("--host", help="Host facts alone; leave the kernel's blocks out.")] = False,
     program: Annotated[str, typer.Option(help="test-backend-ops: upstream's own case instead.")] = RUNNER,
     only: Annotated[str, typer.Option("--filter", help="Upstream's case, or a regular expression over it.")] = "",
@@ -75,9 +76,10 @@ def inspect(
         done = list(inspecting.inspect_work(inspector, flags.work_of(cases, on, devices, NOTES), looks))
     else:
         done = list(inspecting.inspect_upstream_on(inspector, program, only, flags.targets_of(on, devices, NOTES)))
-    if html is not None:
-        inspecting.write_page(done, html)
-        NOTES.print(f"wrote {html}")
+    for path, write in ((html, inspecting.write_page), (svg, inspecting.write_map)):
+        if path is not None:
+            write(done, path)
+            NOTES.print(f"wrote {path}")
     show(inspecting.seen_json(done), lambda: inspecting.render_seen(done, verbose), as_json)
     inspecting.raise_if_wrong(done)
 

@@ -19,6 +19,7 @@ from fattn_probe.inspect.looking import Watch, WatchResult, watch
 from fattn_probe.inspect.page import page, side_by_side_page
 from fattn_probe.inspect.show import facts_json, render
 from fattn_probe.inspect.side_by_side import render_side_by_side, side_by_side, side_by_side_json
+from fattn_probe.inspect.svg import svg_of
 from fattn_probe.inspect.tensor_values import Slice, as_text
 from fattn_probe.inspect.tensors import TensorReading, read_tensors
 from fattn_probe.inspect.upstream import inspect_upstream
@@ -181,6 +182,14 @@ def write_page(done: Sequence[Seen], path: Path) -> None:
         path.write_text(side_by_side_page(side_by_side(*both)), encoding="utf-8")
     elif first.facts is not None:
         path.write_text(page(first.facts, first.inspection.reasons), encoding="utf-8")
+
+
+def write_map(done: Sequence[Seen], path: Path) -> None:
+    """The map of one inspection's work."""
+    facts = [item.facts for item in done if item.facts is not None]
+    if len(facts) != 1 or not facts[0].blocks:
+        raise InputError(f"--svg shows the blocks of one inspection; these are {len(facts)}")
+    path.write_text(svg_of(facts[0]), encoding="utf-8")
 
 
 def raise_if_wrong(done: Sequence[Seen]) -> None:

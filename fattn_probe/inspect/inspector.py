@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fattn_probe.build import RUNNER, TEST_BACKEND_OPS, Build
+from fattn_probe.debug.mi import OverMI
 from fattn_probe.debug.procedure import run_procedure
+from fattn_probe.debug.protocol import Debugger, DebuggerError
 from fattn_probe.debug.session import Session as Debugging
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError
@@ -70,6 +72,21 @@ class Inspection:
     result: Facts | Ended
     seconds: float
     reasons: tuple[str, ...] = ()
+
+
+def require_lines(debugger: Debugger, location: str) -> None:
+    """BuildError if the CUDA backend was stripped: then the program is never stopped at one of its lines."""
+    for loaded in ("ggml_backend_supports_op", "ggml_backend_graph_compute"):
+        debugger.insert(loaded)
+    if debugger.resume("run").reason == "breakpoint":
+        try:
+            debugger.execute(f"info line {location}")
+        except DebuggerError as error:
+            raise BuildError(
+                f"this build's libggml-cuda has no debug information ({error}): it was stripped, or built without -g; "
+                "`fattn-probe build --debug` makes one that has it"
+            ) from error
+    debugger.execute("delete")
 
 
 @dataclass(frozen=True)
@@ -174,6 +191,7 @@ class Inspector:
         result = self._ending(raw["ended"], debugging, started)
         if isinstance(result, Unsupported) and not raw["visits"]:
             with self._debugging(build, started, env, target) as debugging:
+                require_lines(OverMI(debugging), plan["dispatch"]["entry"])
                 raw = self._run(debugging, READ_OP, plan | {"dispatch": self._refusal(build)})
         return Read(result, self._decided(build, raw))
 
