@@ -1,31 +1,30 @@
-"""Whether what is debugged has debug information at all: without it gdb finds neither lines nor variables."""
+"""Whether a binary has debug information at all: without it a debugger finds neither its lines nor its variables."""
 
-from fattn_probe.debug.protocol import Debugger, DebuggerError
+import struct
+from pathlib import Path
+
 from fattn_probe.errors import BuildError
 
-WITHOUT = "Yes (*)"
-"""How `info sharedlibrary` marks a library without debug information."""
+DEBUG_INFO = frozenset({".debug_info", ".zdebug_info"})
 
 
-def require_debug_info(debugger: Debugger, library: str = "") -> None:
-    """BuildError if the program, or the loaded library of this name, was stripped or built without `-g`."""
-    if library:
-        missing = [line.split()[-1] for line in _libraries(debugger, library) if WITHOUT in line]
-    else:
-        missing = [] if _has_lines(debugger) else ["the program"]
-    if missing:
+def require_debug_info(binary: Path) -> None:
+    """BuildError if a program or library was stripped, or built without `-g`."""
+    if not DEBUG_INFO & section_names(binary.read_bytes()):
         raise BuildError(
-            f"{missing[0]} has no debug information, so no line or variable of it can be found: "
+            f"{binary} has no debug information, so no line and no variable of it can be found: "
             "it was stripped, or built without -g (`fattn-probe build --debug` makes one that has it)"
         )
 
 
-def _libraries(debugger: Debugger, name: str) -> list[str]:
-    return [line for line in debugger.execute("info sharedlibrary").splitlines() if name in line]
-
-
-def _has_lines(debugger: Debugger) -> bool:
-    try:
-        return debugger.execute("info line main").startswith("Line ")
-    except DebuggerError:  # no symbol `main` either
-        return False
+def section_names(elf: bytes) -> frozenset[str]:
+    """The sections of a 64-bit little-endian ELF file, by name; none if it is no such file."""
+    if elf[:6] != b"\x7fELF\x02\x01":
+        return frozenset()
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count, names_at = struct.unpack_from("<HHH", elf, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", elf, table + index * size) for index in range(count)]
+    if not headers:
+        return frozenset()
+    names = elf[headers[names_at][4] :]
+    return frozenset(names[header[0] : names.index(b"\0", header[0])].decode() for header in headers)

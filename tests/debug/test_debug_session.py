@@ -13,8 +13,7 @@ import pytest
 from fattn_probe.debug.mi import OverMI
 from fattn_probe.debug.protocol import DebuggerError
 from fattn_probe.debug.session import Session
-from fattn_probe.debug.symbols import require_debug_info
-from fattn_probe.errors import BuildError, InputError, LostError
+from fattn_probe.errors import InputError, LostError
 
 WITHOUT_PYTHON = "set confirm off\ndefine python\nthis-gdb-has-no-python\nend\n"
 
@@ -228,37 +227,6 @@ def test_a_debugger_without_python_is_driven_over_mi(gdb, probe, tmp_path):
         debugger.insert("work")
         assert debugger.resume("run").function == "work<8, 3>"
         assert debugger.evaluate(["n"]) == ["4"]
-
-
-@pytest.mark.gdb
-def test_a_stripped_program_is_recognised(gdb, probe, tmp_path):
-    stripped = tmp_path / "stripped"
-    subprocess.run(["strip", "-o", stripped, probe], check=True)
-    with Session(gdb, stripped) as session:
-        debugger = OverMI(session)
-        with pytest.raises(BuildError, match=r"the program has no debug information.*fattn-probe build --debug"):
-            require_debug_info(debugger)
-        debugger.resume("run")
-    with Session(gdb, probe) as session:
-        require_debug_info(OverMI(session))
-
-
-@pytest.mark.gdb
-@pytest.mark.parametrize(("flag", "found"), [("-g0", False), ("-g", True)])
-def test_a_library_without_debug_information_is_recognised(gdb, probe, tmp_path, flag, found):
-    library = tmp_path / "liblast.so"
-    (tmp_path / "last.cpp").write_text("int last() { return 1; }\n")
-    subprocess.run(["g++", flag, "-shared", "-fPIC", tmp_path / "last.cpp", "-o", library], check=True)
-    with Session(gdb, probe, ["abort"]) as session:
-        debugger = OverMI(session)
-        debugger.execute(f"set environment LD_PRELOAD {library}")
-        debugger.resume("run")
-        require_debug_info(debugger, "not-loaded.so")
-        if found:
-            require_debug_info(debugger, "liblast.so")
-        else:
-            with pytest.raises(BuildError, match=r"liblast\.so has no debug information"):
-                require_debug_info(debugger, "liblast.so")
 
 
 @pytest.mark.gdb
