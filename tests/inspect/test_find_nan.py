@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ SOURCE = {
 def blocks_of(*kb0):
     """The tile of queries 0 to 7 of K/V head 1, cut into pieces, each a block's second tile."""
     other = TileWork(0, 0, 0, 1, 3, 5)
-    pieces = [TileWork(0, 1, 0, 0, start, stop) for start, stop in zip(kb0, kb0[1:], strict=False)]
+    pieces = [TileWork(0, 1, 0, 0, start, stop) for start, stop in pairwise(kb0)]
     return tuple(BlockFacts(at, (at, 0, 0), None, None, (other, piece)) for at, piece in enumerate(pieces))
 
 

@@ -36,7 +36,7 @@ def f32(values):
 class Warp:
     """Follows the kernel's order of quantities in f32 and f16. `fault(name, kb0, values)` may change any of them."""
 
-    def __init__(self, case, inputs, fragments, work, nbatch_fa=64, fault=None):
+    def __init__(self, case, inputs, fragments, work, *, nbatch_fa=64, fault=None):
         self.fragments, self.work, self.nbatch_fa = fragments, work, nbatch_fa
         self.inputs = warp_inputs(Operands.of(case, inputs), work, fragments)
         self.fault = fault or (lambda name, kb0, values: values)
@@ -52,12 +52,12 @@ class Warp:
         at_VKQ = VKQ.column - self.fragments.first_column, VKQ.along
         maximum = f32(np.full(self.fragments.cols_per_warp, -FLT_MAX_HALF))
         rowsum = np.zeros((LANES, 2), np.float32)
-        O = np.zeros((self.fragments.cols_per_warp, self.DV), np.float16)
+        VKQ_C = np.zeros((self.fragments.cols_per_warp, self.DV), np.float16)
         own = np.unique(KQ.along)
         for kb0 in range(self.work.kb0_start, self.work.kb0_stop):
             at, valid = self.inputs.rows(kb0 * self.nbatch_fa + np.arange(self.nbatch_fa))
             logits = self.change("KQ", kb0, f32(self.inputs.Q @ (self.inputs.K[at] * valid[:, None]).T))
-            state = {"KQ_max": maximum[columns], "KQ_rowsum": rowsum, "VKQ_C": O[at_VKQ]}
+            state = {"KQ_max": maximum[columns], "KQ_rowsum": rowsum, "VKQ_C": VKQ_C[at_VKQ]}
             self.read("logits", kb0, {"KQ_C": logits[at_KQ]} | state)
             masked = logits if self.inputs.mask is None else f32(logits + self.inputs.mask[:, at])
             masked = np.where(valid, masked, -np.inf)
@@ -69,14 +69,15 @@ class Warp:
             maximum = new
             now = {"KQ_C": P[at_KQ], "KQ_max": new[columns], "KQ_rowsum": rowsum, "KQ_max_scale": scale[columns]}
             self.read("softmax", kb0, now)
-            O = self.change("VKQ rescaled", kb0, O * scale.astype(np.float16)[:, None])
-            self.read("rescaled", kb0, {"VKQ_C": O[at_VKQ]})
+            VKQ_C = self.change("VKQ rescaled", kb0, VKQ_C * scale.astype(np.float16)[:, None])
+            self.read("rescaled", kb0, {"VKQ_C": VKQ_C[at_VKQ]})
             for first in range(0, len(own), 8):
                 rows = own[first : first + 8]
                 V = self.inputs.V[at[rows]] * valid[rows, None]
-                O = (O.astype(np.float64) + P[:, rows].astype(np.float16).astype(np.float64) @ V).astype(np.float16)
-            O = self.change("VKQ", kb0, O)
-        self.read("accumulated", None, {"KQ_max": maximum[columns], "KQ_rowsum": rowsum, "VKQ_C": O[at_VKQ]})
+                weights = P[:, rows].astype(np.float16).astype(np.float64)
+                VKQ_C = (VKQ_C.astype(np.float64) + weights @ V).astype(np.float16)
+            VKQ_C = self.change("VKQ", kb0, VKQ_C)
+        self.read("accumulated", None, {"KQ_max": maximum[columns], "KQ_rowsum": rowsum, "VKQ_C": VKQ_C[at_VKQ]})
         return self.finished()
 
     def change(self, name, kb0, values):
