@@ -17,9 +17,13 @@ F64 = npt.NDArray[np.float64]
 COLUMNS = ("kb0", "KV rows", "|KQ|", "+-", "KQ_max", "scale", "rowsum", "|VKQ|", "+-", "drift", "parts")
 EXPLAINED = (
     "The largest of each. +-: distance from what follows exactly from what the kernel had before. scale: the smallest"
-    " KQ_max_scale. drift: of VKQ from an online softmax in float64 that began with the tile."
+    " KQ_max_scale. drift: of VKQ from an online softmax in float64 that began with the tile. *: rows with gaps."
 )
 NOTHING_SEEN = -1e37
+BETWEEN = {
+    "KQ_max": "; KQ is right, and between them are the mask and the maximum over the lanes",
+    "P": "; KQ and KQ_max are right, and between them are the mask and the exponential",
+}
 
 
 def render_trace(trace: Trace, *, verbose: bool = False, lane: int | None = None) -> RenderableType:
@@ -85,7 +89,7 @@ def _row(tile: TracedTile, step: TracedStep) -> tuple[str, ...]:
     largest = maximum.max(initial=-np.inf)
     return (
         str(step.kb0),
-        f"{step.kv_rows[0]}-{step.kv_rows[-1]}",
+        f"{step.kv_rows[0]}-{step.kv_rows[-1]}" + ("*" if (np.diff(step.kv_rows) != 1).any() else ""),
         *((f"{KQ.largest:.3g}", f"{KQ.error:.1g}") if KQ else ("", "")),
         f"{largest:.4g}" if not largest < NOTHING_SEEN else "masked",
         f"{scale.min(initial=np.inf):.4g}" if len(scale) else "",

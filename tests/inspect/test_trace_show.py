@@ -40,6 +40,7 @@ def test_a_line_a_step():
     assert lines[1] == "sequence 0, query 0 to 7, head 2 to 3, kb0 0 to 4"
     assert [line.split()[0] for line in lines[4:9]] == ["0", "1", "2", "3", "4"]
     assert [line.split()[1] for line in lines[4:6]] == ["0-15", "64-79"]
+    assert shown(traced(NARROW, 8)).splitlines()[4].split()[1] == "0-47*"
     assert "first parting: none" in text
     assert max(len(line) for line in lines) <= 100
 
