@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import gdb
 
+from fattn_probe.debug.names import without_parameters
 from fattn_probe.debug.protocol import DebuggerError, Frame, Stop
 
 FRAMES = 8  # of launch_fattn and what called it
@@ -25,7 +26,7 @@ class InProcess:
         self._last = Stop("exited")
         # Internal: MI announces each change of any other, with all of its locations, and every hit is a change
         self._points: dict[int, gdb.Breakpoint] = {}
-        gdb.execute("set print frame-arguments none")
+        gdb.execute("set print frame-arguments presence")
         gdb.execute("set breakpoint always-inserted on")
         gdb.events.stop.connect(self._on_stop)
         gdb.events.exited.connect(self._on_exit)
@@ -164,7 +165,7 @@ def _frame(level: int) -> Iterator[gdb.Frame]:
 def _text(frame: gdb.Frame, expression: str) -> str | None:
     """A variable is looked up in the frame first: ten times as fast as to parse an expression among all symbols."""
     try:
-        return str(_value(frame, expression).format_string())
+        return str(_value(frame, expression).format_string(deref_refs=True))
     except (gdb.error, gdb.MemoryError):
         return None
 
@@ -180,12 +181,7 @@ def _value(frame: gdb.Frame, expression: str) -> gdb.Value:
 
 def _function(frame: gdb.Frame) -> str:
     """The function's name without parameters: `launch_fattn<64, 8, 8>`."""
-    name, depth = frame.name() or "", 0
-    for index, character in enumerate(name):
-        depth += (character == "<") - (character == ">")
-        if character == "(" and depth == 0 and index > 0:
-            return str(name[:index])
-    return str(name)
+    return without_parameters(frame.name() or "")
 
 
 def call(path: str, argument_file: str, result_file: str) -> None:

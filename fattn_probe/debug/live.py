@@ -74,15 +74,20 @@ def start(path: str) -> None:
     Fattn(plan)
     for command in plan["before"]:
         gdb.execute(command)
-    launch = gdb.Breakpoint(plan["launch"], internal=True)
-    gdb.execute("run", to_string=True)
-    launch.delete()
+    run_to("run", "main")
+    run_to("continue", plan["launch"])
     for command in plan["at_launch"]:
         gdb.execute(command)
-    kernel = gdb.Breakpoint(f"*{int(gdb.parse_and_eval('fattn_kernel')):#x}", internal=True)
-    kernel.condition = plan["condition"] or None
-    gdb.execute("continue", to_string=True)
-    kernel.delete()
+    run_to("continue", f"*{int(gdb.parse_and_eval('fattn_kernel')):#x}", plan["condition"])
     gdb.execute("next", to_string=True)  # behind the function's entry, where its arguments can be read
     gdb.write(plan["welcome"] + "\n")
     gdb.execute("frame")
+
+
+def run_to(command: str, location: str, condition: str = "") -> None:
+    """Run to a place without a word."""
+    point = gdb.Breakpoint(location, internal=True)
+    point.silent = True
+    point.condition = condition or None
+    gdb.execute(command, to_string=True)
+    point.delete()

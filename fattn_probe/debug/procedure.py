@@ -33,7 +33,7 @@ def run_procedure(
     if not (session.has_python() if inside is None else inside):
         module, _, name = procedure.partition(":")
         function = getattr(importlib.import_module(module), name)
-        return json.loads(json.dumps(function(OverMI(session), argument)))
+        return json.loads(json.dumps(function(OverMI(session, deadline), argument)))
     with tempfile.TemporaryDirectory(prefix="fattn-probe-") as name:
         return _inside(session, procedure, argument, deadline, Path(name))
 

@@ -14,7 +14,7 @@ from typing import IO, Self
 from fattn_probe.debug.channel import Channel, GoneError
 from fattn_probe.debug.protocol import DebuggerError
 from fattn_probe.debug.records import Reply, ReplyBuilder, c_string
-from fattn_probe.errors import InputError, LostError
+from fattn_probe.errors import BuildError, InputError, LostError
 
 INSTALL = "Debian and Ubuntu: apt install gdb; Fedora: dnf install gdb; cuda-gdb comes with NVIDIA's CUDA toolkit"
 ENVIRONMENT = {
@@ -162,7 +162,7 @@ class Session:
         try:
             self._channel = Channel(argv, self._env, self._cwd, self._open_transcript())
         except FileNotFoundError as error:
-            raise LostError(f"{self.debugger[0]} is not on this machine. To install it: {INSTALL}") from error
+            raise BuildError(f"{self.debugger[0]} is not on this machine. To install it: {INSTALL}") from error
         self._resources.callback(self._channel.close)
         self._reply(None, self.deadline)
         self.commands([f"-interpreter-exec console {c_string(f'set {setting}')}" for setting in SETTINGS])

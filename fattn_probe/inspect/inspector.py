@@ -6,15 +6,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fattn_probe.build import RUNNER, TEST_BACKEND_OPS, Build
-from fattn_probe.debug.mi import OverMI
 from fattn_probe.debug.procedure import run_procedure
-from fattn_probe.debug.protocol import Debugger, DebuggerError
 from fattn_probe.debug.session import Session as Debugging
+from fattn_probe.debug.symbols import require_debug_info
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError
 from fattn_probe.inspect import assemble
@@ -26,9 +25,9 @@ from fattn_probe.inspect.explain import explain
 from fattn_probe.inspect.facts import Decision, Facts, Missing
 from fattn_probe.process import Completed
 from fattn_probe.run.casefile import write_case
-from fattn_probe.run.execute import LAUNCHES_ENV, read_launches
+from fattn_probe.run.execute import LAUNCHES_ENV, kernel_frames, read_launches, symbolise
 from fattn_probe.run.gguf_file import Bytes
-from fattn_probe.run.outcome import Ending, Unsupported, parse_ending
+from fattn_probe.run.outcome import Ending, Fault, Unsupported, parse_ending
 from fattn_probe.run.outcome import Missing as MissingSymbol
 from fattn_probe.run.result import read_result
 from fattn_probe.run.session import MOST_RETRIES, Session
@@ -72,21 +71,6 @@ class Inspection:
     result: Facts | Ended
     seconds: float
     reasons: tuple[str, ...] = ()
-
-
-def require_lines(debugger: Debugger, location: str) -> None:
-    """BuildError if the CUDA backend was stripped: then the program is never stopped at one of its lines."""
-    for loaded in ("ggml_backend_supports_op", "ggml_backend_graph_compute"):
-        debugger.insert(loaded)
-    if debugger.resume("run").reason == "breakpoint":
-        try:
-            debugger.execute(f"info line {location}")
-        except DebuggerError as error:
-            raise BuildError(
-                f"this build's libggml-cuda has no debug information ({error}): it was stripped, or built without -g; "
-                "`fattn-probe build --debug` makes one that has it"
-            ) from error
-    debugger.execute("delete")
 
 
 @dataclass(frozen=True)
@@ -190,8 +174,8 @@ class Inspector:
             return Read(facts, facts.choice.decisions if facts.choice else ())
         result = self._ending(raw["ended"], debugging, started)
         if isinstance(result, Unsupported) and not raw["visits"]:
+            require_debug_info(build.folder / "lib/libggml-cuda.so")
             with self._debugging(build, started, env, target) as debugging:
-                require_lines(OverMI(debugging), plan["dispatch"]["entry"])
                 raw = self._run(debugging, READ_OP, plan | {"dispatch": self._refusal(build)})
         return Read(result, self._decided(build, raw))
 
@@ -204,9 +188,10 @@ class Inspector:
     def _decided(self, build: Build, raw: Document) -> tuple[Decision, ...]:
         return decisions(self.dispatch(build).conditions, visits_of(raw["visits"]))
 
-    def _debugging(self, build: Build, started: Started, env: Mapping[str, str], target: Target) -> Debugging:
+    @contextmanager
+    def _debugging(self, build: Build, started: Started, env: Mapping[str, str], target: Target) -> Iterator[Debugging]:
         """A debugger session with the program in it."""
-        return Debugging(
+        with Debugging(
             self.options.debugger or (DEBUGGERS[target.engine],),
             build.program(started.program),
             started.words,
@@ -214,7 +199,10 @@ class Inspector:
             cwd=started.folder,
             deadline=self.options.deadline,
             transcript=self.options.transcript,
-        )
+        ) as debugging:
+            if target.engine == "sim":  # the simulator says itself what an access outside a tensor was
+                debugging.execute("handle SIGSEGV SIGBUS nostop noprint pass")
+            yield debugging
 
     def located(self, build: Build) -> Located:
         """Where to stop in the source of a build."""
@@ -257,6 +245,8 @@ class Inspector:
         code = -int(signal.Signals[detail]) if reason == "signal" else int(detail or 0)
         done = Completed((started.program,), code, debugging.stdout, debugging.stderr, 0.0)
         ending = parse_ending(done)
+        if isinstance(ending, Fault):
+            return replace(ending, frames=kernel_frames(symbolise(ending.frames)))
         if ending is not None:
             return ending
         out = started.folder / "out.gguf"

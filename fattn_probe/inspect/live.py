@@ -13,8 +13,9 @@ from rich.console import Console, Group, RenderableType
 
 import fattn_probe
 from fattn_probe.build import RUNNER
+from fattn_probe.debug.session import INSTALL
 from fattn_probe.device import Target
-from fattn_probe.errors import LostError
+from fattn_probe.errors import BuildError
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import DEBUGGERS, Inspector
 from fattn_probe.inspect.show import launch_lines, table_of
@@ -29,7 +30,7 @@ START = "import sys; sys.path.insert(0, {root!r}); from fattn_probe.debug import
 WELCOME = """
 {kernel} of {case}, block {block}, warp {warp}, lane {lane}: this thread alone stops at `fattn break LOCATION`.
 fattn tensors, fattn launch, fattn blocks: what was found before; fattn tile: where this thread is."""
-SETTINGS = ("set breakpoint pending on", "set print frame-arguments none", "set print static-members off")
+SETTINGS = ("set breakpoint pending on", "set print frame-arguments presence", "set print static-members off")
 SIMULATED = {"block": "simt::blockIdx", "thread": "simt::self->thread_idx"}
 REAL = {"block": "blockIdx", "thread": "threadIdx"}
 
@@ -56,14 +57,14 @@ def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target:
                     env=inspector.environment(target),
                 )
             except FileNotFoundError as error:
-                raise LostError(f"{debugger[0]} is not on this machine") from error
+                raise BuildError(f"{debugger[0]} is not on this machine. To install it: {INSTALL}") from error
 
 
 def plan_of(inspector: Inspector, facts: Facts, target: Target, at: Trace) -> dict[str, Any]:
     """What `fattn_probe.debug.live` starts with."""
     build = inspector.session.build_for(target, RUNNER)
     simulated = target.engine == "sim"
-    condition = f"simt::self->warp->index == {at.warp} && simt::self->lane == {at.lane or 0}"
+    condition = f"simt::self != 0 && simt::self->warp->index == {at.warp} && simt::self->lane == {at.lane or 0}"
     kernel = facts.choice.kernel if facts.choice else "the kernel"
     return {
         "sections": sections(facts),
@@ -71,7 +72,7 @@ def plan_of(inspector: Inspector, facts: Facts, target: Target, at: Trace) -> di
         "launch": inspector.located(build).locations["launch"][0],
         "before": [
             "set breakpoint pending on",
-            "set print frame-arguments none",
+            "set print frame-arguments presence",
             *_original_sources(inspector, target),
         ],
         "at_launch": [f"set var simt::focus.block = {at.block}"] if simulated else [],

@@ -24,8 +24,8 @@ class Capture:
     """One run of one case.
 
     `inputs` are the bytes of each root; `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed; `launches`
-    are those of the first run; `seconds` has one time for each repeat by `clock` (`gpu` or `wall`, see RunResult);
-    `provenance` says what ran where.
+    are those of the first run; `seconds` has one time for each repeat by `clock` (`gpu` or `wall`, see RunResult), none
+    where nothing was timed; `provenance` says what ran where.
     """
 
     case: CaseLike
@@ -70,9 +70,10 @@ def write_capture(capture: Capture, path: Path) -> None:
         "fattn.run.backend": string(capture.backend),
         "fattn.run.device": string(capture.device),
         "fattn.run.clock": string(capture.clock),
-        "fattn.run.seconds": array(GGUFValueType.FLOAT64, capture.seconds),
         "fattn.launches": array(GGUFValueType.STRING, [launch.to_json() for launch in capture.launches]),
     }
+    if capture.seconds:  # GGUF has no empty arrays
+        fields["fattn.run.seconds"] = array(GGUFValueType.FLOAT64, capture.seconds)
     fields |= {PROVENANCE + key: string(value) for key, value in capture.provenance.items()}
     n_seq, n_q, n_head, hsv = capture.dst.shape
     bytes_of_dst = np.ascontiguousarray(capture.dst, dtype=np.float32).reshape(-1).view(np.uint8)
@@ -92,7 +93,7 @@ def read_capture(path: Path, *, types: Types | None = None, names: Names | None 
         dst=read_dst(file),
         launches=parse_launches(lines, types=types, names=names),
         clock=file["fattn.run.clock"],
-        seconds=tuple(file["fattn.run.seconds"]),
+        seconds=tuple(file.fields.get("fattn.run.seconds", ())),
         backend=file["fattn.run.backend"],
         device=file["fattn.run.device"],
         provenance=file.section(PROVENANCE),

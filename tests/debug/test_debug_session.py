@@ -13,7 +13,7 @@ import pytest
 from fattn_probe.debug.mi import OverMI
 from fattn_probe.debug.protocol import DebuggerError
 from fattn_probe.debug.session import Session
-from fattn_probe.errors import InputError, LostError
+from fattn_probe.errors import BuildError, InputError, LostError
 
 WITHOUT_PYTHON = "set confirm off\ndefine python\nthis-gdb-has-no-python\nend\n"
 
@@ -48,9 +48,9 @@ def own(probe, tmp_path):
 
 def test_a_missing_debugger_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LostError, match=r"gdb is not on this machine\. To install it: .*apt install gdb") as caught:
+    with pytest.raises(BuildError, match=r"gdb is not on this machine\. To install it: .*apt install gdb") as caught:
         Session(["gdb"], tmp_path / "program").__enter__()
-    assert caught.value.exit_code == 4
+    assert caught.value.exit_code == 3  # as for any tool that is missing
 
 
 def test_a_debugger_that_cannot_start_says_why(tmp_path):
