@@ -1,0 +1,155 @@
+"""The algorithms by name, all of them on the same head, and how far they agree."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from fattn_probe.inspect.tiles import Tile
+from fattn_probe.reference.attention import attention
+from fattn_probe.study import formulas
+from fattn_probe.study.flash_attention_1 import flash_attention_1
+from fattn_probe.study.flash_attention_2 import flash_attention_2
+from fattn_probe.study.flash_attention_3 import flash_attention_3
+from fattn_probe.study.formulas import Formula, Sizes
+from fattn_probe.study.memory import F64
+from fattn_probe.study.problem import Head, Op
+from fattn_probe.study.split_kv import split_kv, split_ranges
+from fattn_probe.study.standard import standard
+from fattn_probe.study.stream_k import Launch, Piece, pieces_of, stream_k
+from fattn_probe.study.trace import Result
+
+Algorithm = Literal["standard", "fa1", "fa2", "fa3", "split-kv", "stream-k"]
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+EQUAL = 1e-12
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """B_r queries by B_c KV rows; FlashAttention-1 has its own, `fa1`; `splits` of split-KV."""
+
+    B_r: int
+    B_c: int
+    fa1: tuple[int, int]
+    splits: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One head of an op, to study; `launch` divides the whole op for stream-K, of which only its tiles are done."""
+
+    op: Op
+    sequence: int
+    head: int
+    tiling: Tiling
+    launch: Launch
+
+    @property
+    def one(self) -> Head:
+        """The head alone."""
+        return self.op.head(self.sequence, self.head)
+
+    def wanted(self, tile: Tile) -> bool:
+        """Whether an output tile of the launch has this head."""
+        sequence, z_KV, zt_gqa, _ = tile
+        kv_head, place = divmod(self.head, self.op.shape.group)
+        return (sequence, z_KV, zt_gqa) == (self.sequence, kv_head, place // self.launch.ncols2)
+
+    def pieces(self) -> tuple[Piece, ...]:
+        """What the launch's blocks do of this head's tiles."""
+        return tuple(piece for piece in pieces_of(self.launch, self.op.shape) if self.wanted(piece.work.tile))
+
+
+def run(name: Algorithm, subject: Subject) -> Result:
+    """One algorithm on the subject; stream-K's result has all heads of the op."""
+    head, tiling = subject.one, subject.tiling
+    match name:
+        case "standard":
+            return standard(head, tiling.B_r)
+        case "fa1":
+            return flash_attention_1(head, *tiling.fa1)
+        case "fa2":
+            return flash_attention_2(head, tiling.B_r, tiling.B_c)
+        case "fa3":
+            return flash_attention_3(head, tiling.B_r, tiling.B_c)
+        case "split-kv":
+            return split_kv(head, tiling.B_r, tiling.B_c, tiling.splits)
+        case "stream-k":
+            return stream_k(subject.op, subject.launch, subject.wanted)
+
+
+def formula(name: Algorithm, subject: Subject) -> Formula:
+    """What the algorithm should read and write."""
+    head, tiling = subject.one, subject.tiling
+    sizes = Sizes.of(head)
+    match name:
+        case "standard":
+            return formulas.standard(sizes)
+        case "fa1":
+            return formulas.flash_attention_1(sizes, tiling.fa1[1])
+        case "fa2" | "fa3":
+            return formulas.flash_attention_2(sizes, tiling.B_r)
+        case "split-kv":
+            return formulas.split_kv(sizes, tiling.B_r, len(split_ranges(head.n_kv, tiling.B_c, tiling.splits)))
+        case "stream-k":
+            planes = 0 if subject.op.mask is None else min(2, subject.op.mask.shape[1])
+            return formulas.stream_k(subject.pieces(), head.hsk, head.hsv, planes)
+
+
+def of_head(result: Result, subject: Subject) -> tuple[F64, F64]:
+    """Output and log-sum-exp of the subject's head, from a result of one head or of all."""
+    if result.out.ndim == 2:
+        return result.out, result.lse
+    return result.out[subject.sequence, subject.head], result.lse[subject.sequence, subject.head]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The largest differences from standard attention: `out` relative to the largest |V|, `lse` to max(1, |L|)."""
+
+    out: float
+    lse: float | None
+
+    @property
+    def equal(self) -> bool:
+        """Whether both are at most 1e-12."""
+        return self.out <= EQUAL and (self.lse is None or self.lse <= EQUAL)
+
+
+def agreement(subject: Subject, known: Mapping[Algorithm, Result]) -> dict[str, Agreement]:
+    """How far each algorithm, and the reference that `compare` uses, is from standard attention on the same head.
+
+    `known` are results that need not be made again.
+    """
+    results = {name: of_head(known.get(name) or run(name, subject), subject) for name in ALGORITHMS}
+    base_out, base_lse = results.pop("standard")
+    scale = float(np.abs(subject.one.V).max()) or 1.0
+    found: dict[str, Agreement] = {}
+    for name, (out, lse) in results.items():
+        found[name] = Agreement(difference(out, base_out, scale), difference(lse, base_lse, 1.0, relative=True))
+    found["reference"] = Agreement(difference(reference(subject), base_out, scale), None)
+    return found
+
+
+def difference(found: F64, expected: F64, scale: float, *, relative: bool = False) -> float:
+    """The largest |found - expected| / scale, or / max(scale, |expected|); equal infinities are equal, NaN never is."""
+    with np.errstate(invalid="ignore"):
+        gap = np.where(found == expected, 0.0, np.abs(found - expected))
+        size = np.maximum(scale, np.abs(np.where(np.isinf(expected), 0.0, expected))) if relative else scale
+    worst = gap / size
+    return float("inf") if np.isnan(worst).any() else float(worst.max())
+
+
+def reference(subject: Subject) -> F64:
+    """The head's exact output by `fattn_probe.reference`, (n_q, hsv)."""
+    op, s, h = subject.op, subject.sequence, subject.head
+    kv = slice(h // op.shape.group, h // op.shape.group + 1)
+    head, rule = op.head(s, h), op.head(s, h).rule
+    mask = None if head.mask is None else (rule.slope * head.mask)[None, None]
+    params = type(op.params)(op.params.scale, 0.0, op.params.logit_softcap)
+    sinks = None if op.sinks is None else op.sinks[h : h + 1]
+    out = attention(
+        op.Q[s : s + 1, h : h + 1], op.K[s : s + 1, kv], op.V[s : s + 1, kv], mask, params=params, sinks=sinks
+    )
+    return out[0, :, 0]

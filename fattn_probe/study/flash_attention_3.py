@@ -1,0 +1,95 @@
+"""FlashAttention-3's schedule: the scores of the next tile are on their way before P.V of this one."""
+
+# ruff: noqa: E741  (O and l are the papers' names)
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fattn_probe.study.memory import F64, SlowMemory
+from fattn_probe.study.problem import Head, exp_below, log_sum_exp, rows_divided, tiles
+from fattn_probe.study.trace import Result, Trace
+
+TENSOR_CORES, SOFTMAX = "tensor cores", "softmax"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a unit does in a time slot; `tile` counts KV tiles."""
+
+    slot: int
+    unit: str
+    what: str
+    tile: int
+
+
+def flash_attention_3(head: Head, B_r: int, B_c: int) -> Result:
+    """Algorithm 2 of FlashAttention-3 (Shah et al., 2024, arXiv 2407.08608): a consumer warpgroup's two-stage pipeline.
+
+    The arithmetic is FlashAttention-2's; what differs is the order, and that V of a tile is read one step after K.
+    """
+    hbm = head.slow_memory()
+    trace = Trace(hbm)
+    for i in tiles(head.n_q, B_r):
+        O_i, l_i, m_i = consume(head, hbm, i, list(tiles(head.n_kv, B_c)), trace)
+        hbm.store("O", rows_divided(O_i, l_i), i)  # line 20, the epilogue
+        hbm.store("L", log_sum_exp(m_i, l_i), i)
+        trace.step("store O, L", i, slice(0, head.n_kv))
+    return trace.result()
+
+
+def consume(head: Head, hbm: SlowMemory, i: slice, kv: Sequence[slice], trace: Trace) -> tuple[F64, F64, F64]:
+    """Lines 2 to 19 for one tile of queries.
+
+    Waiting, committing and releasing stages of the buffer (lines 5, 8 to 10, 14, 15) are the hardware's and have no
+    line here. The loop goes to the last tile; the paper's bound, j < T_c - 1, would leave it out.
+    """
+    Q_i = hbm.load("Q", i)  # line 3
+    O_i, l_i, m_i = head.rule.start(Q_i, head.hsv)  # line 2
+    S_cur = scores(head, hbm, Q_i, i, kv[0])  # lines 3 and 4
+    P_cur, l_i, m_i = softmax(S_cur, l_i, m_i, trace=trace, i=i, j=kv[0])  # line 6; O is still 0
+    for j in range(1, len(kv)):  # line 7
+        S_next = scores(head, hbm, Q_i, i, kv[j])  # line 9: issued, not waited for
+        O_i = O_i + P_cur @ hbm.load("V", kv[j - 1])  # line 11: issued behind it
+        m_old = m_i
+        P_next, l_i, m_i = softmax(S_next, l_i, m_i, trace=trace, i=i, j=kv[j])  # line 13, beside line 11
+        O_i = exp_below(m_old, m_i)[:, None] * O_i  # line 14: P_cur V is done, so that it is rescaled too
+        P_cur = P_next  # line 16
+    return O_i + P_cur @ hbm.load("V", kv[-1]), l_i, m_i  # lines 18 and 19
+
+
+def scores(head: Head, hbm: SlowMemory, Q_i: F64, i: slice, j: slice) -> F64:
+    """S of a tile: the first of the two matrix products."""
+    K_j = hbm.load("K", j)
+    return head.rule.logits(Q_i, K_j, hbm.load("mask", i, j) if "mask" in hbm else None)
+
+
+def softmax(S: F64, l: F64, m: F64, *, trace: Trace, i: slice, j: slice) -> tuple[F64, F64, F64]:
+    """P, l and m from a tile of scores."""
+    m_new = np.maximum(m, S.max(axis=-1))
+    P = exp_below(S, m_new[:, None])
+    l_new = exp_below(m, m_new) * l + P.sum(axis=-1)
+    trace.step("tile", i, j, (m, m_new, l_new), visible=bool(np.isfinite(S).any()))
+    return P, l_new, m_new
+
+
+def pipeline(T_c: int) -> tuple[Work, ...]:
+    """Who does what when, a slot being one matrix product or one softmax: figure 2 of the paper.
+
+    From tile 1 on the softmax of a tile runs beside P.V of the one before, and a tile takes two slots instead of three.
+    """
+    works = [Work(0, TENSOR_CORES, "S", 0), Work(1, SOFTMAX, "softmax", 0)]
+    for j in range(1, T_c):
+        works += [
+            Work(2 * j, TENSOR_CORES, "S", j),
+            Work(2 * j + 1, TENSOR_CORES, "PV", j - 1),
+            Work(2 * j + 1, SOFTMAX, "softmax", j),
+        ]
+    return (*works, Work(2 * T_c, TENSOR_CORES, "PV", T_c - 1))
+
+
+def in_sequence(T_c: int) -> tuple[Work, ...]:
+    """The same without overlap, as FlashAttention-2's inner loop has it: three slots a tile."""
+    units = ((TENSOR_CORES, "S"), (SOFTMAX, "softmax"), (TENSOR_CORES, "PV"))
+    return tuple(Work(3 * j + k, unit, what, j) for j in range(T_c) for k, (unit, what) in enumerate(units))

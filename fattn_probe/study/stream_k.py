@@ -1,0 +1,191 @@
+"""llama.cpp's stream-K: all KV steps of all output tiles in one row, cut into equal shares, a fixup at the seams."""
+
+# ruff: noqa: E741  (O and l are the papers' names)
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fattn_probe.errors import InputError
+from fattn_probe.inspect.facts import BlockFacts, Facts, Grid, TileWork
+from fattn_probe.inspect.tiles import Tile, in_grid, ntiles, tiles_of
+from fattn_probe.reference.shapes import AttentionShape
+from fattn_probe.study.flash_attention_2 import State, attend
+from fattn_probe.study.memory import F64, Index, SlowMemory
+from fattn_probe.study.problem import Op, Rule, count, exp_below, log_sum_exp, rows_divided, tiles
+from fattn_probe.study.trace import Result, Trace
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a launch divides the work: `blocks` with their tiles; a tile is `ncols1` queries of `ncols2` heads."""
+
+    grid: Grid
+    ncols1: int
+    ncols2: int
+    nbatch_fa: int
+    blocks: tuple[BlockFacts, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a CUDA block does of an output tile: heads, queries and KV rows of the tensors."""
+
+    block: int
+    work: TileWork
+    heads: slice
+    queries: slice
+    kv: slice
+
+
+def launch_of(facts: Facts) -> Launch:
+    """The division of work of an inspected launch; InputError if its kernel does not use stream-K."""
+    choice = facts.choice
+    if facts.grid is None or choice is None or not facts.blocks or any(block.kbc is None for block in facts.blocks):
+        kernel = choice.kernel if choice else "no kernel"
+        raise InputError(f"{kernel} has no stream-K shares (kbc, kbc_stop): only flash_attn_ext_f16 has")
+    sizes = (int(choice.template["ncols1"]), int(choice.template["ncols2"]), int(choice.config["nbatch_fa"]))
+    return Launch(facts.grid, *sizes, facts.blocks)
+
+
+def divide(shape: AttentionShape, ncols1: int, nbatch_fa: int, most_blocks: int) -> Launch:
+    """A launch by the kernel's arithmetic, block b doing `range(b * steps / blocks, (b + 1) * steps / blocks)`.
+
+    There are no more blocks than KV steps. `ncols2` is upstream's choice where GQA allows it: 8 for more than 4 heads a
+    K/V head, else 4, 2 or 1.
+    """
+    ncols2 = min(8, 1 << (shape.group - 1).bit_length())
+    grid = Grid(
+        iter_k=count(shape.n_kv, nbatch_fa),
+        iter_j=count(shape.n_q, ncols1),
+        iter_z_gqa=count(shape.group, ncols2),
+        ne12=shape.n_head_kv,
+        ne03=shape.n_seq,
+    )
+    steps = ntiles(grid) * grid.iter_k
+    number = min(most_blocks, steps)
+    cuts = [block * steps // number for block in range(number + 1)]
+    blocks = tuple(
+        BlockFacts(b, (b, 0, 0), cuts[b], cuts[b + 1], tiles_of(cuts[b], cuts[b + 1], grid)) for b in range(number)
+    )
+    return Launch(grid, ncols1, ncols2, nbatch_fa, blocks)
+
+
+def pieces_of(launch: Launch, shape: AttentionShape) -> tuple[Piece, ...]:
+    """All that all blocks do, block by block; rows and KV rows beyond the tensors (padding) are cut off."""
+    works = ((block.block, work) for block in launch.blocks for work in block.tiles)
+    return tuple(_piece(b, work, launch, shape) for b, work in works if in_grid(work.tile, launch.grid))
+
+
+def _piece(block: int, work: TileWork, launch: Launch, shape: AttentionShape) -> Piece:
+    first = work.z_KV * shape.group + work.zt_gqa * launch.ncols2
+    heads = slice(first, min(first + launch.ncols2, (work.z_KV + 1) * shape.group))
+    queries = slice(work.jt * launch.ncols1, min((work.jt + 1) * launch.ncols1, shape.n_q))
+    start = work.kb0_start * launch.nbatch_fa
+    stop = max(start, min(work.kb0_stop * launch.nbatch_fa, shape.n_kv))
+    return Piece(block, work, heads, queries, slice(start, stop))
+
+
+def stream_k(op: Op, launch: Launch, wanted: Callable[[Tile], bool] | None = None) -> Result:
+    """`flash_attn_ext_f16` and `flash_attn_stream_k_fixup_*` (ggml/src/ggml-cuda/fattn-mma-f16.cuh, fattn-common.cuh).
+
+    The idea is Osama et al., "Stream-K", 2023, arXiv 2301.03598. `wanted` chooses among the output tiles. The result
+    has all heads: out (n_seq, n_head, n_q, hsv), lse (n_seq, n_head, n_q), NaN in tiles that were not wanted. llama.cpp
+    does not save L; it is kept here uncounted.
+    """
+    pieces = [piece for piece in pieces_of(launch, op.shape) if wanted is None or wanted(piece.work.tile)]
+    hbm = _slow_memory(op, launch)
+    trace = Trace(hbm)
+    for piece in pieces:  # on a GPU all blocks at once
+        process_tile(op, launch, piece, hbm, trace)
+    for piece in pieces:
+        if piece.work.needs_fixup:
+            before = [one for one in pieces if one.work.is_fixup and one.work.tile == piece.work.tile]
+            fixup(piece, before, hbm, trace)
+    return trace.result()
+
+
+def process_tile(op: Op, launch: Launch, piece: Piece, hbm: SlowMemory, trace: Trace) -> None:
+    """`flash_attn_ext_f16_process_tile`: FlashAttention-2 over a block's share of a tile, and where the result goes.
+
+    The block that does a tile's end writes `dst`, and there the sink joins. If it did the beginning too, O is divided
+    by l and done; if not (`needs_fixup`), O stays as it is, m and l beside it. A block that does not reach the end
+    (`is_fixup`) leaves O, m and l in its part of `dst_fixup`.
+    """
+    rule, work, here = op.rule(piece.heads), piece.work, hbm.at(**_places(op, piece))
+    trace.heads = piece.heads
+    Q_i = here.load("Q", piece.queries)
+    state = rule.start(Q_i, op.shape.hsv, with_sink=False)
+    steps = tiles(piece.kv.stop, launch.nbatch_fa, piece.kv.start)
+    O, l, m = attend(rule, here, trace, Q_i, state, i=piece.queries, kv_tiles=steps, worker=piece.block)
+    part = (piece.block, slice(0, m.shape[0]), slice(0, m.shape[1]))
+    if work.is_fixup:
+        hbm.store("dst_fixup", O, *part)
+        hbm.store("dst_fixup_meta", np.stack([m, l], axis=-1), IS_FIXUP, *part)
+        trace.step("store O, m, l for fixup", piece.queries, piece.kv, worker=piece.block)
+        return
+    O, l, m = join_sink(rule, O, l, m)
+    here.store("O", O if work.needs_fixup else rows_divided(O, l), piece.queries)
+    if work.needs_fixup:
+        hbm.store("dst_fixup_meta", np.stack([m, l], axis=-1), NEEDS_FIXUP, *part)
+    hbm.array("L")[work.sequence, piece.heads, piece.queries] = log_sum_exp(m, l)
+    trace.step("store O, m, l" if work.needs_fixup else "store O", piece.queries, piece.kv, worker=piece.block)
+
+
+def join_sink(rule: Rule, O: F64, l: F64, m: F64) -> State:
+    """The sink's logit joins maximum and sum at the tile's end."""
+    m_new = np.maximum(m, rule.sink)
+    old, new = exp_below(m, m_new), exp_below(np.broadcast_to(rule.sink, m.shape), m_new)
+    return old[..., None] * O, old * l + new, m_new
+
+
+def fixup(piece: Piece, before: Sequence[Piece], hbm: SlowMemory, trace: Trace) -> None:
+    """`flash_attn_stream_k_fixup_*`: add the parts of earlier blocks to `dst`, last one first, and divide."""
+    place = (piece.work.sequence, piece.heads, piece.queries)
+    trace.heads = piece.heads
+    rows = (slice(0, piece.heads.stop - piece.heads.start), slice(0, piece.queries.stop - piece.queries.start))
+    O = hbm.load("O", *place)
+    m, l = np.moveaxis(hbm.load("dst_fixup_meta", NEEDS_FIXUP, piece.block, *rows), -1, 0)
+    for part in reversed(before):
+        O_p = hbm.load("dst_fixup", part.block, *rows)
+        m_p, l_p = np.moveaxis(hbm.load("dst_fixup_meta", IS_FIXUP, part.block, *rows), -1, 0)
+        m_old, m = m, np.maximum(m, m_p)
+        old, new = exp_below(m_old, m), exp_below(m_p, m)
+        O = old[..., None] * O + new[..., None] * O_p
+        l = old * l + new * l_p
+        visible = bool(np.isfinite(m_p).any())
+        trace.step("combine", piece.queries, part.kv, (m_old, m, l), worker=part.block, visible=visible)
+    hbm.store("O", rows_divided(O, l), *place)
+    hbm.array("L")[place] = log_sum_exp(m, l)
+    trace.step("store O", piece.queries, piece.kv, worker=piece.block)
+
+
+NEEDS_FIXUP, IS_FIXUP = 0, 1  # the two halves of dst_fixup_meta
+
+
+def _slow_memory(op: Op, launch: Launch) -> SlowMemory:
+    """The tensors, a mask plane a head if there is more than one, and `dst_fixup` with its meta data."""
+    shape = op.shape
+    hbm = SlowMemory(Q=op.Q, K=op.K, V=op.V, **({} if op.mask is None else {"mask": _planes(op.mask, shape.n_head)}))
+    hbm.allocate("O", shape.n_seq, shape.n_head, shape.n_q, shape.hsv)
+    hbm.allocate("L", shape.n_seq, shape.n_head, shape.n_q)
+    parts = (len(launch.blocks), launch.ncols2, launch.ncols1)
+    hbm.allocate("dst_fixup", *parts, shape.hsv)
+    hbm.allocate("dst_fixup_meta", 2, *parts, 2)
+    return hbm
+
+
+def _planes(mask: F64, n_head: int) -> F64:
+    return mask if mask.shape[1] == 1 else mask[:, np.arange(n_head) % mask.shape[1]]
+
+
+def _places(op: Op, piece: Piece) -> dict[str, tuple[Index, ...]]:
+    """Where a piece's rows are in each tensor."""
+    sequence, kv_head = piece.work.sequence, piece.work.z_KV
+    places: dict[str, tuple[Index, ...]] = {name: (sequence, kv_head) for name in "KV"}
+    places |= {name: (sequence, piece.heads) for name in "QO"}
+    if op.mask is not None:
+        one = op.mask.shape[1] == 1
+        places["mask"] = (sequence % op.mask.shape[0], slice(0, 1) if one else piece.heads)
+    return places

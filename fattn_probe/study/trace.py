@@ -1,0 +1,95 @@
+"""What an algorithm did, step by step, and what came of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.study.memory import F64, SlowMemory
+from fattn_probe.study.problem import exp_below
+
+
+@dataclass(frozen=True, eq=False)
+class RowState:
+    """The running softmax of a tile's rows after a step: `maximum` m and sum `total` l; `before` is m before it."""
+
+    before: F64
+    maximum: F64
+    total: F64
+
+    @property
+    def rescale(self) -> F64:
+        """e^(m_before - m): what the step multiplies older sums by; 0 where there were none."""
+        return exp_below(self.before, self.maximum)
+
+    @property
+    def rescaled(self) -> npt.NDArray[np.bool_]:
+        """Rows that had seen something and whose maximum rose: theirs is the only rescaling that does anything."""
+        return np.isfinite(self.before) & (self.maximum > self.before)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step on some rows (queries) and some KV rows, and the slow-memory elements read and written for it.
+
+    `what` is "tile" (a tile of scores joined the running softmax), "combine" (a piece did), or other words for a step
+    that leaves the softmax alone. `worker` is the split, or the CUDA block. `rows` are the queries, of `heads`
+    where several are worked on at once; `visible` is whether the mask leaves anything of them to see.
+    """
+
+    what: str
+    rows: slice
+    kv: slice
+    state: RowState | None
+    reads: int
+    writes: int
+    worker: int
+    heads: slice
+    visible: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Output, log-sum-exp, and how they came about; `reads` and `writes` are elements by array.
+
+    `out` (n_q, hsv) and `lse` (n_q) of one head; a row that is masked everywhere has 0 and -inf.
+    """
+
+    out: F64
+    lse: F64
+    trace: tuple[Step, ...]
+    reads: Mapping[str, int]
+    writes: Mapping[str, int]
+
+
+class Trace:
+    """Collects the steps; each gets the traffic since the one before."""
+
+    def __init__(self, hbm: SlowMemory) -> None:
+        self.steps: list[Step] = []
+        self.heads = slice(0, 1)
+        self._hbm = hbm
+        self._seen = (0, 0)
+
+    def step(
+        self,
+        what: str,
+        rows: slice,
+        kv: slice,
+        state: tuple[F64, F64, F64] | None = None,
+        *,
+        worker: int = 0,
+        visible: bool = True,
+    ) -> None:
+        """A step is done; `state` is m before it, m, and l."""
+        now = self._hbm.reads.total(), self._hbm.writes.total()
+        reads, writes = (new - old for new, old in zip(now, self._seen, strict=True))
+        rows_state = None if state is None else RowState(*(array.copy() for array in state))
+        self.steps.append(Step(what, rows, kv, rows_state, reads, writes, worker, self.heads, visible))
+        self._seen = now
+
+    def result(self) -> Result:
+        """O and L of slow memory, with everything that was noted."""
+        hbm = self._hbm
+        return Result(hbm.array("O"), hbm.array("L"), tuple(self.steps), dict(hbm.reads), dict(hbm.writes))

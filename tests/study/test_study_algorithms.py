@@ -1,0 +1,224 @@
+"""All algorithms are the same function, and each does what its paper says."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from drawn_ops import made_op, subject_of, subjects
+from hypothesis import given, settings
+
+from fattn_probe.errors import InputError
+from fattn_probe.inspect.facts import BlockFacts, Facts, Grid
+from fattn_probe.inspect.tiles import tiles_in_turn, tiles_of
+from fattn_probe.reference.attention import OpParams, attention
+from fattn_probe.study.algorithms import ALGORITHMS, Agreement, agreement, difference, formula, of_head, run
+from fattn_probe.study.flash_attention_1 import A100_SRAM, block_sizes
+from fattn_probe.study.flash_attention_3 import SOFTMAX, TENSOR_CORES, in_sequence, pipeline
+from fattn_probe.study.problem import op_of
+from fattn_probe.study.split_kv import split_ranges
+from fattn_probe.study.stream_k import divide, launch_of, pieces_of, stream_k
+
+
+@given(subjects())
+@settings(max_examples=200, deadline=None)
+def test_all_algorithms_agree_with_each_other_and_with_the_reference(subject):
+    found = agreement(subject, {})
+    assert set(found) == {*ALGORITHMS, "reference"} - {"standard"}
+    assert all(one.equal for one in found.values()), found
+
+
+@given(subjects())
+@settings(max_examples=100, deadline=None)
+def test_counted_traffic_is_the_closed_form(subject):
+    for name in ALGORITHMS:
+        result, expected = run(name, subject), formula(name, subject)
+        assert sum(result.reads.values()) == expected.total_reads, name
+        assert sum(result.writes.values()) == expected.total_writes, name
+
+
+@given(subjects())
+@settings(max_examples=50, deadline=None)
+def test_every_read_and_write_belongs_to_a_step(subject):
+    for name in ALGORITHMS:
+        result = run(name, subject)
+        assert sum(step.reads for step in result.trace) == sum(result.reads.values())
+        assert sum(step.writes for step in result.trace) == sum(result.writes.values())
+
+
+@given(subjects())
+@settings(max_examples=100, deadline=None)
+def test_the_running_maximum_never_falls_and_ends_as_the_log_sum_exp_says(subject):
+    for name in ALGORITHMS:
+        running = {}
+        for step in run(name, subject).trace:
+            if step.state is None:
+                continue
+            key = (step.what, step.worker if step.what == "tile" else 0, step.heads.start, step.rows.start)
+            if key in running:
+                np.testing.assert_array_equal(step.state.before, running[key])
+            assert (step.state.maximum >= step.state.before).all()
+            assert (step.state.total >= 0).all()
+            assert ((step.state.rescale >= 0) & (step.state.rescale <= 1)).all()
+            running[key] = step.state.maximum
+
+
+@given(subjects())
+@settings(max_examples=50, deadline=None)
+def test_last_maximum_and_sum_of_flash_attention_2_are_the_log_sum_exp(subject):
+    result = run("fa2", subject)
+    last = {step.rows.start: step.state for step in result.trace if step.what == "tile"}
+    for start, state in last.items():
+        with np.errstate(divide="ignore"):
+            lse = state.maximum + np.log(state.total)
+        np.testing.assert_array_equal(lse, result.lse[start : start + len(lse)])
+
+
+@given(subjects())
+@settings(max_examples=50, deadline=None)
+def test_every_score_is_visited_once(subject):
+    for name in ("fa1", "fa2", "fa3", "split-kv"):
+        seen = np.zeros((subject.one.n_q, subject.one.n_kv), int)
+        for step in run(name, subject).trace:
+            seen[step.rows, step.kv] += step.what == "tile"
+        assert (seen == 1).all(), name
+
+
+def test_flash_attention_1_goes_through_queries_first_and_2_through_kv_first():
+    subject = subject_of(made_op(0, n_q=5, n_kv=12), B_r=4, B_c=6, fa1=(4, 6))
+    order = {
+        name: [(step.rows.start, step.kv.start) for step in run(name, subject).trace if step.what == "tile"]
+        for name in ("fa1", "fa2")
+    }
+    assert order == {"fa1": [(0, 0), (4, 0), (0, 6), (4, 6)], "fa2": [(0, 0), (0, 6), (4, 0), (4, 6)]}
+
+
+def test_flash_attention_1_holds_a_finished_mean_after_every_tile_and_2_does_not():
+    op = made_op(3, n_q=1, n_kv=8)
+    head = subject_of(op).one
+    half = replace(op, K=op.K[:, :, :4], V=op.V[:, :, :4])
+    first = run("fa1", subject_of(op, fa1=(1, 4))).trace[1].state
+    assert first.maximum[0] + np.log(first.total[0]) == pytest.approx(run("fa2", subject_of(half)).lse[0], rel=1e-14)
+    assert head.n_kv == 8
+
+
+def test_block_sizes_are_the_papers():
+    assert block_sizes(A100_SRAM, 64, 64) == (64, 192)  # d rows of Q at most
+    assert block_sizes(A100_SRAM, 128, 128) == (96, 96)
+    assert block_sizes(100, 10, 10) == (3, 3)  # ceil(100 / 40)
+    assert block_sizes(4 * 576, 576, 512) == (2, 2)
+
+
+def test_flash_attention_3_reads_a_tile_of_V_one_step_after_its_K():
+    subject = subject_of(made_op(1, n_q=2, n_kv=9, hsk=4, hsv=6), B_r=2, B_c=3)
+    reads = [step.reads for step in run("fa3", subject).trace]
+    Q, K, V = 2 * 4, 3 * 4, 3 * 6
+    assert reads == [Q + K, K + V, K + V, V]  # the last is the step that stores O
+    assert [step.reads for step in run("fa2", subject).trace] == [Q + K + V, K + V, K + V, 0]
+
+
+@pytest.mark.parametrize("T_c", [1, 2, 7])
+def test_the_pipeline_does_every_piece_of_work_once_in_an_order_that_its_inputs_allow(T_c):
+    when = {(work.what, work.tile): work.slot for work in pipeline(T_c)}
+    assert set(when) == {(what, j) for what in ("S", "softmax", "PV") for j in range(T_c)}
+    for j in range(T_c):
+        assert when["S", j] < when["softmax", j] < when["PV", j]
+    for unit in (TENSOR_CORES, SOFTMAX):
+        slots = [work.slot for work in pipeline(T_c) if work.unit == unit]
+        assert len(slots) == len(set(slots))
+    assert max(when.values()) + 1 == 2 * T_c + 1
+    assert max(work.slot for work in in_sequence(T_c)) + 1 == 3 * T_c
+
+
+def test_splits_are_whole_tiles_and_cover_everything():
+    assert split_ranges(100, 16, 3) == [slice(0, 48), slice(48, 96), slice(96, 100)]
+    assert split_ranges(10, 16, 3) == [slice(0, 10)]
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 10, 16, 1000])
+def test_stream_k_is_attention_over_a_whole_op(blocks):
+    op = made_op(
+        5, n_seq=2, n_head_kv=2, group=7, n_q=13, n_kv=50, mask="random", sinks=True, params=OpParams(0.3, 8.0)
+    )
+    found = stream_k(op, divide(op.shape, 4, 16, blocks))
+    expected = attention(op.Q, op.K, op.V, op.mask, params=op.params, sinks=op.sinks)
+    np.testing.assert_allclose(found.out.transpose(0, 2, 1, 3), expected, rtol=0, atol=1e-13)
+
+
+def test_stream_k_reads_a_mask_once_for_all_heads_of_a_tile():
+    op = made_op(5, group=8, n_q=4, n_kv=16, mask="causal")
+    assert stream_k(op, divide(op.shape, 4, 16, 1)).reads["mask"] == 4 * 16
+    op = made_op(5, group=8, n_q=4, n_kv=16, mask="heads")
+    assert stream_k(op, divide(op.shape, 4, 16, 1)).reads["mask"] == 8 * 4 * 16
+
+
+def test_stream_k_without_a_seam_has_no_fixup():
+    op = made_op(5, n_head_kv=2, group=2, n_q=8, n_kv=32)
+    whole = stream_k(op, divide(op.shape, 4, 16, 4))
+    assert "dst_fixup" not in whole.writes
+    seams = stream_k(op, divide(op.shape, 4, 16, 3))
+    assert seams.writes["dst_fixup"] > 0
+    np.testing.assert_allclose(seams.out, whole.out, rtol=0, atol=1e-14)
+
+
+def test_stream_k_skips_what_a_scanned_mask_hides():
+    op = made_op(5, n_q=8, n_kv=32)
+    mask = np.zeros((1, 1, 8, 32))
+    mask[..., 20:] = -np.inf
+    op = replace(op, mask=mask)
+    launch = divide(op.shape, 8, 8, 3)
+    blocks = tuple(
+        replace(block, tiles=tiles_of(block.kbc, block.kbc_stop, launch.grid, {(0, 0): 3})) for block in launch.blocks
+    )
+    short, full = stream_k(op, replace(launch, blocks=blocks)), stream_k(op, launch)
+    assert short.reads["K"] == 24 * 8 < full.reads["K"]
+    np.testing.assert_allclose(short.out, full.out, rtol=0, atol=1e-14)
+
+
+def test_no_more_blocks_than_steps_and_heads_in_groups_as_upstream_has_them():
+    assert len(divide(made_op(0, n_q=2, n_kv=3).shape, 4, 4, 132).blocks) == 1
+    groups = {group: divide(made_op(0, group=group).shape, 4, 4, 1).ncols2 for group in (1, 2, 3, 4, 5, 7, 16)}
+    assert groups == {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 7: 8, 16: 8}
+
+
+def test_facts_of_a_kernel_without_stream_k_are_refused():
+    grid = Grid(4, 1, 1, 2, 1)
+    blocks = (BlockFacts(0, (0, 0, 0), None, None, tiles_in_turn((0, 0, 0), 1, grid)),)
+    with pytest.raises(InputError, match="no stream-K shares"):
+        launch_of(Facts({}, grid=grid, blocks=blocks))
+
+
+def test_padding_is_no_part_of_a_piece():
+    op = made_op(0, group=7, n_q=5, n_kv=50)
+    (piece,) = pieces_of(divide(op.shape, 8, 64, 1), op.shape)
+    assert (piece.heads, piece.queries, piece.kv) == (slice(0, 7), slice(0, 5), slice(0, 50))
+
+
+@pytest.mark.parametrize("name", ["standard", "fa1", "fa2", "fa3", "split-kv", "stream-k"])
+def test_a_row_that_is_masked_everywhere_is_zero(name):
+    subject = subject_of(made_op(0, mask="all"))
+    out, lse = of_head(run(name, subject), subject)
+    assert (out == 0).all()
+    assert np.isneginf(lse).all()
+
+
+def test_differences_count_infinities_and_never_forgive_a_NaN():
+    inf, nan = np.array([-np.inf, 1.0]), np.array([np.nan, 1.0])
+    assert difference(inf, inf, 1.0) == 0.0
+    assert difference(nan, inf, 1.0) == np.inf
+    assert difference(np.array([3.0]), np.array([1.0]), 4.0) == 0.5
+    assert difference(np.array([101.0]), np.array([100.0]), 1.0, relative=True) == 0.01
+    assert not Agreement(1e-11, 0.0).equal
+    assert not Agreement(0.0, 1e-11).equal
+
+
+def test_a_fault_in_the_data_shows():
+    subject = subject_of(made_op(0, n_q=4, n_kv=12))
+    wrong = run("fa2", subject)
+    wrong.out[2, 3] += 1e-9
+    assert not agreement(subject, {"fa2": wrong})["fa2"].equal
+
+
+def test_any_float_dtype_becomes_float64():
+    small = np.ones((1, 1, 2, 4), np.float16)
+    op = op_of(small, small, small, None, params=OpParams(1.0), sinks=np.ones(1, np.float32))
+    assert {array.dtype for array in (op.Q, op.K, op.V, op.sinks)} == {np.dtype(np.float64)}
