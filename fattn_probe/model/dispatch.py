@@ -1,0 +1,29 @@
+"""Which model a run has: by the kernels that its launch records name."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.device import Device
+from fattn_probe.model.mma_op import mma_f16
+from fattn_probe.model.mma_plan import plan_of
+from fattn_probe.model.operands import Inputs, operands_of
+from fattn_probe.run.launches import LaunchRecord
+from fattn_probe.scenario import Case
+
+
+def model_of(
+    case: Case, inputs: Inputs, launches: Sequence[LaunchRecord], device: Device | int
+) -> npt.NDArray[np.float32] | None:
+    """What a run's kernels compute if they are right, rounded where they round: (n_seq, n_q, n_head, hsv).
+
+    `launches` are the run's, `device` the GPU, or its architecture as nvcc numbers it (90). None where there is no
+    model of the kernel.
+    """
+    arch = device if isinstance(device, int) else int(device.arch)
+    for launch in launches:
+        plan = plan_of(launch, arch)
+        if plan is not None:
+            return mma_f16(operands_of(case, inputs), plan, case.n_kv_max)
+    return None
