@@ -16,6 +16,7 @@ from fattn_probe.inspect import live
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.inspect.looking import parse_watch
+from fattn_probe.inspect.looks import Looker, Looks, Seen, inspect_upstream_on
 from fattn_probe.inspect.tensor_values import parse_slice
 from fattn_probe.run.command import describe
 from fattn_probe.run.session import Session
@@ -39,6 +40,8 @@ def inspect(
     program: Annotated[str, typer.Option(help="test-backend-ops: upstream's own case instead.")] = RUNNER,
     only: Annotated[str, typer.Option("--filter", help="Upstream's case, or a regular expression over it.")] = "",
     at: At = "",
+    trace: Annotated[bool, typer.Option("--trace", help="Follow the warp at --at through its KV steps.")] = False,
+    find_nan: Annotated[bool, typer.Option("--find-nan", help="Where the first NaN or infinity is made.")] = False,
     values: Annotated[list[str] | None, typer.Option("--values", help="A tensor's values: K[:8,0,1].")] = None,
     captures: Annotated[Path | None, typer.Option("--captures", help="Write what memory holds, as GGUF.")] = None,
     break_: Annotated[str, typer.Option("--break", help="Stop at lines that match: PATTERN@FILE.")] = "",
@@ -67,15 +70,19 @@ def inspect(
     session = Session(build.run_options(NOTES, Simulation(threads=1)), flags.build_progress(NOTES))
     inspector = Inspector(session, options)
     if program == RUNNER:
-        cases = [placed(case, at) for case in flags.cases_of(paths or [])]
-        looks = inspecting.Looks(
+        cases = flags.cases_of(paths or [])
+        traced = {case.name for case in cases if trace or case.inspect.trace}
+        looks = Looks(
             values=tuple(parse_slice(text) for text in values or ()),
             captures=captures,
             watch=parse_watch(break_, print_ or (), stops) if break_ else None,
+            traced=frozenset(traced),
+            find_nan=find_nan,
         )
-        done = list(inspecting.inspect_work(inspector, flags.work_of(cases, on, devices, NOTES), looks))
+        cases = [placed(case, at) for case in cases]
+        done = list(Looker(inspector, looks).look_at(flags.work_of(cases, on, devices, NOTES)))
     else:
-        done = list(inspecting.inspect_upstream_on(inspector, program, only, flags.targets_of(on, devices, NOTES)))
+        done = list(inspect_upstream_on(inspector, program, only, flags.targets_of(on, devices, NOTES)))
     for path, write in ((html, inspecting.write_page), (svg, inspecting.write_map)):
         if path is not None:
             write(done, path)
@@ -107,7 +114,7 @@ def debug(
     inputs = make_inputs(case)
     found = inspector.inspect(case, inputs, target)
     if not isinstance(found.result, Facts):
-        inspecting.raise_if_wrong([inspecting.Seen(found)])
+        inspecting.raise_if_wrong([Seen(found)])
         raise LostError(f"{case.name} on {target}: {describe(found.result)}")
     raise typer.Exit(live.debug(inspector, case, inputs, target, found.result))
 

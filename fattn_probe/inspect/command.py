@@ -1,97 +1,31 @@
 """`fattn-probe inspect`: cases on targets under a debugger, to tables, JSON and pages."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fattn_probe.build import RUNNER, TEST_BACKEND_OPS
-from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.inspect.coverage import check
 from fattn_probe.inspect.expect import mismatches
-from fattn_probe.inspect.facts import Facts, Value
-from fattn_probe.inspect.inspector import Inspection, Inspector
-from fattn_probe.inspect.looking import Watch, WatchResult, watch
-from fattn_probe.inspect.page import page, side_by_side_page
+from fattn_probe.inspect.facts import Facts
+from fattn_probe.inspect.looking import WatchResult
+from fattn_probe.inspect.looks import Seen
+from fattn_probe.inspect.page import Section, page, side_by_side_page
 from fattn_probe.inspect.show import facts_json, render
 from fattn_probe.inspect.side_by_side import render_side_by_side, side_by_side, side_by_side_json
 from fattn_probe.inspect.svg import svg_of
-from fattn_probe.inspect.tensor_values import Slice, as_text
-from fattn_probe.inspect.tensors import TensorReading, read_tensors
-from fattn_probe.inspect.upstream import inspect_upstream
-from fattn_probe.run.command import Work, describe
-from fattn_probe.run.gguf_file import Bytes
+from fattn_probe.inspect.tensor_values import as_text
+from fattn_probe.inspect.tensors import TensorReading
+from fattn_probe.inspect.trace_json import trace_json
+from fattn_probe.inspect.trace_picture import trace_picture
+from fattn_probe.inspect.trace_show import render_trace
+from fattn_probe.run.command import describe
 from fattn_probe.run.outcome import Failed, Fault, Lost
-from fattn_probe.scenario import Case, make_inputs
-
-
-@dataclass(frozen=True)
-class Looks:
-    """What is looked at besides the facts."""
-
-    values: tuple[Slice, ...] = ()
-    captures: Path | None = None
-    watch: Watch | None = None
-
-
-@dataclass(frozen=True)
-class Seen:
-    """An inspection, and what was looked at besides."""
-
-    inspection: Inspection
-    expect: Mapping[str, Value] = field(default_factory=dict)
-    tensors: TensorReading | None = None
-    watched: WatchResult | None = None
-
-    @property
-    def facts(self) -> Facts | None:
-        """The facts, if the program got to its kernel."""
-        return self.inspection.result if isinstance(self.inspection.result, Facts) else None
-
-    @property
-    def where(self) -> str:
-        """`gqa on sim:h200`."""
-        return f"{self.inspection.name} on {self.inspection.on}"
-
-
-def inspect_work(inspector: Inspector, work: Work, looks: Looks) -> Iterator[Seen]:
-    """Inspect each case on its targets."""
-    for case, targets in work:
-        inputs = make_inputs(case)
-        for target in targets:
-            if target.engine == "cpu":
-                raise InputError("inspect --on cpu: ggml's CPU backend launches no kernels; choose sim:ID or gpu")
-            yield look(inspector, case, inputs, target, looks)
-
-
-def look(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target: Target, looks: Looks) -> Seen:
-    """The facts of a case on a target, then what else was asked for; nothing else if it has no kernel."""
-    seen = Seen(inspector.inspect(case, inputs, target), case.expect)
-    if seen.facts is None:
-        return seen
-    if looks.values or looks.captures:
-        read = read_tensors(inspector, case, inputs, target, wanted=looks.values, captures=looks.captures)
-        if not isinstance(read, TensorReading):
-            return replace(seen, inspection=replace(seen.inspection, result=read))
-        seen = replace(seen, tensors=read)
-    if looks.watch is not None:
-        stops = watch(inspector, case, inputs, target, looks.watch)
-        if not isinstance(stops, WatchResult):
-            return replace(seen, inspection=replace(seen.inspection, result=stops))
-        seen = replace(seen, watched=stops)
-    return seen
-
-
-def inspect_upstream_on(inspector: Inspector, program: str, only: str, targets: Sequence[Target]) -> Iterator[Seen]:
-    """Inspect a case of upstream's on targets."""
-    if program != TEST_BACKEND_OPS:
-        raise InputError(f"--program {program!r}: allowed: {RUNNER}, {TEST_BACKEND_OPS}")
-    for target in targets:
-        yield Seen(inspect_upstream(inspector, only, target))
 
 
 def render_seen(done: Sequence[Seen], verbose: bool) -> RenderableType:
@@ -112,6 +46,12 @@ def _render(item: Seen, verbose: bool) -> Iterator[RenderableType]:
         yield render_tensors(item.tensors)
     if item.watched is not None:
         yield render_watched(item.watched)
+    if item.trace is not None:
+        yield Text("\nTrace", "bold")
+        yield render_trace(item.trace, verbose=verbose, lane=item.lane)
+    if item.hunted:
+        yield Text("\nFirst NaN or infinity", "bold")
+        yield Text(item.nan.words if item.nan else "none: every input and every element of dst is finite")
 
 
 def render_tensors(read: TensorReading) -> RenderableType:
@@ -142,7 +82,7 @@ def render_watched(watched: WatchResult) -> RenderableType:
 
 def pair(done: Sequence[Seen]) -> tuple[Facts, Facts] | None:
     """The two sets of facts to show side by side, if there are just two and nothing besides."""
-    found = [item.facts for item in done if item.facts and not (item.tensors or item.watched)]
+    found = [item.facts for item in done if item.facts and not item.extras]
     return (found[0], found[1]) if len(done) == len(found) == 2 else None
 
 
@@ -169,6 +109,10 @@ def _json(item: Seen) -> dict[str, Any]:
         found["capture"] = str(item.tensors.file) if item.tensors.file else None
     if item.watched is not None:
         found["stops"] = [asdict(stop) for stop in item.watched.stops]
+    if item.trace is not None:
+        found["trace"] = trace_json(item.trace, verbose=True)
+    if item.hunted:
+        found["not_finite"] = asdict(item.nan) | {"value": str(item.nan.value)} if item.nan else None
     return found
 
 
@@ -181,7 +125,8 @@ def write_page(done: Sequence[Seen], path: Path) -> None:
     if both is not None:
         path.write_text(side_by_side_page(side_by_side(*both)), encoding="utf-8")
     elif first.facts is not None:
-        path.write_text(page(first.facts, first.inspection.reasons), encoding="utf-8")
+        trace = [Section("trace", "Trace", Markup(trace_picture(first.trace)))] if first.trace else []
+        path.write_text(page(first.facts, first.inspection.reasons, trace), encoding="utf-8")
 
 
 def write_map(done: Sequence[Seen], path: Path) -> None:
@@ -212,3 +157,7 @@ def _problems(item: Seen) -> Iterator[str]:
     if item.tensors is not None:
         wrong = [found.name for found in item.tensors.checks if found.differing]
         yield from (f"{item.where}: {name} in memory is not the input" for name in wrong)
+    if item.nan is not None:
+        yield f"{item.where}: a value is not finite"
+    if item.trace is not None and item.trace.parting is not None:
+        yield f"{item.where}: the traced warp parts from exact arithmetic"

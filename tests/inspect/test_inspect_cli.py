@@ -232,3 +232,27 @@ def test_an_interrupt_leaves_nothing_behind():
     running.communicate(timeout=60)
     left = subprocess.run(["pgrep", "-s", str(running.pid)], capture_output=True, text=True, check=False)
     assert left.stdout == ""
+
+
+def test_a_warp_is_followed():
+    done = inspect(GQA, "--on", "sim:h200", "--trace", "--at", "block=1,warp=2,lane=5")
+    assert done.returncode == 0, done.stderr
+    assert "warp 2 of block 1" in done.stdout
+    assert "first parting: none" in done.stdout
+
+
+def test_a_place_that_is_none():
+    done = inspect(GQA, "--on", "sim:h200", "--trace", "--at", "block=99")
+    assert done.returncode == 2
+    assert "99" in done.stderr
+    done = inspect(GQA, "--on", "sim:h200", "--trace", "--at", "blok=1")
+    assert done.returncode == 2
+    assert "allowed: block, warp, lane, kb0" in done.stderr
+
+
+def test_the_first_nan_is_found():
+    path = GQA.parent / "known-faults/masked-rows.yaml"
+    done = inspect(path, "--on", "sim:h200", "--find-nan")
+    assert done.returncode == 5
+    assert "is nan: its accumulators are finite; its mask is -inf everywhere" in " ".join(done.stdout.split())
+    assert "masked-rows on sim:h200: a value is not finite" in done.stderr
