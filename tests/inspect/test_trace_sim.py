@@ -16,9 +16,11 @@ from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import expand, load, loads, make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, patches, resolve
 
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+SHIPPED = [case for path in sorted(SCENARIOS.glob("*.yaml")) for case in expand(load(path)) if case.flop < 3e10]
+
 pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
 
-SCENARIOS = Path(__file__).parents[2] / "scenarios"
 FAULTS = Path(__file__).parent / "faults-by-block.patch"
 H200 = parse_target("sim:h200", load_devices())
 TWO_STEPS_A_BLOCK = """
@@ -156,6 +158,20 @@ def test_steps_follow_one_another_and_one_may_be_asked_for(inspector):
     only = tracer.trace(block=12, warp=2, kb0=0).tiles[0].steps
     assert [step.kb0 for step in only] == [0]
     assert np.array_equal(only[0].VKQ, first.VKQ)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SHIPPED, ids=lambda case: case.name)
+def test_a_block_of_every_shipped_case_agrees(inspector, case):
+    tracer = tracer_of(inspector, case)
+    if tracer.facts.choice.family != "mma_f16":
+        return
+    at_work = [block for block in tracer.facts.blocks if block.tiles]
+    block = at_work[len(at_work) * 2 // 3]
+    last = block.tiles[0].kb0_stop - 1
+    trace = tracer.trace(block.block, warp=1, kb0=last)
+    assert trace.parting is None, trace.parting
+    assert [step.kb0 for step in trace.tiles[0].steps] == [last]
 
 
 @pytest.fixture(scope="module")
