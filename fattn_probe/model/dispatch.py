@@ -9,6 +9,7 @@ from fattn_probe.device import Device
 from fattn_probe.model.mma_op import mma_f16
 from fattn_probe.model.mma_plan import plan_of
 from fattn_probe.model.operands import Inputs, operands_of
+from fattn_probe.model.vec import vec, vec_plan_of
 from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.scenario import Case
 
@@ -23,7 +24,9 @@ def model_of(
     """
     arch = device if isinstance(device, int) else int(device.arch)
     for launch in launches:
-        plan = plan_of(launch, arch)
-        if plan is not None:
-            return mma_f16(operands_of(case, inputs), plan, case.n_kv_max)
+        mma_plan, vec_plan = plan_of(launch, arch), vec_plan_of(launch, arch)
+        if mma_plan is not None:
+            return mma_f16(operands_of(case, inputs), mma_plan, case.n_kv_max)
+        if vec_plan is not None:
+            return vec(operands_of(case, inputs), vec_plan)
     return None

@@ -18,14 +18,8 @@ import numpy.typing as npt
 
 from fattn_probe.model.functions import F32, Exponential, fma, rcp, tanh
 from fattn_probe.model.mma_plan import CHUNK, MmaPlan
+from fattn_probe.model.softmax import FLUSH, LOWEST, MAX_OFFSET, total
 from fattn_probe.model.tensor_core import Factors, half_of, matrix_sum, matrix_sum_half
-
-MAX_OFFSET = np.float32(3) * np.float32(0.6931)
-"""Added to the maximum, so that P is at most 1/8 (FATTN_KQ_MAX_OFFSET)."""
-FLUSH = np.float32(-20)
-"""Scales of e to less than this are zero (SOFTMAX_FTZ_THRESHOLD)."""
-LOWEST = np.float32(-np.finfo(np.float32).max / 2)
-"""The maximum of nothing."""
 
 Begins = npt.NDArray[np.bool_]
 
@@ -124,10 +118,12 @@ class Machine:
         Q = Factors(columns.Q[..., order])
         zeros = np.zeros((*Q.value.shape[:2], K.value.shape[2]), np.float32)
         KQ = matrix_sum(Q, K, zeros, self.plan.generation)
-        if self.plan.softcap:
+        flat = bool((columns.slope == 1).all())
+        if self.plan.softcap and flat:
             return fma(columns.softcap, tanh(KQ), mask)
-        slope = columns.slope[..., None]
-        return KQ + mask if (slope == 1).all() else fma(slope, mask, KQ)
+        if self.plan.softcap:
+            KQ = columns.softcap * tanh(KQ)
+        return KQ + mask if flat else fma(columns.slope[..., None], mask, KQ)
 
     def by_warp(self, KQ: F32) -> F32:
         """(batch, columns, rows) to (batch, warps, columns, chunks, rows of a chunk)."""
@@ -216,14 +212,6 @@ def scale_VKQ(state: State, scale: F32) -> None:
     """VKQ times the scale as f16."""
     if (scale != 1).any():
         state.VKQ = half_of(state.VKQ * half_of(scale.astype(np.float64)).astype(np.float64)[..., None])
-
-
-def total(parts: F32) -> F32:
-    """The sum over the last axis as lanes that exchange halves add it up."""
-    while parts.shape[-1] > 1:
-        middle = parts.shape[-1] // 2
-        parts = parts[..., :middle] + parts[..., middle:]
-    return parts[..., 0]
 
 
 def slices(length: int, size: int) -> Iterator[slice]:

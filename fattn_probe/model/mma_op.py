@@ -114,10 +114,10 @@ def _side_by_side(columns: Sequence[Columns]) -> Columns:
     """One more batch for each."""
     if len(columns) == 1:
         return columns[0]
-    arrays = {name: [getattr(each, name) for each in columns] for name in BATCHED}
-    joined: dict[str, Any] = {
-        name: None if parts[0] is None else np.concatenate(parts) for name, parts in arrays.items()
-    }
+    joined: dict[str, Any] = {}
+    for name in BATCHED:
+        parts = [getattr(each, name) for each in columns]
+        joined[name] = None if parts[0] is None else np.concatenate(parts)
     return replace(columns[0], **joined)
 
 

@@ -1,0 +1,20 @@
+"""What the kernels' running softmax has in common."""
+
+import numpy as np
+
+from fattn_probe.model.functions import F32
+
+MAX_OFFSET = np.float32(3) * np.float32(0.6931)
+"""Added to the maximum, so that P is at most 1/8 (FATTN_KQ_MAX_OFFSET)."""
+FLUSH = np.float32(-20)
+"""Scales of e to less than this are zero (SOFTMAX_FTZ_THRESHOLD)."""
+LOWEST = np.float32(-np.finfo(np.float32).max / 2)
+"""The maximum of nothing."""
+
+
+def total(parts: F32) -> F32:
+    """The sum over the last axis as lanes that exchange halves add it up."""
+    while parts.shape[-1] > 1:
+        middle = parts.shape[-1] // 2
+        parts = parts[..., :middle] + parts[..., middle:]
+    return parts[..., 0]

@@ -1,0 +1,172 @@
+"""fattn-vec in NumPy: one query a column, all in float32, KV rows dealt to lanes.
+
+Of a step of 128 KV rows each of 4 warps has 32, one row a lane, a maximum of its own, and a row sum in each lane.
+A row's KQ is the sum of `threads` lanes that each take every `threads`-th run of `run` elements. In VKQ a warp's rows
+are dealt to 32/threads groups of lanes, each with a sum of its own. CUDA blocks (`gridDim.y`) take the steps in turn.
+Products that are added are fused.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.model.functions import F32, Exponential, rcp, tanh
+from fattn_probe.model.operands import Operands
+from fattn_probe.model.softmax import LOWEST, MAX_OFFSET, total
+from fattn_probe.run.launches import LaunchRecord
+
+KERNEL = "flash_attn_ext_vec"
+WARPS, LANES = 4, 32
+STEP = WARPS * LANES
+FLOATS = ("GGML_TYPE_F16", "GGML_TYPE_BF16")
+
+
+@dataclass(frozen=True)
+class VecPlan:
+    """One launch: `blocks` take turns on a column; `ncols` queries share a block; a lane copies `copied` bytes."""
+
+    D: int
+    ncols: int
+    softcap: bool
+    blocks: int
+    copied: int
+
+    @property
+    def threads(self) -> int:
+        """Lanes that share a row of K or V of a float type."""
+        return 128 // self.copied
+
+    @property
+    def run(self) -> int:
+        """Neighbouring elements of K that a lane takes."""
+        return self.copied // 2
+
+
+def vec_plan_of(launch: LaunchRecord, arch: int) -> VecPlan | None:
+    """The plan of a launch; None for a kernel that is not modelled (quantised K or V)."""
+    values = launch.values
+    if launch.kernel != KERNEL or len(values) < 5 or values[2] not in FLOATS or values[3] not in FLOATS:
+        return None
+    return VecPlan(int(values[0]), int(values[1]), values[4] == "true", launch.grid[1], 16 if arch >= 70 else 8)
+
+
+def vec(operands: Operands, plan: VecPlan, exact_exp: bool = False) -> F32:
+    """The op's output as fattn-vec computes it, (n_seq, n_q, n_head, hsv)."""
+    n_seq, n_head, n_q, _ = operands.Q.shape
+    out = np.empty((n_seq, n_q, n_head, plan.D), np.float32)
+    group = operands.group
+    for sequence, head_kv in np.ndindex(n_seq, operands.K.shape[1]):
+        heads = slice(head_kv * group, (head_kv + 1) * group)
+        found = Machine(plan, operands, Exponential(exact_exp)).run(sequence, heads, head_kv)
+        out[sequence, :, heads] = found.reshape(group, n_q, plan.D).swapaxes(0, 1)
+    return out
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The kernel's arithmetic on the queries of the heads of one K/V head; arrays are (columns, blocks, warps, ...)."""
+
+    plan: VecPlan
+    operands: Operands
+    exp: Exponential
+
+    def run(self, sequence: int, heads: slice, head_kv: int) -> F32:
+        """The output, (columns, D): queries of the first head, then of the next."""
+        K, V = (self.padded(array[sequence, head_kv]) for array in (self.operands.K, self.operands.V))
+        Q = (self.operands.Q[sequence, heads] * self.operands.scale).reshape(-1, self.plan.D)
+        KQ = self.by_lane(self.masked(self.dot(Q, K), sequence, heads))
+        values = V.reshape(-1, self.plan.blocks, WARPS, self.plan.threads, LANES // self.plan.threads, self.plan.D)
+        return self.combine(*self.rounds(KQ, values), sequence, heads)
+
+    def padded(self, rows: F32) -> F32:
+        """KV rows up to whole steps for all blocks."""
+        return np.pad(rows, [(0, -len(rows) % (STEP * self.plan.blocks)), (0, 0)])
+
+    def dot(self, Q: F32, K: F32) -> F32:
+        """Q K, (columns, rows): fused in each lane, then added across lanes."""
+        plan = self.plan
+        Q, K = (np.moveaxis(each.reshape(len(each), -1, plan.threads, plan.run), 2, 3) for each in (Q, K))
+        Q, K = (each.reshape(len(each), -1, plan.threads) for each in (Q, K))
+        lanes = np.zeros((len(Q), len(K), plan.threads), np.float32)
+        for i in range(Q.shape[1]):
+            lanes = fused(Q[:, None, i], K[None, :, i], lanes)
+        return total(lanes)
+
+    def masked(self, KQ: F32, sequence: int, heads: slice) -> F32:
+        """Softcap and mask; rows beyond the last are masked."""
+        if self.plan.softcap:
+            KQ = self.operands.logit_softcap * tanh(KQ)
+        mask = self.operands.mask
+        n_q, n_kv = self.operands.Q.shape[2], self.operands.K.shape[2]
+        if mask is not None:
+            slope = np.repeat(self.operands.slopes[heads], n_q)[:, None]
+            rows = np.tile(mask[sequence % len(mask), :n_q], (heads.stop - heads.start, 1))
+            KQ[:, :n_kv] = fused(slope, rows, KQ[:, :n_kv])
+        KQ[:, n_kv:] = -np.inf
+        return KQ
+
+    def by_lane(self, KQ: F32) -> F32:
+        """(columns, rows) to (rounds, columns, blocks, warps, lanes)."""
+        return np.moveaxis(KQ.reshape(len(KQ), -1, self.plan.blocks, WARPS, LANES), 1, 0)
+
+    def rounds(self, KQ: F32, values: F32) -> tuple[F32, F32, F32]:
+        """Maximum, row sum (by lane) and VKQ (by group of lanes) of each warp after its last step."""
+        groups = LANES // self.plan.threads
+        maximum = np.full(KQ.shape[1:4], LOWEST)
+        sums = np.zeros(KQ.shape[1:], np.float32)
+        VKQ = np.zeros((*KQ.shape[1:4], groups, self.plan.D), np.float32)
+        for logits, V in zip(KQ, values, strict=True):
+            before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(logits, axis=3) + MAX_OFFSET)
+            scale = self.exp(before - maximum)
+            P = self.exp(logits - maximum[..., None])
+            sums = fused(sums, scale[..., None], P)
+            shared = P.reshape(*P.shape[:3], -1, groups)
+            VKQ = fused(VKQ, scale[..., None, None], V[None, :, :, 0] * shared[:, :, :, 0, :, None])
+            for k in range(1, shared.shape[3]):
+                VKQ = fused(V[None, :, :, k], shared[:, :, :, k, :, None], VKQ)
+        return maximum, sums, VKQ
+
+    def add_sinks(self, maximum: F32, sums: F32, VKQ: F32, sinks: F32) -> None:
+        """A column's sink joins the first block, the warp that has the column's number in it, and there lane 0."""
+        n_q = self.operands.Q.shape[2]
+        column = np.arange(len(maximum))
+        place = (column, 0, column % n_q % self.plan.ncols)
+        most = np.fmax(sinks, maximum[place])
+        scale = self.exp(maximum[place] - most)
+        first = np.zeros((len(column), LANES), np.float32)
+        first[:, 0] = self.exp(sinks - most)
+        maximum[place], sums[place] = most, fused(sums[place], scale[:, None], first)
+        VKQ[place] *= scale[:, None, None]
+
+    def combine(self, maximum: F32, sums: F32, VKQ: F32, sequence: int, heads: slice) -> F32:
+        """The warps of a block, then the blocks."""
+        if self.operands.sinks is not None:
+            self.add_sinks(maximum, sums, VKQ, np.repeat(self.operands.sinks[heads], self.operands.Q.shape[2]))
+        most = maximum.max(axis=2)
+        scale = self.exp(maximum - most[..., None])
+        rowsum = total(total(sums * scale[..., None]))
+        parts = (VKQ * scale[..., None, None]).reshape(*most.shape, -1, self.plan.D)
+        out = np.zeros((*most.shape, self.plan.D), np.float32)
+        for part in range(parts.shape[2]):
+            out += parts[:, :, part]
+        return combined(out, most, rowsum, self.exp)
+
+
+def combined(parts: F32, maximum: F32, rowsum: F32, exp: Exponential) -> F32:
+    """The blocks' parts, (columns, blocks, D), in one and divided: `flash_attn_combine_results`."""
+    if parts.shape[1] == 1:
+        return parts[:, 0] * rcp(rowsum)
+    scale = exp(maximum - maximum.max(axis=1, keepdims=True))
+    numerator, denominator = np.zeros(parts[:, 0].shape, np.float32), np.zeros(len(parts), np.float32)
+    for block in range(parts.shape[1]):
+        numerator = fused(scale[:, block, None], parts[:, block], numerator)
+        denominator = fused(scale[:, block], rowsum[:, block], denominator)
+    return numerator * rcp(denominator)[:, None]
+
+
+def fused(a: npt.NDArray[np.float32], b: F32, c: F32) -> F32:
+    """a*b + c through float64: rounded twice only where the sum has more than 53 bits, and then hardly ever wrong."""
+    found = np.multiply(a, b, dtype=np.float64)
+    found += c
+    return found.astype(np.float32)
