@@ -1,7 +1,7 @@
 """The shapes of one attention, and what is wrong with arrays that do not fit together."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +9,19 @@ import numpy.typing as npt
 from fattn_probe.errors import InputError
 
 Floats = npt.NDArray[np.floating[Any]]
+F64 = npt.NDArray[np.float64]
 Shape = tuple[int, ...]
+
+
+class Rows(Protocol):
+    """K or V as the reference reads it: an array, or what makes the rows when they are asked for."""
+
+    @property
+    def shape(self) -> Shape:
+        """(n_seq, n_head_kv, n_kv, head size)."""
+
+    def __getitem__(self, at: tuple[int, int, slice], /) -> Any:  # noqa: ANN401 (an array's own type says Any)
+        """Float rows (kv, head size) of a sequence and a head."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +47,12 @@ class AttentionShape:
         return (self.n_seq, self.n_q, self.n_head, self.hsv)
 
 
-def check_shapes(Q: Floats, K: Floats, V: Floats, mask: Floats | None, sinks: Floats | None) -> AttentionShape:
+def check_shapes(Q: Floats, K: Rows, V: Rows, mask: Floats | None, sinks: Floats | None) -> AttentionShape:
     """The sizes these arrays agree on.
 
     Raises InputError, with every disagreement, where ggml_flash_attn_ext or the op itself would assert.
     """
-    ranks = {"Q": Q.ndim, "K": K.ndim, "V": V.ndim, "mask": 4 if mask is None else mask.ndim}
+    ranks = {"Q": Q.ndim, "K": len(K.shape), "V": len(V.shape), "mask": 4 if mask is None else mask.ndim}
     flat = [f"{name} has {rank} dimensions, 4 are needed" for name, rank in ranks.items() if rank != 4]
     if flat:
         raise InputError("\n".join(flat))
@@ -56,7 +68,7 @@ def check_shapes(Q: Floats, K: Floats, V: Floats, mask: Floats | None, sinks: Fl
     return AttentionShape(n_seq, n_head, n_head_kv, n_q, n_kv, hsk, hsv)
 
 
-def _core_problems(Q: Floats, K: Floats, V: Floats) -> list[str]:
+def _core_problems(Q: Floats, K: Rows, V: Rows) -> list[str]:
     """What does not fit between Q, K and V."""
     problems = []
     if min(*Q.shape, *K.shape, *V.shape) < 1:

@@ -3,14 +3,19 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
+from fattn_probe.reference.shapes import F64
+
+SAFE = 300.0
+"""Logits up to this size need no maximum subtracted: e^300 is far from the ends of float64 (e^-708, e^709)."""
 
 
 @dataclass
 class RunningSoftmax:
     """Maximum, sum and weighted values of the KV rows seen so far, for each query row.
+
+    As long as all logits are known to be SAFE the sums are of exp(logit) itself (`plain`), and nothing is ever
+    rescaled. From the first block that may not be, they are of exp(logit - maximum).
 
     Source: Milakov and Gimelshein, arXiv 1805.02867; Rabe and Staats, arXiv 2112.05682.
     """
@@ -18,6 +23,7 @@ class RunningSoftmax:
     maximum: F64
     total: F64
     weighted: F64
+    plain: bool = True
 
     @classmethod
     def empty(cls, rows: int, hsv: int) -> "RunningSoftmax":
@@ -26,6 +32,8 @@ class RunningSoftmax:
 
     def raise_maximum(self, candidate: F64) -> F64:
         """Make the maximum at least `candidate`, rescale the sums, and return what to subtract from logits (finite)."""
+        if self.plain:
+            self.maximum, self.plain = np.where(self.total > 0.0, 0.0, -np.inf), False
         new = np.maximum(self.maximum, candidate)
         shift = np.where(np.isneginf(new), 0.0, new)
         rescale = np.exp(self.maximum - shift)
@@ -34,13 +42,17 @@ class RunningSoftmax:
         self.weighted *= rescale[:, None]
         return shift
 
-    def add(self, logits: F64, values: F64) -> None:
-        """Take in a block: logits (rows, kv), which are overwritten, and values (kv, hsv)."""
-        shift = self.raise_maximum(logits.max(axis=1))
-        np.subtract(logits, shift[:, None], out=logits)
+    def add(self, logits: F64, values: F64, *, bound: float = np.inf, room: F64 | None = None) -> None:
+        """Take in a block: logits (rows, kv), which are overwritten, and values (kv, hsv).
+
+        No logit but -inf is larger than `bound`, up or down. `room` (rows, hsv) is overwritten.
+        """
+        if not (self.plain and bound <= SAFE):
+            shift = self.raise_maximum(logits.max(axis=1))
+            np.subtract(logits, shift[:, None], out=logits)
         np.exp(logits, out=logits)
-        self.total += logits.sum(axis=1)
-        self.weighted += logits @ values
+        self.total += logits @ np.ones(logits.shape[1])
+        self.weighted += np.matmul(logits, values, out=room)
 
     def add_sink(self, sink: F64) -> None:
         """Take in one logit a row whose value is 0: it joins the sum only."""
@@ -50,3 +62,8 @@ class RunningSoftmax:
     def mean(self) -> F64:
         """The weighted mean (rows, hsv), and 0 for a row that saw nothing."""
         return self.weighted / np.where(self.total == 0.0, 1.0, self.total)[:, None]
+
+    def log_sum_exp(self) -> F64:
+        """The logarithm of the sum of exp(logit), -inf for a row that saw nothing."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.total) + (0.0 if self.plain else self.maximum)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from ..errors import InputError
 from . import mask as masks
 from .data import STREAMS, UNUSED, AnyData, Data, Logits, draw, stream
-from .ggml_types import Bytes, Floats, block_size, decode, encode, nan_blocks, type_size
+from .ggml_types import Bytes, Floats, block_size, decode, encode, nan_blocks, row_size, type_size
 from .layout import Layout, Ne, Root, TensorView, View, ViewOfK, element_strides, place, place_mask, view_of_K
 from .mask import AnyMask, MaskShape, NoMask
 from .matrix import apply, names, variations
@@ -131,6 +132,13 @@ def view_values(case: Case, inputs: dict[str, Bytes], name: str) -> npt.NDArray[
     return strided(decode(inputs[view.root], view.type), view).astype(np.float64)
 
 
+def row_bytes(view: TensorView, inputs: Mapping[str, Bytes]) -> Bytes:
+    """The bytes of an operand's rows as they lie in its root, not copied: (ne[3], ne[2], ne[1], row size)."""
+    memory = inputs[view.root][view.offset :]
+    size = row_size(view.type, view.ne[0])
+    return np.lib.stride_tricks.as_strided(memory, (*view.ne[:0:-1], size), (*view.nb[:0:-1], 1), writeable=False)
+
+
 def _place_all(op: Scenario) -> tuple[dict[str, Root], dict[str, TensorView]]:
     hsv, heads_kv, type_V = op.hsv or op.hsk, op.n_head_kv or op.n_head, op.type_V or op.type_K
     layout = op.layout
@@ -200,4 +208,15 @@ def _mask_bytes(case: Case) -> Bytes:
     return memory.view(np.uint8)
 
 
-__all__ = ["Case", "Ne", "Root", "TensorView", "default_scale", "expand", "make_inputs", "resolve", "view_values"]
+__all__ = [
+    "Case",
+    "Ne",
+    "Root",
+    "TensorView",
+    "default_scale",
+    "expand",
+    "make_inputs",
+    "resolve",
+    "row_bytes",
+    "view_values",
+]

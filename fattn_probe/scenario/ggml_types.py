@@ -10,6 +10,7 @@ TypeName = Literal["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0",
 TYPE_NAMES: tuple[str, ...] = get_args(TypeName)
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+AT_ONCE = 32768  # elements: `gguf` takes rows in small groups, 20 to 60 times as long as in one row of this length
 
 
 def gguf_type(name: str) -> GGMLQuantizationType:
@@ -50,8 +51,12 @@ def encode(values: Floats, name: str) -> Bytes:
             return values.astype(np.float16).reshape(-1).view(np.uint8)
     if name == "iq4_nl":
         return _encode_iq4_nl(values.reshape(-1, 32))
-    packed: Bytes = quants.quantize(np.ascontiguousarray(values, dtype=np.float32), gguf_type(name))
-    return packed.reshape(-1).view(np.uint8)
+    flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+    packed = np.empty(row_size(name, flat.size), np.uint8)
+    for first in range(0, flat.size, AT_ONCE):
+        piece = quants.quantize(flat[None, first : first + AT_ONCE], gguf_type(name)).view(np.uint8)
+        packed[row_size(name, first) :][: piece.size] = piece.reshape(-1)
+    return packed
 
 
 def decode(data: Bytes, name: str) -> Floats:
@@ -60,8 +65,23 @@ def decode(data: Bytes, name: str) -> Floats:
         return data.view(np.float32)
     if name == "f16":
         return data.view(np.float16).astype(np.float32)
-    values: Floats = quants.dequantize(data.reshape(-1, type_size(name)), gguf_type(name))
-    return values.reshape(-1)
+    values = np.empty(data.size // type_size(name) * block_size(name), np.float32)
+    for first in range(0, values.size, AT_ONCE):
+        piece = data[None, row_size(name, first) : row_size(name, first + AT_ONCE)]
+        values[first : first + AT_ONCE] = quants.dequantize(piece, gguf_type(name)).reshape(-1)
+    return values
+
+
+def count_non_finite(data: Bytes, name: str) -> int:
+    """How many elements of some raw bytes are NaN or infinite; a quantised block is so as a whole, by its scales."""
+    if name == "f32":
+        return int((~np.isfinite(data.view(np.float32))).sum())
+    if not is_quantized(name):
+        exponent = np.uint16(0x7C00 if name == "f16" else 0x7F80)
+        return int(((data.view(np.uint16) & exponent) == exponent).sum())
+    blocks = data.reshape(-1, type_size(name))
+    scales = np.ascontiguousarray(blocks[:, : 4 if name.endswith("_1") else 2]).view(np.float16)
+    return int((~np.isfinite(scales)).any(axis=1).sum()) * block_size(name)
 
 
 def nan_blocks(count: int, name: str) -> Bytes:
