@@ -15,15 +15,15 @@ from fattn_probe.inspect.expect import mismatches
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.looking import WatchResult
 from fattn_probe.inspect.looks import Seen
-from fattn_probe.inspect.page import Section, page, side_by_side_page
-from fattn_probe.inspect.show import facts_json, render
-from fattn_probe.inspect.side_by_side import render_side_by_side, side_by_side, side_by_side_json
-from fattn_probe.inspect.svg import svg_of
 from fattn_probe.inspect.tensor_values import as_text
 from fattn_probe.inspect.tensors import TensorReading
-from fattn_probe.inspect.trace_json import trace_json
-from fattn_probe.inspect.trace_picture import trace_picture
-from fattn_probe.inspect.trace_show import render_trace
+from fattn_probe.inspect.trace.document import trace_json
+from fattn_probe.inspect.trace.picture import trace_picture
+from fattn_probe.inspect.trace.show import render_trace
+from fattn_probe.inspect.view.page import Section, page, side_by_side_page
+from fattn_probe.inspect.view.show import facts_json, render
+from fattn_probe.inspect.view.side_by_side import render_side_by_side, side_by_side, side_by_side_json
+from fattn_probe.inspect.view.svg import svg_of
 from fattn_probe.run.command import describe
 from fattn_probe.run.outcome import Failed, Fault, Lost
 

@@ -18,9 +18,9 @@ from fattn_probe.device import Target
 from fattn_probe.errors import BuildError
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import DEBUGGERS, Inspector
-from fattn_probe.inspect.show import launch_lines, table_of
-from fattn_probe.inspect.tables import block_table, tensor_table
-from fattn_probe.inspect.terminal_map import TerminalMap
+from fattn_probe.inspect.view.show import launch_lines, table_of
+from fattn_probe.inspect.view.tables import block_table, tensor_table
+from fattn_probe.inspect.view.terminal_map import TerminalMap
 from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.scenario import Case
 from fattn_probe.scenario.schema import Trace

@@ -8,13 +8,13 @@ from fattn_probe.build import RUNNER, TEST_BACKEND_OPS
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.inspect.facts import Facts, Value
-from fattn_probe.inspect.find_nan import NotFinite
 from fattn_probe.inspect.inspector import Ended, Inspection, Inspector
 from fattn_probe.inspect.looking import Watch, WatchResult, watch
 from fattn_probe.inspect.tensor_values import Slice
 from fattn_probe.inspect.tensors import TensorReading, read_tensors
-from fattn_probe.inspect.trace_reference import Trace
-from fattn_probe.inspect.tracer import Tracer
+from fattn_probe.inspect.trace.find_nan import NotFinite
+from fattn_probe.inspect.trace.reference import Trace
+from fattn_probe.inspect.trace.tracer import Tracer
 from fattn_probe.inspect.upstream import inspect_upstream
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.command import Work, describe

@@ -6,10 +6,10 @@ from small_dispatch import HEADER, SOURCE, line_of
 
 from fattn_probe import source
 from fattn_probe.build.tokens import draft_of, tokenize
-from fattn_probe.inspect.conditions import dispatch_of, read_dispatch, which_functions
-from fattn_probe.inspect.expressions import Reader
-from fattn_probe.inspect.logic import holds, lacking, settle, truth_of_value
-from fattn_probe.inspect.macros import Macro, asked, expand, read_macros
+from fattn_probe.inspect.dispatch.conditions import dispatch_of, read_dispatch, which_functions
+from fattn_probe.inspect.dispatch.expressions import Reader
+from fattn_probe.inspect.dispatch.logic import holds, lacking, settle, truth_of_value
+from fattn_probe.inspect.dispatch.macros import Macro, asked, expand, read_macros
 
 MACROS = read_macros([small_dispatch.COMMON])
 

@@ -13,13 +13,13 @@ import fattn_probe
 from fattn_probe import source
 from fattn_probe.debug.protocol import DebuggerError, Stop
 from fattn_probe.device import load_devices, parse_targets
-from fattn_probe.inspect.conditions import dispatch_of
-from fattn_probe.inspect.decide import Visit, decisions, plan_of, visits_of
-from fattn_probe.inspect.dispatch import trace_dispatch
-from fattn_probe.inspect.explain import explain
+from fattn_probe.inspect.dispatch.conditions import dispatch_of
+from fattn_probe.inspect.dispatch.decide import Visit, decisions, plan_of, visits_of
+from fattn_probe.inspect.dispatch.explain import explain
+from fattn_probe.inspect.dispatch.macros import read_macros
+from fattn_probe.inspect.dispatch.walk import trace_dispatch
 from fattn_probe.inspect.facts import Decision, Term
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
-from fattn_probe.inspect.macros import read_macros
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import expand, load, make_inputs
@@ -31,7 +31,7 @@ sys.path.insert(0, {root!r})
 import gdb
 gdb.execute("set confirm off")
 from fattn_probe.debug.agent import InProcess
-from fattn_probe.inspect.dispatch import trace_dispatch
+from fattn_probe.inspect.dispatch.walk import trace_dispatch
 visits, stop = trace_dispatch(InProcess(), json.load(open("plan.json")))
 json.dump([visits, stop.function], open("visits.json", "w"))
 """

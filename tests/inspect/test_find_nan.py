@@ -6,8 +6,8 @@ import pytest
 from traced import SCENARIO, WIDE, Warp, fragments_of, small_case
 
 from fattn_probe.inspect.facts import BlockFacts, Choice, Facts, TileWork
-from fattn_probe.inspect.find_nan import Hunt, in_inputs
-from fattn_probe.inspect.trace_inputs import Operands
+from fattn_probe.inspect.trace.find_nan import Hunt, in_inputs
+from fattn_probe.inspect.trace.inputs import Operands
 
 CASE, INPUTS = small_case()
 TEMPLATE = {"DKQ": 64, "DV": 64, "ncols1": 8, "ncols2": 2}

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from traced import NARROW, VOLTA, WIDE, fragments_of
 
-from fattn_probe.inspect.fragments import LANES, LAYOUTS, Fragment, WarpFragments
+from fattn_probe.inspect.trace.fragments import LANES, LAYOUTS, Fragment, WarpFragments
 
 KINDS = pytest.mark.parametrize(
     ("kind", "ncols1", "ncols2"),

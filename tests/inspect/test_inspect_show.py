@@ -23,8 +23,8 @@ from fattn_probe.inspect.facts import (
     Term,
     TileWork,
 )
-from fattn_probe.inspect.pairs import Pairs
-from fattn_probe.inspect.show import FINDINGS_SHOWN, facts_json, render
+from fattn_probe.inspect.view.pairs import Pairs
+from fattn_probe.inspect.view.show import FINDINGS_SHOWN, facts_json, render
 
 
 def shown(what: object, width: int = 80) -> str:

@@ -124,7 +124,7 @@ def test_a_fault_in_the_arithmetic_of_kbc_is_reported():
 
 
 def test_an_op_that_no_kernel_takes_says_why(inspector):
-    text = "version: 1\nabout: x\nhsk: 192\nhsv: 128\nn_head: 8\nn_head_kv: 2\nn_q: 9\nn_kv: 512\nmask: {kind: causal}\n"
+    text = "version: 1\nabout: x\nhsk: 192\nhsv: 128\nn_head: 8\nn_head_kv: 2\nn_q: 9\nn_kv: 512\nmask: {kind: causal}"
     (case,) = expand(loads(text))
     found = inspector.inspect(case, make_inputs(case), parse_target("sim:h200", load_devices()))
     assert isinstance(found.result, Unsupported)

@@ -8,8 +8,8 @@ from markupsafe import Markup
 from test_side_by_side import on_rtx4070
 
 from fattn_probe.inspect.facts import Facts, TensorFacts
-from fattn_probe.inspect.page import Section, page, side_by_side_page
-from fattn_probe.inspect.side_by_side import side_by_side
+from fattn_probe.inspect.view.page import Section, page, side_by_side_page
+from fattn_probe.inspect.view.side_by_side import side_by_side
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 HOSTILE = '"><script>alert(1)</script>'

@@ -6,7 +6,7 @@ from made_facts import gqa, stream_k
 from rich.console import Console
 
 from fattn_probe.inspect.facts import Facts
-from fattn_probe.inspect.side_by_side import (
+from fattn_probe.inspect.view.side_by_side import (
     DecisionDifference,
     Difference,
     differences,

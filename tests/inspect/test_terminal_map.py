@@ -10,9 +10,9 @@ from rich.console import Console
 
 from fattn_probe.inspect.coverage import check
 from fattn_probe.inspect.facts import Facts, Grid
-from fattn_probe.inspect.stream_k_map import PALETTE, colour_of, rows_of, segments_of, select
-from fattn_probe.inspect.terminal_map import TerminalMap
 from fattn_probe.inspect.tiles import tiles_of
+from fattn_probe.inspect.view.stream_k_map import PALETTE, colour_of, rows_of, segments_of, select
+from fattn_probe.inspect.view.terminal_map import TerminalMap
 
 
 def drawn(facts: Facts, width: int = 80, most: int | None = 24) -> list[str]:

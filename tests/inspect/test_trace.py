@@ -5,8 +5,8 @@ import pytest
 from traced import NARROW, OFFSET, WIDE, Warp, fragments_of, small_case, whole
 
 from fattn_probe.debug.protocol import Frame, Stop
-from fattn_probe.inspect.trace import numbers, read_trace
-from fattn_probe.inspect.trace_reference import judge_trace
+from fattn_probe.inspect.trace.read import numbers, read_trace
+from fattn_probe.inspect.trace.reference import judge_trace
 
 CASE, INPUTS = small_case()
 ITERATION = "flash_attn_ext_f16_iter<64, 64, 8, 2, 4, false, ggml_cuda_mma::tile<16, 8, __half2> >"

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from traced import NARROW, OFFSET, SCENARIO, VOLTA, WIDE, Warp, fragments_of, small_case, whole
 
-from fattn_probe.inspect.trace_checks import accumulate, half_ulp
-from fattn_probe.inspect.trace_json import trace_json
-from fattn_probe.inspect.trace_reference import judge_trace, max_offset
-from fattn_probe.inspect.trace_steps import steps_of
+from fattn_probe.inspect.trace.checks import accumulate, half_ulp
+from fattn_probe.inspect.trace.document import trace_json
+from fattn_probe.inspect.trace.reference import judge_trace, max_offset
+from fattn_probe.inspect.trace.steps import steps_of
 
 CASE, INPUTS = small_case()
 

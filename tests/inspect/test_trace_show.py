@@ -8,10 +8,10 @@ import numpy as np
 from rich.console import Console
 from traced import NARROW, OFFSET, SCENARIO, WIDE, Warp, fragments_of, small_case, whole
 
-from fattn_probe.inspect.trace_json import trace_json
-from fattn_probe.inspect.trace_picture import pixels, png, trace_picture
-from fattn_probe.inspect.trace_reference import judge_trace
-from fattn_probe.inspect.trace_show import render_trace
+from fattn_probe.inspect.trace.document import trace_json
+from fattn_probe.inspect.trace.picture import pixels, png, trace_picture
+from fattn_probe.inspect.trace.reference import judge_trace
+from fattn_probe.inspect.trace.show import render_trace
 
 CASE, INPUTS = small_case()
 

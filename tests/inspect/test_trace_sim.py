@@ -9,7 +9,7 @@ from fattn_probe.device import load_devices, parse_target
 from fattn_probe.errors import InputError
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
-from fattn_probe.inspect.tracer import Tracer
+from fattn_probe.inspect.trace.tracer import Tracer
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.inspect.facts import TileWork
-from fattn_probe.inspect.fragments import Indices, WarpFragments
-from fattn_probe.inspect.trace_checks import Quantity, WarpStep, logits, quantities
-from fattn_probe.inspect.trace_inputs import Operands, WarpInputs, warp_inputs
-from fattn_probe.inspect.trace_steps import Step, steps_of
+from fattn_probe.inspect.trace.checks import Quantity, WarpStep, logits, quantities
+from fattn_probe.inspect.trace.fragments import Indices, WarpFragments
+from fattn_probe.inspect.trace.inputs import Operands, WarpInputs, warp_inputs
+from fattn_probe.inspect.trace.steps import Step, steps_of
 from fattn_probe.reference.adapter import Inputs
 from fattn_probe.reference.softmax import RunningSoftmax
 from fattn_probe.scenario import Case

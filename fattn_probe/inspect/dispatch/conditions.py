@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.build.tokens import CONDITIONAL, Draft, draft_of, tokenize
-from fattn_probe.inspect.asked import Dispatch
-from fattn_probe.inspect.expressions import Reader
-from fattn_probe.inspect.extract import Extract
-from fattn_probe.inspect.macros import Macro, read_macros
-from fattn_probe.inspect.statements import Function, functions
+from fattn_probe.inspect.dispatch.asked import Dispatch
+from fattn_probe.inspect.dispatch.expressions import Reader
+from fattn_probe.inspect.dispatch.extract import Extract
+from fattn_probe.inspect.dispatch.macros import Macro, read_macros
+from fattn_probe.inspect.dispatch.statements import Function, functions
 from fattn_probe.source.features import CUDA
 
 ENTRY = "ggml_cuda_flash_attn_ext"

@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.inspect.fragments import Indices, Places, WarpFragments
-from fattn_probe.inspect.trace_inputs import FLT_MAX_HALF, WarpInputs
-from fattn_probe.inspect.trace_steps import Step
+from fattn_probe.inspect.trace.fragments import Indices, Places, WarpFragments
+from fattn_probe.inspect.trace.inputs import FLT_MAX_HALF, WarpInputs
+from fattn_probe.inspect.trace.steps import Step
 
 F64 = npt.NDArray[np.float64]
 ULP_F32 = 2.0**-23

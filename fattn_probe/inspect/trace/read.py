@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from fattn_probe.debug.protocol import Debugger, Stop
-from fattn_probe.inspect.dispatch import LAUNCHER
+from fattn_probe.inspect.dispatch.walk import LAUNCHER
 from fattn_probe.inspect.reading import to_launch
 
 Document = dict[str, Any]

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fattn_probe.build.tokens import draft_of, tokenize
-from fattn_probe.inspect.decide import OTHERWISE
-from fattn_probe.inspect.expressions import Reader
+from fattn_probe.inspect.dispatch.decide import OTHERWISE
+from fattn_probe.inspect.dispatch.expressions import Reader
+from fattn_probe.inspect.dispatch.logic import Logic, Truths, lacking
 from fattn_probe.inspect.facts import Decision
-from fattn_probe.inspect.logic import Logic, Truths, lacking
 
 CALL = re.compile(r"(?:\w+ = )?(\w+)(?:<(.*)>)?$")
 ASSIGNED = re.compile(r"(\w+) = ([^<]+)$")

@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 
 from fattn_probe.inspect.coverage import check, spell
 from fattn_probe.inspect.facts import Facts, Grid
-from fattn_probe.inspect.stream_k_map import (
+from fattn_probe.inspect.view.stream_k_map import (
     PALETTE,
     Row,
     Segment,

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fattn_probe.inspect.coverage import Coverage
 from fattn_probe.inspect.facts import Facts, Grid
-from fattn_probe.inspect.stream_k_map import (
+from fattn_probe.inspect.view.stream_k_map import (
     PALETTE,
     Row,
     Segment,

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.inspect.facts import TileWork
-from fattn_probe.inspect.fragments import WarpFragments
+from fattn_probe.inspect.trace.fragments import WarpFragments
 from fattn_probe.reference.adapter import Inputs
 from fattn_probe.reference.attention import alibi_slopes
 from fattn_probe.scenario import Case, view_values

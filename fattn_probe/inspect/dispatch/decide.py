@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from fattn_probe.inspect.asked import Case, Condition, Dispatch, Lines
+from fattn_probe.inspect.dispatch.asked import Case, Condition, Dispatch, Lines
+from fattn_probe.inspect.dispatch.logic import POINTER, Logic, Truths, holds, settle, truth_of_value, truths
 from fattn_probe.inspect.facts import Decision, Term
-from fattn_probe.inspect.logic import POINTER, Logic, Truths, holds, settle, truth_of_value, truths
 
 OTHERWISE = "otherwise"
 Values = Mapping[str, str | None]

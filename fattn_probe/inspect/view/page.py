@@ -9,12 +9,12 @@ from markupsafe import Markup
 
 from fattn_probe.inspect.coverage import check
 from fattn_probe.inspect.facts import Facts
-from fattn_probe.inspect.pairs import spell
-from fattn_probe.inspect.show import title_of
-from fattn_probe.inspect.side_by_side import ABSENT, SideBySide, said
-from fattn_probe.inspect.stream_k_map import summary
-from fattn_probe.inspect.svg import svg_of
-from fattn_probe.inspect.tables import (
+from fattn_probe.inspect.view.pairs import spell
+from fattn_probe.inspect.view.show import title_of
+from fattn_probe.inspect.view.side_by_side import ABSENT, SideBySide, said
+from fattn_probe.inspect.view.stream_k_map import summary
+from fattn_probe.inspect.view.svg import svg_of
+from fattn_probe.inspect.view.tables import (
     WordTable,
     block_table,
     covered,
@@ -59,7 +59,7 @@ def side_by_side_page(both: SideBySide) -> str:
 def environment() -> Environment:
     """The templates beside this module; everything is escaped but what is `Markup`."""
     found = Environment(
-        loader=PackageLoader("fattn_probe.inspect"),
+        loader=PackageLoader("fattn_probe.inspect.view"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from fattn_probe.inspect.coverage import check
 from fattn_probe.inspect.facts import Facts, Value
-from fattn_probe.inspect.pairs import spell
-from fattn_probe.inspect.show import map_lines, title_of
+from fattn_probe.inspect.view.pairs import spell
+from fattn_probe.inspect.view.show import map_lines, title_of
 
 ABSENT = "-"
 

@@ -12,15 +12,15 @@ from fattn_probe.device import Target
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.inspect.anchors import COMMON
 from fattn_probe.inspect.facts import BlockFacts, Facts
-from fattn_probe.inspect.find_nan import Document, Hunt, NotFinite, in_inputs
 from fattn_probe.inspect.inspector import Inspector
-from fattn_probe.inspect.trace_inputs import Operands
-from fattn_probe.inspect.trace_reference import Trace, judge_trace, max_offset
+from fattn_probe.inspect.trace.find_nan import Document, Hunt, NotFinite, in_inputs
+from fattn_probe.inspect.trace.inputs import Operands
+from fattn_probe.inspect.trace.reference import Trace, judge_trace, max_offset
 from fattn_probe.reference.adapter import Inputs
 from fattn_probe.scenario import Case
 from fattn_probe.source.features import CUDA
 
-TRACE_OP = "fattn_probe.inspect.trace:trace_op"
+TRACE_OP = "fattn_probe.inspect.trace.read:trace_op"
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from fattn_probe.inspect.coverage import Coverage, check
 from fattn_probe.inspect.facts import Choice, Facts, Value
-from fattn_probe.inspect.pairs import Pairs
-from fattn_probe.inspect.tables import (
+from fattn_probe.inspect.view.pairs import Pairs
+from fattn_probe.inspect.view.tables import (
     WordTable,
     block_table,
     covered,
@@ -22,7 +22,7 @@ from fattn_probe.inspect.tables import (
     kernel_table,
     tensor_table,
 )
-from fattn_probe.inspect.terminal_map import TerminalMap
+from fattn_probe.inspect.view.terminal_map import TerminalMap
 
 FINDINGS_SHOWN = 8
 CELL = 12

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from fattn_probe.inspect.trace_reference import Trace, TracedStep
-from fattn_probe.inspect.trace_show import drift, words_of
+from fattn_probe.inspect.trace.reference import Trace, TracedStep
+from fattn_probe.inspect.trace.show import drift, words_of
 
 
 def trace_json(trace: Trace, *, verbose: bool = False) -> dict[str, Any]:

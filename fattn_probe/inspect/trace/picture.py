@@ -9,8 +9,8 @@ from html import escape
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.inspect.trace_reference import Parting, Trace, TracedTile
-from fattn_probe.inspect.trace_show import drift, headline, words_of, words_of_tile
+from fattn_probe.inspect.trace.reference import Parting, Trace, TracedTile
+from fattn_probe.inspect.trace.show import drift, headline, words_of, words_of_tile
 
 F64 = npt.NDArray[np.float64]
 Pixels = npt.NDArray[np.uint8]

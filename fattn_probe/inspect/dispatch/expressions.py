@@ -6,8 +6,8 @@ from itertools import pairwise
 from typing import Literal
 
 from fattn_probe.build.tokens import CODE_KINDS, OPENERS, UNMATCHED, Draft
-from fattn_probe.inspect.logic import Logic, Part
-from fattn_probe.inspect.macros import Macro, asked
+from fattn_probe.inspect.dispatch.logic import Logic, Part
+from fattn_probe.inspect.dispatch.macros import Macro, asked
 
 NOT_VARIABLES = frozenset({"nullptr", "true", "false", "sizeof", "const", "int", "float", "bool", "std", "struct"})
 JOINTS: tuple[tuple[str, Literal["and", "or"]], ...] = (("||", "or"), ("&&", "and"))

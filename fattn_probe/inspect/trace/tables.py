@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.inspect.fragments import Places, WarpFragments
-from fattn_probe.inspect.tables import WordTable
-from fattn_probe.inspect.trace_reference import TracedStep, TracedTile
+from fattn_probe.inspect.trace.fragments import Places, WarpFragments
+from fattn_probe.inspect.trace.reference import TracedStep, TracedTile
+from fattn_probe.inspect.view.tables import WordTable
 
 F64 = npt.NDArray[np.float64]
 CELLS = 8

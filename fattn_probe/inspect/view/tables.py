@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fattn_probe.inspect.coverage import Coverage
 from fattn_probe.inspect.facts import BlockFacts, Decision, KernelLaunch, TensorFacts, TileWork, Value
-from fattn_probe.inspect.pairs import spell
+from fattn_probe.inspect.view.pairs import spell
 
 GROUPS = {
     "work": "gqa_ratio ntiles_x ntiles_z_gqa ntiles_dst ntiles_total ntiles_KV iter_k iter_j iter_z_gqa nbatch_fa",
