@@ -13,9 +13,9 @@ from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.inspect import command as inspecting
 from fattn_probe.inspect import live
+from fattn_probe.inspect.breakpoints import parse_watch
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
-from fattn_probe.inspect.looking import parse_watch
 from fattn_probe.inspect.looks import Looker, Looks, Seen, inspect_upstream_on
 from fattn_probe.inspect.tensor_values import parse_slice
 from fattn_probe.run.command import describe

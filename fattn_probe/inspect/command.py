@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.inspect.breakpoints import WatchResult
 from fattn_probe.inspect.coverage import check
 from fattn_probe.inspect.expect import mismatches
 from fattn_probe.inspect.facts import Facts
-from fattn_probe.inspect.looking import WatchResult
 from fattn_probe.inspect.looks import Seen
 from fattn_probe.inspect.tensor_values import as_text
 from fattn_probe.inspect.tensors import TensorReading

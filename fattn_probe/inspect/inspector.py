@@ -38,7 +38,7 @@ from fattn_probe.source.features import CUDA
 Ended = Ending | Unsupported
 Document = dict[str, Any]
 SUPPORT = "get_best_fattn_kernel"
-READ_OP = "fattn_probe.inspect.reading:read_op"
+READ_OP = "fattn_probe.inspect.procedures.op:read_op"
 DEBUGGERS = {"sim": "gdb", "cuda": "cuda-gdb"}
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from fattn_probe.build import RUNNER, TEST_BACKEND_OPS
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError, LostError
+from fattn_probe.inspect.breakpoints import Watch, WatchResult, watch
 from fattn_probe.inspect.facts import Facts, Value
 from fattn_probe.inspect.inspector import Ended, Inspection, Inspector
-from fattn_probe.inspect.looking import Watch, WatchResult, watch
 from fattn_probe.inspect.tensor_values import Slice
 from fattn_probe.inspect.tensors import TensorReading, read_tensors
 from fattn_probe.inspect.trace.find_nan import NotFinite

@@ -15,7 +15,7 @@ from fattn_probe.run.execute import read_launches
 from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.scenario import Case, TensorView
 
-READ_TENSORS = "fattn_probe.inspect.reading_tensors:read_tensors"
+READ_TENSORS = "fattn_probe.inspect.procedures.tensors:read_tensors"
 
 
 @dataclass(frozen=True, eq=False)

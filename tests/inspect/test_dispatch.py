@@ -17,9 +17,9 @@ from fattn_probe.inspect.dispatch.conditions import dispatch_of
 from fattn_probe.inspect.dispatch.decide import Visit, decisions, plan_of, visits_of
 from fattn_probe.inspect.dispatch.explain import explain
 from fattn_probe.inspect.dispatch.macros import read_macros
-from fattn_probe.inspect.dispatch.walk import trace_dispatch
 from fattn_probe.inspect.facts import Decision, Term
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
+from fattn_probe.inspect.procedures.dispatch import trace_dispatch
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import expand, load, make_inputs
@@ -31,7 +31,7 @@ sys.path.insert(0, {root!r})
 import gdb
 gdb.execute("set confirm off")
 from fattn_probe.debug.agent import InProcess
-from fattn_probe.inspect.dispatch.walk import trace_dispatch
+from fattn_probe.inspect.procedures.dispatch import trace_dispatch
 visits, stop = trace_dispatch(InProcess(), json.load(open("plan.json")))
 json.dump([visits, stop.function], open("visits.json", "w"))
 """

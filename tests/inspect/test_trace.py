@@ -5,7 +5,7 @@ import pytest
 from traced import NARROW, OFFSET, WIDE, Warp, fragments_of, small_case, whole
 
 from fattn_probe.debug.protocol import Frame, Stop
-from fattn_probe.inspect.trace.read import numbers, read_trace
+from fattn_probe.inspect.procedures.warp import numbers, read_trace
 from fattn_probe.inspect.trace.reference import judge_trace
 
 CASE, INPUTS = small_case()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.inspect.procedures.warp import ACCUMULATED, LOGITS, RESCALED, SOFTMAX
 from fattn_probe.inspect.trace.fragments import LANES
-from fattn_probe.inspect.trace.read import ACCUMULATED, LOGITS, RESCALED, SOFTMAX
 
 F64 = npt.NDArray[np.float64]
 Registers = Mapping[str, F64]

@@ -20,7 +20,7 @@ from fattn_probe.reference.adapter import Inputs
 from fattn_probe.scenario import Case
 from fattn_probe.source.features import CUDA
 
-TRACE_OP = "fattn_probe.inspect.trace.read:trace_op"
+TRACE_OP = "fattn_probe.inspect.procedures.warp:trace_op"
 
 
 @dataclass(frozen=True)

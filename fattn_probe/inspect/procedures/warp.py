@@ -12,8 +12,8 @@ from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from fattn_probe.debug.protocol import Debugger, Stop
-from fattn_probe.inspect.dispatch.walk import LAUNCHER
-from fattn_probe.inspect.reading import to_launch
+from fattn_probe.inspect.procedures.dispatch import LAUNCHER
+from fattn_probe.inspect.procedures.op import to_launch
 
 Document = dict[str, Any]
 Registers = list[float | int]

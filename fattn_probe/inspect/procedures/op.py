@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fattn_probe.debug.protocol import Debugger, Stop
-from fattn_probe.inspect.dispatch.walk import LAUNCHER, trace_dispatch
+from fattn_probe.inspect.procedures.dispatch import LAUNCHER, trace_dispatch
 
 ROLES = {"dst": "dst", "Q": "dst->src[0]", "K": "dst->src[1]", "V": "dst->src[2]", "mask": "dst->src[3]"}
 ROLES |= {"sinks": "dst->src[4]"}

@@ -14,7 +14,7 @@ from fattn_probe.scenario import Case
 from fattn_probe.scenario.schema import Trace
 from fattn_probe.source.features import CUDA
 
-WATCH = "fattn_probe.inspect.watching:watch"
+WATCH = "fattn_probe.inspect.procedures.watch:watch"
 THREAD = "simt::self == 0 || (simt::self->warp->index == {warp} && simt::self->lane == {lane})"
 
 

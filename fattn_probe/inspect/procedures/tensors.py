@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fattn_probe.debug.protocol import Debugger, DebuggerError
-from fattn_probe.inspect.dispatch.walk import LAUNCHER
-from fattn_probe.inspect.reading import ROLES, to_launch
+from fattn_probe.inspect.procedures.dispatch import LAUNCHER
+from fattn_probe.inspect.procedures.op import ROLES, to_launch
 
 Document = dict[str, Any]
 
