@@ -10,7 +10,6 @@ Columns do not meet, so they are computed side by side: arrays are (batch, warps
 K/V head of a sequence. A step that the mask hides from all columns at hand changes nothing and is left out.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -212,8 +211,3 @@ def scale_VKQ(state: State, scale: F32) -> None:
     """VKQ times the scale as f16."""
     if (scale != 1).any():
         state.VKQ = half_of(state.VKQ * half_of(scale.astype(np.float64)).astype(np.float64)[..., None])
-
-
-def slices(length: int, size: int) -> Iterator[slice]:
-    """Ranges of at most `size`."""
-    return (slice(first, min(first + size, length)) for first in range(0, length, size))

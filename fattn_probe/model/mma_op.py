@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.model.functions import F32, Exponential
-from fattn_probe.model.mma_f16 import Columns, Machine, slices
+from fattn_probe.model.mma_f16 import Columns, Machine
 from fattn_probe.model.mma_plan import MmaPlan
 from fattn_probe.model.operands import Operands, as_half
+from fattn_probe.model.softmax import slices
 
 COLUMNS = 128
 """Columns computed side by side: what they need of a step fits a core's cache."""
@@ -47,7 +48,7 @@ def mma_f16(operands: Operands, plan: MmaPlan, n_kv_max: int = 0, exact_exp: boo
     n_seq, n_head, n_q, _ = operands.Q.shape
     out = np.empty((n_seq, n_q, n_head, plan.DV), np.float32)
     Q = as_half(as_half(operands.Q) * np.float32(np.float16(operands.scale)))
-    operands = replace(operands, Q=Q)
+    operands = replace(operands, Q=Q, K=as_half(operands.K), V=as_half(operands.V))
     limit = _gathered(operands, plan, n_kv_max)
     steps = -(-limit // plan.nbatch_fa)
     begins = plan.begins(_tiles(operands, plan), steps)

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.model.functions import F32, power
+from fattn_probe.model.quantised import ZERO_CODE, Codes, codes_of
 from fattn_probe.scenario import Case, view_values
 from fattn_probe.scenario.ggml_types import Bytes
 
@@ -16,7 +17,8 @@ Inputs = dict[str, Bytes]
 class Operands:
     """The tensors as float32, `ne` reversed: Q (n_seq, n_head, n_q, hsk), K and V (n_seq, n_head_kv, n_kv, ...).
 
-    K and V are rounded to f16, mask is (n_seq or 1, n_q or more, n_kv), sinks and slopes (n_head).
+    K and V are dequantised, mask is (n_seq or 1, n_q or more, n_kv), sinks and slopes (n_head). `codes` are K's own
+    numbers where it is quantised.
     """
 
     Q: F32
@@ -27,6 +29,7 @@ class Operands:
     slopes: F32
     scale: np.float32
     logit_softcap: np.float32
+    codes: Codes | None = None
 
     @property
     def group(self) -> int:
@@ -42,13 +45,14 @@ def operands_of(case: Case, inputs: Inputs) -> Operands:
     scale = np.float32(case.scale)
     return Operands(
         Q=Q.astype(np.float32),
-        K=as_half(K),
-        V=as_half(V),
+        K=K.astype(np.float32),
+        V=V.astype(np.float32),
         mask=None if mask is None else mask.astype(np.float32),
         sinks=view_values(case, inputs, "sinks").ravel().astype(np.float32) if "sinks" in case.tensors else None,
         slopes=alibi_slopes(case.n_head, case.max_bias),
         scale=scale / softcap if softcap != 0 else scale,
         logit_softcap=softcap,
+        codes=codes_of(case, inputs, "K") if case.type_K in ZERO_CODE else None,
     )
 
 

@@ -1,5 +1,7 @@
 """What the kernels' running softmax has in common."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from fattn_probe.model.functions import F32
@@ -18,3 +20,8 @@ def total(parts: F32) -> F32:
         middle = parts.shape[-1] // 2
         parts = parts[..., :middle] + parts[..., middle:]
     return parts[..., 0]
+
+
+def slices(length: int, size: int) -> Iterator[slice]:
+    """Ranges of at most `size`."""
+    return (slice(first, min(first + size, length)) for first in range(0, length, size))

@@ -6,49 +6,64 @@ are dealt to 32/threads groups of lanes, each with a sum of its own. CUDA blocks
 Products that are added are fused.
 """
 
-from dataclasses import dataclass
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.model.functions import F32, Exponential, rcp, tanh
-from fattn_probe.model.operands import Operands
-from fattn_probe.model.softmax import LOWEST, MAX_OFFSET, total
+from fattn_probe.model.operands import Operands, as_half
+from fattn_probe.model.quantised import Codes, products, quantised_q8_1
+from fattn_probe.model.softmax import LOWEST, MAX_OFFSET, slices, total
 from fattn_probe.run.launches import LaunchRecord
 
 KERNEL = "flash_attn_ext_vec"
 WARPS, LANES = 4, 32
 STEP = WARPS * LANES
-FLOATS = ("GGML_TYPE_F16", "GGML_TYPE_BF16")
+HALF = "GGML_TYPE_F16"
+FLOATS = (HALF, "GGML_TYPE_BF16")
+ROWS = 4096
+"""KV rows whose logits are computed at once."""
 
 
 @dataclass(frozen=True)
 class VecPlan:
-    """One launch: `blocks` take turns on a column; `ncols` queries share a block; a lane copies `copied` bytes."""
+    """One launch: `blocks` take turns on a column, `ncols` queries share a block.
+
+    `threads_K` and `threads_V` lanes share a row, `run` are the neighbouring elements of a K of floats that each takes.
+    """
 
     D: int
     ncols: int
+    type_K: str
+    type_V: str
     softcap: bool
     blocks: int
-    copied: int
-
-    @property
-    def threads(self) -> int:
-        """Lanes that share a row of K or V of a float type."""
-        return 128 // self.copied
-
-    @property
-    def run(self) -> int:
-        """Neighbouring elements of K that a lane takes."""
-        return self.copied // 2
+    threads_K: int
+    threads_V: int
+    run: int
 
 
 def vec_plan_of(launch: LaunchRecord, arch: int) -> VecPlan | None:
-    """The plan of a launch; None for a kernel that is not modelled (quantised K or V)."""
-    values = launch.values
-    if launch.kernel != KERNEL or len(values) < 5 or values[2] not in FLOATS or values[3] not in FLOATS:
+    """The plan of a launch; None for another kernel."""
+    if launch.kernel != KERNEL or len(launch.values) < 5:
         return None
-    return VecPlan(int(values[0]), int(values[1]), values[4] == "true", launch.grid[1], 16 if arch >= 70 else 8)
+    D, ncols, type_K, type_V, softcap = launch.values[:5]
+    copied = 16 if arch >= 70 else 8  # bytes that a lane can copy at once
+    threads = {True: 128 // copied, False: min(int(D) // 4, LANES)}
+    return VecPlan(
+        D=int(D),
+        ncols=int(ncols),
+        type_K=type_K,
+        type_V=type_V,
+        softcap=softcap == "true",
+        blocks=launch.grid[1],
+        threads_K=threads[type_K in FLOATS],
+        threads_V=threads[type_V in FLOATS],
+        run=copied // 2,
+    )
 
 
 def vec(operands: Operands, plan: VecPlan, exact_exp: bool = False) -> F32:
@@ -56,10 +71,22 @@ def vec(operands: Operands, plan: VecPlan, exact_exp: bool = False) -> F32:
     n_seq, n_head, n_q, _ = operands.Q.shape
     out = np.empty((n_seq, n_q, n_head, plan.D), np.float32)
     group = operands.group
-    for sequence, head_kv in np.ndindex(n_seq, operands.K.shape[1]):
+    K, V = operands.K, operands.V
+    operands = replace(
+        operands,
+        K=as_half(K) if plan.type_K == HALF else K,
+        V=as_half(V) if plan.type_V == HALF else V,
+        codes=None if plan.type_K in FLOATS else operands.codes,
+    )
+
+    def compute(place: tuple[int, int]) -> None:
+        sequence, head_kv = place
         heads = slice(head_kv * group, (head_kv + 1) * group)
         found = Machine(plan, operands, Exponential(exact_exp)).run(sequence, heads, head_kv)
         out[sequence, :, heads] = found.reshape(group, n_q, plan.D).swapaxes(0, 1)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compute, np.ndindex(n_seq, K.shape[1])))
     return out
 
 
@@ -73,25 +100,41 @@ class Machine:
 
     def run(self, sequence: int, heads: slice, head_kv: int) -> F32:
         """The output, (columns, D): queries of the first head, then of the next."""
-        K, V = (self.padded(array[sequence, head_kv]) for array in (self.operands.K, self.operands.V))
+        place = (sequence, head_kv)
         Q = (self.operands.Q[sequence, heads] * self.operands.scale).reshape(-1, self.plan.D)
-        KQ = self.by_lane(self.masked(self.dot(Q, K), sequence, heads))
-        values = V.reshape(-1, self.plan.blocks, WARPS, self.plan.threads, LANES // self.plan.threads, self.plan.D)
+        KQ = self.by_lane(self.masked(self.logits(Q, place), sequence, heads))
+        V = self.operands.V[place]
+        V = np.pad(V, [(0, -len(V) % (STEP * self.plan.blocks)), (0, 0)])
+        values = V.reshape(-1, self.plan.blocks, WARPS, self.plan.threads_V, LANES // self.plan.threads_V, self.plan.D)
         return self.combine(*self.rounds(KQ, values), sequence, heads)
 
-    def padded(self, rows: F32) -> F32:
-        """KV rows up to whole steps for all blocks."""
-        return np.pad(rows, [(0, -len(rows) % (STEP * self.plan.blocks)), (0, 0)])
+    def logits(self, Q: F32, place: tuple[int, int]) -> F32:
+        """Q K, (columns, rows)."""
+        codes = self.operands.codes
+        parts = slices(self.operands.K.shape[2], ROWS)
+        if codes is None:
+            K = self.operands.K[place]
+            return np.concatenate([self.dot(Q, K[part]) for part in parts], axis=1)
+        ours = quantised_q8_1(Q)
+        return np.concatenate([self.dot_of_codes(ours, codes[place][part]) for part in parts], axis=1)
 
     def dot(self, Q: F32, K: F32) -> F32:
-        """Q K, (columns, rows): fused in each lane, then added across lanes."""
+        """Of floats: fused in each lane, then added across lanes."""
         plan = self.plan
-        Q, K = (np.moveaxis(each.reshape(len(each), -1, plan.threads, plan.run), 2, 3) for each in (Q, K))
-        Q, K = (each.reshape(len(each), -1, plan.threads) for each in (Q, K))
-        lanes = np.zeros((len(Q), len(K), plan.threads), np.float32)
+        Q, K = (np.moveaxis(each.reshape(len(each), -1, plan.threads_K, plan.run), 2, 3) for each in (Q, K))
+        Q, K = (each.reshape(len(each), -1, plan.threads_K) for each in (Q, K))
+        lanes = np.zeros((len(Q), len(K), plan.threads_K), np.float32)
         for i in range(Q.shape[1]):
             lanes = fused(Q[:, None, i], K[None, :, i], lanes)
         return total(lanes)
+
+    def dot_of_codes(self, Q: Codes, K: Codes) -> F32:
+        """Of whole numbers: fours of elements go to the lanes in turn."""
+        steps = [np.moveaxis(part.reshape(*part.shape[:2], -1, self.plan.threads_K), 2, 0) for part in products(Q, K)]
+        found = np.zeros(steps[0].shape[1:], np.float32)
+        for a, b in zip(*steps, strict=True):
+            found = fused(a, b, found)
+        return total(found)
 
     def masked(self, KQ: F32, sequence: int, heads: slice) -> F32:
         """Softcap and mask; rows beyond the last are masked."""
@@ -102,9 +145,9 @@ class Machine:
         if mask is not None:
             slope = np.repeat(self.operands.slopes[heads], n_q)[:, None]
             rows = np.tile(mask[sequence % len(mask), :n_q], (heads.stop - heads.start, 1))
-            KQ[:, :n_kv] = fused(slope, rows, KQ[:, :n_kv])
-        KQ[:, n_kv:] = -np.inf
-        return KQ
+            KQ = fused(slope, rows, KQ)
+        padding = -n_kv % (STEP * self.plan.blocks)
+        return np.pad(KQ, [(0, 0), (0, padding)], constant_values=-np.inf)
 
     def by_lane(self, KQ: F32) -> F32:
         """(columns, rows) to (rounds, columns, blocks, warps, lanes)."""
@@ -112,7 +155,7 @@ class Machine:
 
     def rounds(self, KQ: F32, values: F32) -> tuple[F32, F32, F32]:
         """Maximum, row sum (by lane) and VKQ (by group of lanes) of each warp after its last step."""
-        groups = LANES // self.plan.threads
+        groups = LANES // self.plan.threads_V
         maximum = np.full(KQ.shape[1:4], LOWEST)
         sums = np.zeros(KQ.shape[1:], np.float32)
         VKQ = np.zeros((*KQ.shape[1:4], groups, self.plan.D), np.float32)
