@@ -79,6 +79,11 @@ def run(name: Algorithm, subject: Subject) -> Result:
             return stream_k(subject.op, subject.launch, subject.wanted)
 
 
+def run_all(subject: Subject) -> dict[Algorithm, Result]:
+    """All algorithms on the same head."""
+    return {name: run(name, subject) for name in ALGORITHMS}
+
+
 def formula(name: Algorithm, subject: Subject) -> Formula:
     """What the algorithm should read and write."""
     head, tiling = subject.one, subject.tiling
@@ -117,16 +122,13 @@ class Agreement:
         return self.out <= EQUAL and (self.lse is None or self.lse <= EQUAL)
 
 
-def agreement(subject: Subject, known: Mapping[Algorithm, Result]) -> dict[str, Agreement]:
-    """How far each algorithm, and the reference that `compare` uses, is from standard attention on the same head.
-
-    `known` are results that need not be made again.
-    """
-    results = {name: of_head(known.get(name) or run(name, subject), subject) for name in ALGORITHMS}
-    base_out, base_lse = results.pop("standard")
+def agreement(subject: Subject, results: Mapping[Algorithm, Result]) -> dict[str, Agreement]:
+    """How far each result, and the reference that `compare` uses, is from standard attention on the same head."""
+    base_out, base_lse = of_head(results["standard"], subject)
     scale = float(np.abs(subject.one.V).max()) or 1.0
     found: dict[str, Agreement] = {}
-    for name, (out, lse) in results.items():
+    for name, result in results.items():
+        out, lse = of_head(result, subject)
         found[name] = Agreement(difference(out, base_out, scale), difference(lse, base_lse, 1.0, relative=True))
     found["reference"] = Agreement(difference(reference(subject), base_out, scale), None)
     return found

@@ -136,7 +136,7 @@ def stream_k(pieces: Sequence[Piece], d_k: int, d_v: int, mask_planes: int) -> F
         Term("m, l of parts", "2 F", 2 * sum(seamed)),
         Term("O, by the fixup", "N_q d_v", sum(joined) * d_v),
     )
-    return Formula(tuple(reads), writes, "Θ(N² d / (ncols1 ncols2)) a head, and the seams")
+    return Formula(tuple(reads), writes, "Θ(N² d / (ncols1 ncols2)) a head")
 
 
 def backward(s: Sizes, B_c: int) -> Formula:

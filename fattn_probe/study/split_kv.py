@@ -31,7 +31,7 @@ def split_kv(head: Head, B_r: int, B_c: int, splits: int) -> Result:
             )
             hbm.store("O_split", rows_divided(O_i, l_i), s, i)
             hbm.store("L_split", log_sum_exp(m_i, l_i), s, i)
-            trace.step("store O, L of piece", i, kv, worker=s)
+            trace.step("store part", i, kv, worker=s)
     for i in tiles(head.n_q, B_r):  # step 3
         combine(hbm, i, ranges, trace)
     return trace.result()

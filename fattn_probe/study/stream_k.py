@@ -52,10 +52,9 @@ def launch_of(facts: Facts) -> Launch:
 def divide(shape: AttentionShape, ncols1: int, nbatch_fa: int, most_blocks: int) -> Launch:
     """A launch by the kernel's arithmetic, block b doing `range(b * steps / blocks, (b + 1) * steps / blocks)`.
 
-    There are no more blocks than KV steps. `ncols2` is upstream's choice where GQA allows it: 8 for more than 4 heads a
-    K/V head, else 4, 2 or 1.
+    There are no more blocks than KV steps.
     """
-    ncols2 = min(8, 1 << (shape.group - 1).bit_length())
+    ncols2 = heads_of_tile(shape.group)
     grid = Grid(
         iter_k=count(shape.n_kv, nbatch_fa),
         iter_j=count(shape.n_q, ncols1),
@@ -70,6 +69,11 @@ def divide(shape: AttentionShape, ncols1: int, nbatch_fa: int, most_blocks: int)
         BlockFacts(b, (b, 0, 0), cuts[b], cuts[b + 1], tiles_of(cuts[b], cuts[b + 1], grid)) for b in range(number)
     )
     return Launch(grid, ncols1, ncols2, nbatch_fa, blocks)
+
+
+def heads_of_tile(group: int) -> int:
+    """`ncols2` as upstream chooses it where GQA may be used: 8 for more than 4 heads a K/V head, else 4, 2 or 1."""
+    return min(8, 1 << (group - 1).bit_length())
 
 
 def pieces_of(launch: Launch, shape: AttentionShape) -> tuple[Piece, ...]:
@@ -123,7 +127,7 @@ def process_tile(op: Op, launch: Launch, piece: Piece, hbm: SlowMemory, trace: T
     if work.is_fixup:
         hbm.store("dst_fixup", O, *part)
         hbm.store("dst_fixup_meta", np.stack([m, l], axis=-1), IS_FIXUP, *part)
-        trace.step("store O, m, l for fixup", piece.queries, piece.kv, worker=piece.block)
+        trace.step("store part", piece.queries, piece.kv, worker=piece.block)
         return
     O, l, m = join_sink(rule, O, l, m)
     here.store("O", O if work.needs_fixup else rows_divided(O, l), piece.queries)

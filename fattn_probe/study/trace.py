@@ -62,6 +62,16 @@ class Result:
     reads: Mapping[str, int]
     writes: Mapping[str, int]
 
+    @property
+    def reads_total(self) -> int:
+        """Elements read, of all arrays."""
+        return sum(self.reads.values())
+
+    @property
+    def writes_total(self) -> int:
+        """Elements written, to all arrays."""
+        return sum(self.writes.values())
+
 
 class Trace:
     """Collects the steps; each gets the traffic since the one before."""

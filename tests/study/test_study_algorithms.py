@@ -11,7 +11,7 @@ from fattn_probe.errors import InputError
 from fattn_probe.inspect.facts import BlockFacts, Facts, Grid
 from fattn_probe.inspect.tiles import tiles_in_turn, tiles_of
 from fattn_probe.reference.attention import OpParams, attention
-from fattn_probe.study.algorithms import ALGORITHMS, Agreement, agreement, difference, formula, of_head, run
+from fattn_probe.study.algorithms import ALGORITHMS, Agreement, agreement, difference, formula, of_head, run, run_all
 from fattn_probe.study.flash_attention_1 import A100_SRAM, block_sizes
 from fattn_probe.study.flash_attention_3 import SOFTMAX, TENSOR_CORES, in_sequence, pipeline
 from fattn_probe.study.problem import op_of
@@ -22,8 +22,8 @@ from fattn_probe.study.stream_k import divide, launch_of, pieces_of, stream_k
 @given(subjects())
 @settings(max_examples=200, deadline=None)
 def test_all_algorithms_agree_with_each_other_and_with_the_reference(subject):
-    found = agreement(subject, {})
-    assert set(found) == {*ALGORITHMS, "reference"} - {"standard"}
+    found = agreement(subject, run_all(subject))
+    assert set(found) == {*ALGORITHMS, "reference"}
     assert all(one.equal for one in found.values()), found
 
 
@@ -213,9 +213,9 @@ def test_differences_count_infinities_and_never_forgive_a_NaN():
 
 def test_a_fault_in_the_data_shows():
     subject = subject_of(made_op(0, n_q=4, n_kv=12))
-    wrong = run("fa2", subject)
-    wrong.out[2, 3] += 1e-9
-    assert not agreement(subject, {"fa2": wrong})["fa2"].equal
+    results = run_all(subject)
+    results["fa2"].out[2, 3] += 1e-9
+    assert not agreement(subject, results)["fa2"].equal
 
 
 def test_any_float_dtype_becomes_float64():

@@ -1,0 +1,43 @@
+"""The command line of `study`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe import flags
+from fattn_probe.console import show
+from fattn_probe.inspect.cli import one_case
+from fattn_probe.study.algorithms import Algorithm
+from fattn_probe.study.command import H200_SMS, Options, raise_if_different, study_case
+from fattn_probe.study.flash_attention_1 import A100_SRAM
+from fattn_probe.study.show import render, study_json
+
+STEPS = 16
+
+
+def study(
+    path: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    algorithm: Annotated[Algorithm, typer.Option(help="The one to look at; all are run.")] = "fa2",
+    tile_q: Annotated[int | None, typer.Option(help="B_r, queries a tile; 64, for fa1 by --memory.", min=1)] = None,
+    tile_kv: Annotated[int | None, typer.Option(help="B_c, KV rows a tile; 64, for fa1 by --memory.", min=1)] = None,
+    head: Annotated[int, typer.Option(help="The head to study.", min=0)] = 0,
+    sequence: Annotated[int, typer.Option(help="Its sequence.", min=0)] = 0,
+    case_name: Annotated[str, typer.Option("--case", help="One of the scenario's cases, if it has several.")] = "",
+    memory: Annotated[int, typer.Option(help="fa1: on-chip memory M, in elements.", min=1)] = A100_SRAM,
+    splits: Annotated[int, typer.Option(help="split-kv: into how many pieces.", min=1)] = 4,
+    blocks: Annotated[int, typer.Option(help="stream-k: CUDA blocks, if not --inspected.", min=1)] = H200_SMS,
+    inspected: Annotated[
+        Path | None, typer.Option(help="stream-k: take the blocks of a file of inspect --json.", metavar="FILE")
+    ] = None,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="The backward pass too, by recomputation from L.")
+    ] = False,
+    steps: Annotated[int, typer.Option(help="How many steps to print.", min=0)] = STEPS,
+    as_json: flags.Json = False,
+) -> None:
+    """Follow an attention algorithm through one head, tile by tile, and hold all of them against each other."""
+    options = Options(head, sequence, tile_q, tile_kv, memory, splits, blocks, inspected, backward)
+    done = study_case(one_case(path, case_name), algorithm, options)
+    show(study_json(done), lambda: render(done, steps), as_json)
+    raise_if_different(done)

@@ -1,0 +1,162 @@
+"""What `study` does: a head of a case, one algorithm to look at, all of them to hold together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fattn_probe.errors import ComparisonError, InputError
+from fattn_probe.reference.attention import OpParams
+from fattn_probe.scenario import Case, make_inputs, view_values
+from fattn_probe.study.algorithms import (
+    EQUAL,
+    Agreement,
+    Algorithm,
+    Subject,
+    Tiling,
+    agreement,
+    difference,
+    formula,
+    run_all,
+)
+from fattn_probe.study.backward import backward, standard_backward
+from fattn_probe.study.flash_attention_1 import A100_SRAM, block_sizes
+from fattn_probe.study.formulas import Formula, Sizes
+from fattn_probe.study.formulas import backward as backward_formula
+from fattn_probe.study.inspected import read_launch
+from fattn_probe.study.problem import Op, op_of
+from fattn_probe.study.stream_k import Launch, divide, heads_of_tile
+from fattn_probe.study.trace import Result
+
+MOST_SCORES = 1 << 25
+TILE = 64
+H200_SMS = 132
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which head, and how it is tiled; what is None is chosen: 64 x 64, FlashAttention-1 by `memory`."""
+
+    head: int = 0
+    sequence: int = 0
+    tile_q: int | None = None
+    tile_kv: int | None = None
+    memory: int = A100_SRAM
+    splits: int = 4
+    blocks: int = H200_SMS
+    inspected: Path | None = None
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class Backward:
+    """The backward pass of the head: traffic, and differences of dQ, dK, dV relative to the largest of each."""
+
+    reads: int
+    writes: int
+    formula: Formula
+    differences: Mapping[str, float]
+
+    @property
+    def equal(self) -> bool:
+        """Whether the gradients are those of the standard backward to 1e-12."""
+        return max(self.differences.values()) <= EQUAL
+
+
+@dataclass(frozen=True)
+class Study:
+    """All algorithms on one head of a case; `algorithm` is the one to look at."""
+
+    case: str
+    algorithm: Algorithm
+    options: Options
+    subject: Subject
+    results: Mapping[Algorithm, Result]
+    formulas: Mapping[Algorithm, Formula]
+    agreement: Mapping[str, Agreement]
+    backward: Backward | None = None
+
+    @property
+    def result(self) -> Result:
+        """The result to look at."""
+        return self.results[self.algorithm]
+
+    def heads(self, algorithm: Algorithm) -> int:
+        """How many heads the algorithm's result is about: stream-K's tiles have several."""
+        pieces = self.subject.pieces()
+        return pieces[0].heads.stop - pieces[0].heads.start if algorithm == "stream-k" else 1
+
+
+def study_case(case: Case, algorithm: Algorithm, options: Options) -> Study:
+    """Run all algorithms on a head of the case; InputError if there is no such head, or it is too large."""
+    _refuse(case, options)
+    op = op_of_case(case)
+    subject = Subject(op, options.sequence, options.head, _tiling(op, options), _launch(op, case.name, options))
+    results = run_all(subject)
+    formulas = {name: formula(name, subject) for name in results}
+    gradients = backward_of(subject, results["fa2"]) if options.backward else None
+    agreed = agreement(subject, results)
+    return Study(case.name, algorithm, options, subject, results, formulas, agreed, gradients)
+
+
+def backward_of(subject: Subject, forward: Result) -> Backward:
+    """The gradients for a random dO, held to those of the standard backward."""
+    head, tiling = subject.one, subject.tiling
+    dO = np.random.default_rng(0).standard_normal((head.n_q, head.hsv))
+    found = backward(head, forward, dO, tiling.B_r, tiling.B_c)
+    pairs = zip(("dQ", "dK", "dV"), (found.dQ, found.dK, found.dV), standard_backward(head, dO), strict=True)
+    differences = {name: difference(one, two, float(np.abs(two).max()) or 1.0) for name, one, two in pairs}
+    counted = sum(found.reads.values()), sum(found.writes.values())
+    return Backward(*counted, backward_formula(Sizes.of(head), tiling.B_c), differences)
+
+
+def op_of_case(case: Case) -> Op:
+    """The case's tensors as values, and its parameters rounded to float32 as the op stores them."""
+    inputs = make_inputs(case)
+    values = {name: view_values(case, inputs, name) for name in case.tensors}
+    numbers = (float(np.float32(value)) for value in (case.scale, case.max_bias, case.logit_softcap))
+    sinks = values["sinks"].ravel() if "sinks" in values else None
+    return op_of(values["Q"], values["K"], values["V"], values.get("mask"), params=OpParams(*numbers), sinks=sinks)
+
+
+def raise_if_different(study: Study) -> None:
+    """ComparisonError where algorithms differ by more than 1e-12, or traffic is not what the formula says."""
+    problems = [f"{name} differs from standard attention" for name, one in study.agreement.items() if not one.equal]
+    for name, result in study.results.items():
+        expected = study.formulas[name]
+        if (result.reads_total, result.writes_total) != (expected.total_reads, expected.total_writes):
+            problems.append(f"{name} does not read and write what its formula says")
+    if study.backward and not study.backward.equal:
+        problems.append("the gradients differ from those of the standard backward")
+    if problems:
+        raise ComparisonError(f"{study.case}: " + "; ".join(problems))
+
+
+def _refuse(case: Case, options: Options) -> None:
+    problems = []
+    if not 0 <= options.head < case.n_head:
+        problems.append(f"--head {options.head}: {case.name} has heads 0 to {case.n_head - 1}")
+    if not 0 <= options.sequence < case.n_seq:
+        problems.append(f"--sequence {options.sequence}: {case.name} has sequences 0 to {case.n_seq - 1}")
+    if case.n_q * case.n_kv > MOST_SCORES:
+        problems.append(
+            f"{case.name}: {case.n_q} x {case.n_kv} scores are too many to study: standard attention keeps"
+            f" them all, and {MOST_SCORES} are the most"
+        )
+    if problems:
+        raise InputError("\n".join(problems))
+
+
+def _tiling(op: Op, options: Options) -> Tiling:
+    B_r, B_c = block_sizes(options.memory, op.shape.hsk, op.shape.hsv)
+    fa1 = (options.tile_q or B_r, options.tile_kv or B_c)
+    return Tiling(options.tile_q or TILE, options.tile_kv or TILE, fa1, options.splits)
+
+
+def _launch(op: Op, case: str, options: Options) -> Launch:
+    """Of the inspected launch; else a tile has as many rows, all its heads counted, as with the other algorithms."""
+    if options.inspected is not None:
+        return read_launch(options.inspected, case, op.shape)
+    ncols1 = max(1, (options.tile_q or TILE) // heads_of_tile(op.shape.group))
+    return divide(op.shape, ncols1, options.tile_kv or TILE, options.blocks)

@@ -1,0 +1,174 @@
+"""The schedule of an algorithm as a picture in the terminal, readable without colours too."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.text import Text
+
+from fattn_probe.inspect.facts import BlockFacts, Choice, Facts, Grid
+from fattn_probe.inspect.tiles import index_of
+from fattn_probe.inspect.view.stream_k_map import PALETTE, colour_of
+from fattn_probe.inspect.view.terminal_map import TerminalMap
+from fattn_probe.study.algorithms import Subject
+from fattn_probe.study.flash_attention_3 import SOFTMAX, TENSOR_CORES, Work, in_sequence, pipeline
+from fattn_probe.study.problem import count
+from fattn_probe.study.problem import tiles as cut
+from fattn_probe.study.steps import StepRow
+
+MOST_ROWS = 10
+ROSE, HIDDEN = "↑", "╱"
+SHARES = "·▁▂▃▄▅▆▇█"
+Ranges = Sequence[tuple[int, int]]
+UNIT_STYLES = {TENSOR_CORES: "white on #1f4e8c", SOFTMAX: "black on #f2c14e"}
+NAMES = {"S": "S", "softmax": "P", "PV": "PV"}
+
+
+@dataclass(frozen=True)
+class TilePicture:
+    """The matrix of scores in tiles, each with the number of its turn; or with a sign, where numbers do not fit.
+
+    With `by_worker` a tile has the colour of its split.
+    """
+
+    steps: Sequence[StepRow]
+    by_worker: bool = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        tiles = [step for step in self.steps if step.what == "tile"]
+        rows, columns = sorted({step.queries for step in tiles}), sorted({step.kv for step in tiles})
+        label = max(len("queries"), *(len(interval(row)) for row in rows)) + 1
+        cell = max(len(str(len(tiles))) + 1, len(str(columns[-1][0]))) + 1
+        if len(rows) > MOST_ROWS or label + cell * len(columns) > options.max_width:
+            yield from self._small(tiles, rows, columns, options.max_width - label - 2)
+        else:
+            yield from self._numbered(tiles, rows, columns, cell)
+        said = {
+            f"{HIDDEN}  hidden by the mask": any(not step.visible for step in tiles),
+            "a colour is a split": self.by_worker,
+        }
+        if any(said.values()):
+            yield Text("   ".join(words for words, there in said.items() if there), "dim")
+
+    def _numbered(self, tiles: Sequence[StepRow], rows: Ranges, columns: Ranges, cell: int) -> Iterator[Text]:
+        """Every tile with its number."""
+        label = max(len("queries"), *(len(interval(row)) for row in rows)) + 1
+        numbers = {(step.queries, step.kv): (number, [step]) for number, step in enumerate(tiles, 1)}
+        yield Text("KV row".ljust(label) + "".join(f"{first} ".rjust(cell) for first, _ in columns), "dim")
+        for row in rows:
+            found = [numbers[row, kv] for kv in columns]
+            cells = [
+                (f"{number}{_mark(steps, ROSE if _rose(steps) else ' ')}".rjust(cell), self._style(steps))
+                for number, steps in found
+            ]
+            yield Text.assemble((interval(row).ljust(label), "dim"), *cells, no_wrap=True)
+        yield Text(f"a number is a tile's turn; {ROSE} a row's maximum rose, its sums are rescaled", "dim")
+
+    def _small(self, tiles: Sequence[StepRow], rows: Ranges, columns: Ranges, width: int) -> Iterator[Text]:
+        """A sign for a tile, or for several: rows of tiles by `down`, columns by `across`."""
+        down, across = count(len(rows), MOST_ROWS), count(len(columns), max(1, width))
+        row_of, column_of = ({key: place for place, key in enumerate(keys)} for keys in (rows, columns))
+        groups: dict[tuple[int, int], list[StepRow]] = {}
+        for step in tiles:
+            groups.setdefault((row_of[step.queries] // down, column_of[step.kv] // across), []).append(step)
+        names = [interval((part[0][0], part[-1][1])) for part in (rows[k.start : k.stop] for k in cut(len(rows), down))]
+        label = max(len("queries"), *map(len, names)) + 1
+        yield Text("queries".ljust(label) + f"KV rows 0 to {columns[-1][1] - 1}", "dim")
+        for line, name in enumerate(names):
+            members = [groups[line, column] for column in range(count(len(columns), across))]
+            signs = [(_mark(steps, _share(steps)), self._style(steps)) for steps in members]
+            yield Text.assemble((name.ljust(label), "dim"), *signs, no_wrap=True)
+        size = f"{down} x {across} tiles" if down * across > 1 else "a tile"
+        yield Text(f"a sign is {size}: how many rows saw their maximum rise, · none to █ all", "dim")
+
+    def _style(self, steps: Sequence[StepRow]) -> str:
+        if self.by_worker:
+            back, fore = PALETTE[colour_of(steps[0].worker)]
+            return f"{fore} on {back}"
+        return {HIDDEN: "dim", ROSE: "bold yellow"}.get(_mark(steps, ROSE if _rose(steps) else ""), "")
+
+
+def _rose(steps: Sequence[StepRow]) -> bool:
+    return any(step.rose for step in steps)
+
+
+def _mark(steps: Sequence[StepRow], seen: str) -> str:
+    """The sign of a tile, or of several together; `seen` if they are not hidden."""
+    return seen if any(step.visible for step in steps) else HIDDEN
+
+
+def _share(steps: Sequence[StepRow]) -> str:
+    """How many of the rows met a larger maximum, as a sign."""
+    rose, again = sum(step.rose or 0 for step in steps), sum(step.again or 0 for step in steps)
+    return SHARES[count(rose * (len(SHARES) - 1), again)] if again else SHARES[0]
+
+
+@dataclass(frozen=True)
+class PipelinePicture:
+    """FlashAttention-3's two-stage pipeline for one tile of queries, and the same work without overlap."""
+
+    T_c: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        label = len("tensor cores ")
+        cell = len(f" PV{self.T_c - 1} ")
+        fit = min(3 * self.T_c, max(3, (options.max_width - label - 1) // cell))
+        yield Text("slot".ljust(label) + "".join(f" {slot}".ljust(cell) for slot in range(fit)), "dim")
+        yield from lanes(pipeline(self.T_c), label, cell, fit)
+        yield Text("without overlap", "dim")
+        yield from lanes(in_sequence(self.T_c), label, cell, fit)
+        yield Text("S = QK^T   P = softmax   PV = O + P V   n  KV tile   ·  idle", "dim")
+        slots = f"{2 * self.T_c + 1} slots a tile of queries instead of {3 * self.T_c}"
+        yield Text(f"{slots}: the softmax of tile j runs beside P V of tile j - 1.")
+
+
+def lanes(works: Iterable[Work], label: int, cell: int, fit: int) -> Iterator[Text]:
+    """A line a unit, a column a slot."""
+    by_slot = {(work.unit, work.slot): work for work in works}
+    end = 1 + max(slot for _, slot in by_slot)
+    for unit, style in UNIT_STYLES.items():
+        line = Text(unit.ljust(label), "dim", no_wrap=True)
+        for slot in range(min(fit, end)):
+            work = by_slot.get((unit, slot))
+            words = " ·" if work is None else f" {NAMES[work.what]}{work.tile}"
+            line.append(words.ljust(cell), None if work is None else style)
+        yield line.append("…" if end > fit else "", "dim")
+
+
+def standard_picture(reads: Mapping[str, int], writes: Mapping[str, int]) -> Text:
+    """The three passes, and what goes through slow memory in each."""
+    mask = f", mask {reads['mask']}" if "mask" in reads else ""
+    passes = (
+        ("S = Q K^T", f"Q {reads['Q']}, K {reads['K']}{mask}", f"S {writes['S']}"),
+        ("P = softmax(S)", f"S {reads['S']}", f"P {writes['P']}, L {writes['L']}"),
+        ("O = P V", f"P {reads['P']}, V {reads['V']}", f"O {writes['O']}"),
+    )
+    width = max(len(taken) for _, taken, _ in passes)
+    lines = [f"{what:<15} {taken:>{width}}  ->  {made}" for what, taken, made in passes]
+    return Text("\n".join(lines))
+
+
+def stream_k_picture(subject: Subject) -> RenderableType:
+    """The head's output tiles with the blocks that do them: the map of `inspect`, for these tiles alone."""
+    launch = subject.launch
+    grid = Grid(launch.grid.iter_k, launch.grid.iter_j, 1, 1, 1)
+    kv_head, place = divmod(subject.head, subject.op.shape.group)
+    first = index_of((subject.sequence, kv_head, place // launch.ncols2, 0), launch.grid) * grid.iter_k
+    blocks = tuple(_alone(block, subject, grid, first) for block in launch.blocks)
+    choice = Choice("mma_f16", "flash_attn_ext_f16", {}, {"nbatch_fa": launch.nbatch_fa})
+    there = tuple(block for block in blocks if block.tiles)
+    return TerminalMap(Facts({}, choice=choice, grid=grid, blocks=there), most=MOST_ROWS)
+
+
+def _alone(block: BlockFacts, subject: Subject, grid: Grid, first: int) -> BlockFacts:
+    """A block with those of its tiles that have the head; its share as if there were no other tiles."""
+    tiles = tuple(replace(work, sequence=0, z_KV=0, zt_gqa=0) for work in block.tiles if subject.wanted(work.tile))
+    most = grid.iter_j * grid.iter_k
+    kbc, kbc_stop = (min(max((at or 0) - first, 0), most) for at in (block.kbc, block.kbc_stop))
+    return replace(block, kbc=kbc, kbc_stop=kbc_stop, tiles=tiles)
+
+
+def interval(rows: tuple[int, int]) -> str:
+    """`0-63`, first and last; nothing for none."""
+    first, stop = rows
+    return "" if stop == first else f"{first}" if stop == first + 1 else f"{first}-{stop - 1}"

@@ -1,0 +1,59 @@
+"""The division of work of a launch that was inspected: what `fattn-probe inspect --json` wrote."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fattn_probe.errors import InputError
+from fattn_probe.inspect.facts import BlockFacts, Choice, Facts, Grid, TileWork
+from fattn_probe.reference.shapes import AttentionShape
+from fattn_probe.study.problem import count
+from fattn_probe.study.stream_k import Launch, launch_of
+
+
+def read_launch(path: Path, case: str, shape: AttentionShape) -> Launch:
+    """The launch of a case in a file of `inspect --json`; InputError if there is none, or it is of another op."""
+    facts = _facts(path, case)
+    launch = launch_of(facts)
+    if facts.choice and facts.choice.template.get("use_sparse"):
+        raise InputError(f"{path}: the kernel of {case} gathers its KV rows (n_kv_max); study reads all of them")
+    expected = Grid(
+        iter_k=count(shape.n_kv, launch.nbatch_fa),
+        iter_j=count(shape.n_q, launch.ncols1),
+        iter_z_gqa=count(shape.group, launch.ncols2),
+        ne12=shape.n_head_kv,
+        ne03=shape.n_seq,
+    )
+    if launch.grid != expected:
+        raise InputError(f"{path}: {launch.grid} is of another op than {case}, which has {expected}")
+    return launch
+
+
+def _facts(path: Path, case: str) -> Facts:
+    try:
+        inspections = json.loads(path.read_text())["inspections"]
+        found = {one["case"]: one["facts"] for one in inspections if one["facts"]}
+        if case in found:
+            return _rebuilt(found[case])
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} is not what `fattn-probe inspect --json` writes: {error!r}") from error
+    raise InputError(f"{path} has no facts of case {case}; it has {', '.join(found) or 'none'}")
+
+
+def _rebuilt(facts: dict[str, Any]) -> Facts:
+    """Facts again, as far as the division of work goes."""
+    choice, grid = facts["choice"], facts["grid"]
+    return Facts(
+        facts["about"],
+        choice=choice and Choice(choice["family"], choice["kernel"], choice["template"], choice["config"]),
+        grid=grid and Grid(**grid),
+        blocks=tuple(_block(block) for block in facts["blocks"]),
+    )
+
+
+def _block(block: dict[str, Any]) -> BlockFacts:
+    tiles = tuple(TileWork(**tile) for tile in block["tiles"])
+    x, y, z = block["blockIdx"]
+    return BlockFacts(block["block"], (x, y, z), block["kbc"], block["kbc_stop"], tiles)

@@ -1,0 +1,312 @@
+"""A study for people (rich) and for programs (JSON)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fattn_probe.inspect.tiles import ntiles
+from fattn_probe.study.algorithms import Algorithm
+from fattn_probe.study.command import Backward, Study
+from fattn_probe.study.draw import PipelinePicture, TilePicture, interval, standard_picture, stream_k_picture
+from fattn_probe.study.formulas import Formula, Sizes, Term
+from fattn_probe.study.problem import count
+from fattn_probe.study.split_kv import split_ranges
+from fattn_probe.study.steps import JOINS, StepRow, Summary, rows_of, summary_of
+
+BAR = 10
+
+
+@dataclass(frozen=True)
+class About:
+    """What an algorithm is called, where it is written down, and what it does in a sentence."""
+
+    title: str
+    source: str
+    words: str
+
+
+ABOUT: Mapping[Algorithm, About] = {
+    "standard": About(
+        "Standard attention",
+        "algorithm 0 of Dao et al. 2022, arXiv 2205.14135",
+        "Three passes over the matrix of scores, which goes through slow memory as S and again as P.",
+    ),
+    "fa1": About(
+        "FlashAttention-1",
+        "algorithm 1 of Dao et al. 2022, arXiv 2205.14135",
+        "Column by column: a K/V tile stays on chip while all queries pass by; O, l and m come from slow memory and go"
+        " back, O rescaled and divided, at every tile.",
+    ),
+    "fa2": About(
+        "FlashAttention-2",
+        "algorithm 1 of Dao 2023, arXiv 2307.08691",
+        "Row by row: a tile of queries stays on chip with its O, l and m while all K/V tiles pass by; O is divided by l"
+        " once, at the end, and L = m + log l is saved.",
+    ),
+    "fa3": About(
+        "FlashAttention-3",
+        "algorithm 2 of Shah et al. 2024, arXiv 2407.08608",
+        "FlashAttention-2's arithmetic in another order: S of the next tile is computed before P V of this one, so that"
+        " the softmax has matrix products to hide behind.",
+    ),
+    "split-kv": About(
+        "Split-KV, with combine",
+        "Dao et al. 2023, Flash-Decoding for long-context inference",
+        "FlashAttention-2 on each piece of the KV rows, all at once; the pieces are combined by their L.",
+    ),
+    "stream-k": About(
+        "Stream-K, with fixup",
+        "llama.cpp, ggml-cuda/fattn-mma-f16.cuh, after Osama et al. 2023, arXiv 2301.03598",
+        "The KV steps of all output tiles in one row, cut into equal shares; where a tile is cut, each block leaves O,"
+        " m and l, and the fixup adds them up.",
+    ),
+}
+
+
+def render(study: Study, most_steps: int) -> RenderableType:
+    """Everything, a section after the other; the first `most_steps` steps."""
+    about = ABOUT[study.algorithm]
+    rows = steps_of(study)
+    listed = [row for row in rows if row.visible]
+    sections: dict[str, list[RenderableType]] = {
+        "Schedule": [picture(study, rows)],
+        "Steps": [step_table(study.algorithm, listed, most_steps), *step_words(study, len(listed))],
+        "Slow memory, in elements": [_counted(study), Text(traffic_words(study), "dim")],
+        "Backward pass": backward_lines(study.backward) if study.backward else [],
+        "All algorithms on this head": [all_table(study), *verdict(study)],
+    }
+    head = Group(
+        Text.assemble((about.title, "bold green"), ("  " + about.source, "dim")),
+        Text(about.words),
+        Text(subject_words(study)),
+    )
+    return Group(head, *(Group(Text(f"\n{title}", "bold"), *parts) for title, parts in sections.items() if parts))
+
+
+def steps_of(study: Study) -> tuple[StepRow, ...]:
+    """The steps as the studied head's rows saw them."""
+    return rows_of(study.result.trace, study.options.head if study.algorithm == "stream-k" else 0)
+
+
+def subject_words(study: Study) -> str:
+    """The head, its sizes and its tiles."""
+    sizes, group = Sizes.of(study.subject.one), study.subject.op.shape.group
+    shared = f" (K/V head {study.options.head // group}, {group} heads share it)" if group > 1 else ""
+    which = f"{study.case}, sequence {study.options.sequence}, head {study.options.head}{shared}"
+    head = f"N_q {sizes.N_q}, N_kv {sizes.N_kv}, d_k {sizes.d_k}, d_v {sizes.d_v}{', masked' if sizes.masked else ''}"
+    return f"{which}\n{head}; {tile_words(study)}"
+
+
+def tile_words(study: Study) -> str:
+    """The tiles, and what they come from."""
+    sizes, tiling, launch = Sizes.of(study.subject.one), study.subject.tiling, study.subject.launch
+    B_r, B_c = tiling.fa1 if study.algorithm == "fa1" else (tiling.B_r, tiling.B_c)
+    tiles = f"B_r {B_r}, B_c {B_c}: T_r {count(sizes.N_q, B_r)}, T_c {count(sizes.N_kv, B_c)}"
+    match study.algorithm:
+        case "fa1" if study.options.tile_q is None and study.options.tile_kv is None:
+            return f"{tiles}, from M = {study.options.memory} elements on chip"
+        case "split-kv":
+            return f"{tiles}, {len(split_ranges(sizes.N_kv, B_c, tiling.splits))} splits"
+        case "stream-k":
+            tile = (
+                f"tiles of ncols1 {launch.ncols1} queries x ncols2 {launch.ncols2} heads, nbatch_fa {launch.nbatch_fa}"
+            )
+            source = (
+                f"as {study.options.inspected} has it"
+                if study.options.inspected
+                else "shares by the kernel's arithmetic"
+            )
+            work = f"{_count(ntiles(launch.grid), 'tile')} of {launch.grid.iter_k} KV steps"
+            return f"{tile};\n{_count(len(launch.blocks), 'CUDA block')} on {work}, {source}"
+        case "standard":
+            return "no tiles"
+    return tiles
+
+
+def picture(study: Study, rows: Sequence[StepRow]) -> RenderableType:
+    """The schedule."""
+    match study.algorithm:
+        case "standard":
+            return standard_picture(study.result.reads, study.result.writes)
+        case "stream-k":
+            return stream_k_picture(study.subject)
+        case "fa3":
+            T_c = count(study.subject.one.n_kv, study.subject.tiling.B_c)
+            return Group(TilePicture(rows), Text(), PipelinePicture(T_c))
+    return TilePicture(rows, by_worker=study.algorithm == "split-kv")
+
+
+def step_table(algorithm: Algorithm, rows: Sequence[StepRow], most: int) -> Table:
+    """At most `most` steps, the first and the last, with what the tile's last query has of maximum and sum."""
+    worker = {"split-kv": "split", "stream-k": "block"}.get(algorithm)
+    head = ["step", *([worker] if worker else []), "what", "queries", "KV rows"]
+    names = [*head, "m", "l", "rescale", "m rose", "read", "write"]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=0)
+    for name in names:
+        table.add_column(name, justify="left" if name == "what" else "right", no_wrap=True)
+    most = most if len(rows) > most + 1 else len(rows)
+    tail = most // 4 if len(rows) > most else 0
+    for row in rows[: most - tail]:
+        table.add_row(*_cells(row, worker is not None), style=None if row.what in JOINS else "dim")
+    if len(rows) > most:
+        table.add_row("⋮", *([""] if worker else []), f"{len(rows) - most} more", style="dim")
+    for row in rows[len(rows) - tail :]:
+        table.add_row(*_cells(row, worker is not None), style=None if row.what in JOINS else "dim")
+    return table
+
+
+def _cells(row: StepRow, with_worker: bool) -> list[str]:
+    head = [str(row.step), *([str(row.worker)] if with_worker else []), row.what]
+    return [*head, interval(row.queries), interval(row.kv), *_state_cells(row), str(row.reads), str(row.writes)]
+
+
+def _state_cells(row: StepRow) -> list[str]:
+    if row.maximum is None or row.total is None:
+        return [""] * 4
+    rescale = "" if row.rescale is None else f"{row.rescale:.3g}"
+    return [f"{row.maximum:.4g}", f"{row.total:.4g}", rescale, f"{row.rose}/{row.again}" if row.again else ""]
+
+
+def step_words(study: Study, listed: int) -> list[RenderableType]:
+    """What was left out, and the whole in a sentence."""
+    hidden = " Steps that the mask hides change nothing and are not listed." if listed < len(study.result.trace) else ""
+    words = f"m, l and rescale are those of the tile's last query.{hidden}"
+    return [Text(words, "dim"), Text(summary_words(study))]
+
+
+def summary_words(study: Study) -> str:
+    """How many tiles, and how often rescaling mattered."""
+    found: Summary = summary_of(study.result.trace)
+    hidden = f", {found.hidden} of them hidden by the mask" if found.hidden else ""
+    tiles = f"{_count(found.tiles, 'tile')}{hidden}"
+    if not found.rows:
+        return f"{tiles}; no row is visited twice, and nothing is rescaled."
+    share = f"{found.rose} of {found.rows} times ({found.rose / found.rows:.1%})"
+    return f"{tiles}; {share} that a row is visited again its maximum has risen, and only then rescaling matters."
+
+
+def traffic_table(formula: Formula, reads: int, writes: int) -> Table:
+    """The formula term by term, and what was counted."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for name in ("", "of", "formula", "elements", "counted"):
+        table.add_column(name, justify="right" if name in ("elements", "counted") else "left")
+    parts: tuple[tuple[str, tuple[Term, ...], int, int], ...] = (
+        ("read", formula.reads, formula.total_reads, reads),
+        ("written", formula.writes, formula.total_writes, writes),
+    )
+    for what, terms, total, counted in parts:
+        for place, term in enumerate(terms):
+            table.add_row("" if place else what, term.of, term.formula, f"{term.value:,}")
+        mark = ("=", "green") if total == counted else ("≠", "bold red")
+        table.add_row("", "", "", f"{total:,}", Text.assemble(mark, f" {counted:,}"), style="bold", end_section=True)
+    return table
+
+
+def _counted(study: Study) -> Table:
+    return traffic_table(study.formulas[study.algorithm], study.result.reads_total, study.result.writes_total)
+
+
+def backward_lines(found: Backward) -> list[RenderableType]:
+    """The backward pass: its traffic, and how far the gradients are from the standard backward's."""
+    differences = ", ".join(f"{name} {value:.1e}" for name, value in found.differences.items())
+    words = "Largest differences from the standard backward, relative to the largest gradient: "
+    return [
+        Text("Algorithm 2 of FlashAttention-2: P is computed again from L, tile by tile, for a random dO."),
+        traffic_table(found.formula, found.reads, found.writes),
+        Text.assemble(words, (differences, "green" if found.equal else "bold red"), "."),
+    ]
+
+
+def traffic_words(study: Study) -> str:
+    """What the paper says in the large, and what it is in proportion to the least possible."""
+    formula, s = study.formulas[study.algorithm], Sizes.of(study.subject.one)
+    return f"{formula.order} in the large; S has {s.scores:,} elements, Q, K, V and O {s.N_q * s.d + s.N_kv * s.d:,}."
+
+
+def all_table(study: Study) -> Table:
+    """Traffic and agreement of all algorithms; a bar for the traffic a head."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for name in ("algorithm", "read", "written", "a head", "", "ΔO", "ΔL"):
+        table.add_column(name, justify="left" if name in ("algorithm", "") else "right", no_wrap=True)
+    a_head = {name: (one.reads_total + one.writes_total) / study.heads(name) for name, one in study.results.items()}
+    most = max(a_head.values())
+    for name, result in study.results.items():
+        bar = Text("█" * max(1, round(BAR * a_head[name] / most)), "green" if name == study.algorithm else "dim")
+        one = study.agreement[name]
+        sums = (f"{result.reads_total:,}", f"{result.writes_total:,}", f"{a_head[name]:,.0f}")
+        style = "bold" if name == study.algorithm else None
+        table.add_row(name, *sums, bar, f"{one.out:.1e}", f"{one.lse:.1e}", style=style)
+    table.add_row("reference", "", "", "", "", f"{study.agreement['reference'].out:.1e}", "")
+    return table
+
+
+def verdict(study: Study) -> list[RenderableType]:
+    """Whether all agree, in words, and what the traffic of several heads is about."""
+    heads = study.heads("stream-k")
+    several = f" stream-k's tiles have {heads} heads, which read K and V together." if heads > 1 else ""
+    what = Text(f"ΔO relative to the largest |V|, ΔL to |L| or 1: from standard attention, at most.{several}", "dim")
+    differ = [name for name, one in study.agreement.items() if not one.equal]
+    if differ:
+        return [what, Text(f"{', '.join(differ)} differ by more than 1e-12", "bold red")]
+    agree = Text.assemble(("All agree to 1e-12", "green"), ", output and log-sum-exp, and every count is its formula.")
+    return [what, agree]
+
+
+def study_json(study: Study) -> dict[str, Any]:
+    """The JSON document (docs/study.md); a number that is not finite is null."""
+    sizes, launch = Sizes.of(study.subject.one), study.subject.launch
+    return {
+        "case": study.case,
+        "sequence": study.options.sequence,
+        "head": study.options.head,
+        "algorithm": study.algorithm,
+        "sizes": asdict(sizes),
+        "tiling": asdict(study.subject.tiling)
+        | {
+            "ncols1": launch.ncols1,
+            "ncols2": launch.ncols2,
+            "nbatch_fa": launch.nbatch_fa,
+            "blocks": len(launch.blocks),
+        },
+        "summary": asdict(summary_of(study.result.trace)),
+        "steps": [{key: _finite(value) for key, value in asdict(row).items()} for row in steps_of(study)],
+        "algorithms": {name: _algorithm_json(study, name) for name in study.results},
+        "backward": None if study.backward is None else _backward_json(study.backward),
+        "reference": {"out": _finite(study.agreement["reference"].out)},
+    }
+
+
+def _algorithm_json(study: Study, name: Algorithm) -> dict[str, Any]:
+    result, formula, one = study.results[name], study.formulas[name], study.agreement[name]
+    return {
+        "heads": study.heads(name),
+        "reads": dict(result.reads),
+        "writes": dict(result.writes),
+        "formula": _formula_json(formula),
+        "out": _finite(one.out),
+        "lse": _finite(one.lse),
+        "equal": one.equal,
+    }
+
+
+def _backward_json(found: Backward) -> dict[str, Any]:
+    counted = {"reads": found.reads, "writes": found.writes, "equal": found.equal}
+    return counted | {"formula": _formula_json(found.formula), "differences": dict(found.differences)}
+
+
+def _formula_json(formula: Formula) -> dict[str, Any]:
+    return asdict(formula) | {"total_reads": formula.total_reads, "total_writes": formula.total_writes}
+
+
+def _finite(value: object) -> object:
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,83 @@
+"""A trace as plain rows: each step as one query row of its tile saw it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fattn_probe.study.trace import RowState, Step
+
+JOINS = ("tile", "combine")
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """A step; queries and KV rows are [first, last + 1). `maximum`, `total`, `rescale` are of the tile's last query.
+
+    `rose` of the `again` rows that had seen something before met a larger maximum: only theirs is a rescaling that
+    matters. All are None where the softmax is left alone, `rescale` also where there was nothing to rescale.
+    """
+
+    step: int
+    what: str
+    worker: int
+    queries: tuple[int, int]
+    kv: tuple[int, int]
+    maximum: float | None
+    total: float | None
+    rescale: float | None
+    rose: int | None
+    again: int | None
+    reads: int
+    writes: int
+    visible: bool
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The whole trace in numbers: tiles, those the mask hides, and how often rescaling mattered."""
+
+    tiles: int
+    hidden: int
+    rows: int
+    rose: int
+
+
+def rows_of(trace: Sequence[Step], head: int) -> tuple[StepRow, ...]:
+    """The steps that have a head, seen by it; head 0 of a trace of one head."""
+    return tuple(_row(number, step, head) for number, step in enumerate(trace, 1))
+
+
+def summary_of(trace: Sequence[Step]) -> Summary:
+    """What all tiles and combining did; a row counts at each visit, but not where it had seen nothing before."""
+    tiles = [step for step in trace if step.what == "tile"]
+    states = [step.state for step in trace if step.state is not None]
+    seen = sum(int(np.isfinite(state.before).sum()) for state in states)
+    rose = sum(int(state.rescaled.sum()) for state in states)
+    return Summary(len(tiles), sum(not step.visible for step in tiles), seen, rose)
+
+
+def _row(number: int, step: Step, head: int) -> StepRow:
+    state = step.state and _of_head(step.state, head - step.heads.start)
+    return StepRow(
+        step=number,
+        what=step.what,
+        worker=step.worker,
+        queries=(step.rows.start, step.rows.stop),
+        kv=(step.kv.start, step.kv.stop),
+        maximum=None if state is None else float(state.maximum[-1]),
+        total=None if state is None else float(state.total[-1]),
+        rescale=None if state is None or np.isneginf(state.before[-1]) else float(state.rescale[-1]),
+        rose=None if state is None else int(state.rescaled.sum()),
+        again=None if state is None else int(np.isfinite(state.before).sum()),
+        reads=step.reads,
+        writes=step.writes,
+        visible=step.visible,
+    )
+
+
+def _of_head(state: RowState, head: int) -> RowState:
+    """The rows of one head of those that a tile has."""
+    if state.maximum.ndim == 1:
+        return state
+    return RowState(state.before[head], state.maximum[head], state.total[head])
