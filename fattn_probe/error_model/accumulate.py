@@ -1,0 +1,150 @@
+"""The error of the sums of p*V: rounding after rounding of each accumulator, with what is lost to an ulp too wide.
+
+A sum of n terms in precision u has an error of about sqrt(n) u, not n u, as long as roundings are independent of each
+other (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019; Connolly, Higham and Mary, 43(1), 2021). Where the increments
+fall below half an ulp of the accumulator they are not: each is rounded away, and the mean error grows with n
+(stagnation; Connolly, Higham and Mary, section 2). Within a tensor core a block of products is added at once
+(Blanchard, Higham, Lopez, Mary and Pranesh, SIAM J. Sci. Comput. 42(3), 2020), which is one rounding for all of it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.error_model.rounding import F16, WIDE, Floats, Format, added_error
+
+F32s = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+NODES = ((0.0, 0.2), (0.5988, 0.2), (-0.5988, 0.2), (1.4635, 0.2), (-1.4635, 0.2))
+"""Places and weights that stand for a normal distribution: the middles of five equal shares, at variance 1."""
+ROUNDS = 8
+NEGLIGIBLE = 1e-15
+"""Scale below which what an accumulator holds does not reach the output."""
+
+
+@dataclass(frozen=True)
+class Chains:
+    """What the accumulators of rows take, in order, arrays (rows, accumulators, additions).
+
+    `weight` is the sum of the addition's weights p (as the kernel has them, relative to its running maximum), `square`
+    that of p^2 times V's variance; `top` and `top_square` are the parts in them of the maximum, whose weight is the
+    power of two exp(-3 ln 2) when rounded, so that its product with V needs no rounding. `scale` makes them relative
+    to the row's final maximum. `raised` (rows, accumulators, KV steps) marks the steps at whose beginning the running
+    maximum rose.
+    """
+
+    weight: F32s
+    square: F32s
+    top: F32s
+    top_square: F32s
+    scale: F32s
+    raised: Bools
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The errors of accumulators, arrays (rows,), relative to the row's maximum but not divided by the row sum.
+
+    `variance` as a mean over the channels, `loss` as a share of V's mean (negative: lost), `worst` as a share of the
+    largest |V|, `largest` likewise, as the accumulator holds it.
+    """
+
+    variance: F64
+    loss: F64
+    worst: F64
+    largest: F64
+    roundings: F64
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What the accumulators hold after each addition: its mean as a share of V's, its variance; which were any."""
+
+    weight: F32s
+    square: F32s
+    active: Bools
+
+
+def accumulate(chains: Chains, number: Format, mean_square_V: float) -> Sums:
+    """The expected error of sums in a format, for V with this mean square of its channels' means."""
+    held = _Held(
+        np.cumsum(chains.weight * chains.scale, axis=2),
+        np.cumsum(chains.square * chains.scale**2, axis=2),
+        (chains.weight > 0) & (chains.scale > NEGLIGIBLE),
+    )
+    variance, loss = _roundings(chains, number, held, mean_square_V)
+    largest = held.weight * _inverse(chains.scale)
+    return Sums(
+        variance=variance + _rescaling(chains, number, held, mean_square_V),
+        loss=loss,
+        worst=2 * number.half_ulp * _total(np.where(held.active, held.weight, 0)),
+        largest=largest.max(axis=(1, 2)).astype(np.float64),
+        roundings=held.active.sum(axis=(1, 2)) / np.maximum(held.active.any(axis=2).sum(axis=1), 1),
+    )
+
+
+def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float) -> tuple[F64, F64]:
+    """Variance and loss of all additions; what is lost makes the sum smaller, its ulp finer and later losses fewer."""
+    if number is not F16:
+        return number.relative * _total(np.where(held.active, _power(held, mean_square), 0)), np.zeros(len(held.weight))
+    path, damping, mean = held.weight, 1.0, float(np.sqrt(mean_square))
+    for _ in range(ROUNDS):
+        first, second = _additions(chains, path, held.square, mean)
+        change = np.where(held.active, first * chains.scale, 0)
+        if mean == 0.0:
+            break
+        loss = np.cumsum(change, axis=2) / mean
+        if np.abs(loss[:, :, -1]).max(initial=0.0) < 3e-3 * held.weight.max():
+            break
+        path = path + np.float32(damping) * (np.maximum(held.weight + loss, 0) - path)
+        damping = 0.5
+    return _total(np.where(held.active, second * chains.scale**2, 0)), _total(change) / (mean or 1.0)
+
+
+def _additions(chains: Chains, path: F32s, square: F32s, mean: float) -> tuple[F32s, F32s]:
+    """Mean and variance of the error of each addition in f16, as the accumulator has them; averages over channels."""
+    back = _inverse(chains.scale)
+    middle, width = mean * path * back, np.sqrt(square) * back
+    first, second = np.zeros_like(middle), np.zeros_like(middle)
+    top_ulp = F16.ulp(np.sqrt(mean**2 * chains.top**2 + chains.top_square))
+    for place, share in NODES:
+        ulp = F16.ulp(middle + place * width)
+        rest = ulp > top_ulp
+        step = mean * np.where(rest, chains.weight, chains.weight - chains.top)
+        spread = np.sqrt(np.maximum(np.where(rest, chains.square, chains.square - chains.top_square), 0))
+        bias, noise = _in_ulps(step / ulp, spread / ulp)
+        first += share * ulp * bias
+        second += share * ulp**2 * (noise - bias**2)
+    return first, second
+
+
+def _in_ulps(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
+    """`added_error` where it is not what it is for a wide spread."""
+    bias, noise = np.zeros_like(mean), np.full_like(mean, 1 / 12)
+    narrow = deviation < WIDE
+    if narrow.any():
+        bias[narrow], noise[narrow] = added_error(mean[narrow], deviation[narrow])
+    return bias, noise
+
+
+def _rescaling(chains: Chains, number: Format, held: _Held, mean_square: float) -> F64:
+    """A risen maximum scales the accumulator by a number in the same format: two roundings of what it held."""
+    power = _power(held, mean_square)
+    ends = power.reshape(*chains.raised.shape, -1)[..., -1]
+    return 2 * number.relative * _total(np.where(chains.raised[:, :, 1:], ends[:, :, :-1], 0))
+
+
+def _power(held: _Held, mean_square: float) -> F32s:
+    return np.asarray(mean_square * held.weight**2 + held.square)
+
+
+def _inverse(scale: F32s) -> F32s:
+    """1/scale, 0 where the scale is negligible."""
+    return np.asarray(1 / np.where(scale > NEGLIGIBLE, scale, np.float32(np.inf)))
+
+
+def _total(values: F32s) -> F64:
+    return np.asarray(values.sum(axis=(1, 2), dtype=np.float64))

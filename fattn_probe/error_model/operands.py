@@ -1,0 +1,116 @@
+"""What the kernel's own copies of Q, K and V are off by, and the moments of the data that errors are weighed with."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.error_model.kernel import QForm
+
+Floats = npt.NDArray[np.floating[Any]]
+F32s = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+QK8_1 = 32
+
+
+def kernel_q(q: Floats, factor: float, form: QForm) -> F64:
+    """Q times the factor as the kernel has it, q (rows, hsk) f32 values.
+
+    `f16 twice`: half2(q) * half2(scale), so that a scale which is no power of two is a systematic factor on every
+    logit. `q8_1`: blocks of 32 with a common step of their largest/127 (quantize_q8_1_to_shared).
+    """
+    scaled = (q.astype(np.float32) * np.float32(factor)).astype(np.float32)
+    if form == "f32":
+        return scaled.astype(np.float64)
+    if form == "f16":
+        return scaled.astype(np.float16).astype(np.float64)
+    if form == "f16 twice":
+        halves = q.astype(np.float16) * np.float16(factor)
+        return halves.astype(np.float64)
+    blocks = scaled.reshape(len(q), -1, QK8_1).astype(np.float64)
+    step = np.abs(blocks).max(axis=2, keepdims=True) / 127
+    whole = np.rint(blocks / np.where(step == 0.0, 1.0, step))
+    return np.asarray((whole * step).reshape(q.shape))
+
+
+@dataclass(frozen=True)
+class QRows:
+    """Rows of Q, float32: times the factor exactly, and as the kernel has them; `square` is |q|^2."""
+
+    exact: F32s
+    kernel: F32s
+    square: F64
+
+    @classmethod
+    def of(cls, q: Floats, factor: float, form: QForm) -> "QRows":
+        """Of q (rows, hsk)."""
+        exact = q.astype(np.float64) * factor
+        own = kernel_q(q, factor, form)
+        return cls(exact.astype(np.float32), own.astype(np.float32), np.einsum("rk,rk->r", exact, exact))
+
+
+@dataclass(frozen=True)
+class KVMoments:
+    """K and V of one K/V head: K float32 (n_kv, hsk), exactly and as the kernel has it, and moments of K and V.
+
+    By KV row, means over the head's dimensions: `square_K` of K^2, `spread_V` of (V - its channel's mean)^2, `error_V`
+    of the square of what conversion changes, less its channel's mean. Of the head: `mean_V` the mean over all of V,
+    `mean_square_V` that of the squared channel means; `mean_error_V` and `mean_square_error_V` likewise of what
+    conversion changes. By channel: `channel_square` the mean of V^2, `channel_mean`, `channel_largest` the largest |V|.
+    """
+
+    k: F32s
+    kernel_k: F32s
+    square_K: F64
+    spread_V: F64
+    error_V: F64
+    mean_V: float
+    mean_square_V: float
+    mean_error_V: float
+    mean_square_error_V: float
+    channel_square: F64
+    channel_mean: F64
+    channel_largest: F64
+
+    @classmethod
+    def of(cls, k: Floats, v: Floats, converts_K: bool, converts_V: bool) -> "KVMoments":
+        """Of k (n_kv, hsk) and v (n_kv, hsv)."""
+        k, v = k.astype(np.float32), v.astype(np.float64, copy=False)
+        mean, spread, mean_square = _about_mean(v)
+        error_mean, error_spread, error_mean_square = _about_mean(_in_f16(v) - v if converts_V else np.zeros_like(v))
+        return cls(
+            k=k,
+            kernel_k=_in_f16(k).astype(np.float32) if converts_K else k,
+            square_K=np.square(k, dtype=np.float64).mean(axis=1),
+            spread_V=spread,
+            error_V=error_spread,
+            mean_V=float(mean.mean()),
+            mean_square_V=mean_square,
+            mean_error_V=float(error_mean.mean()),
+            mean_square_error_V=error_mean_square,
+            channel_square=np.square(v).mean(axis=0),
+            channel_mean=mean,
+            channel_largest=np.abs(v).max(axis=0),
+        )
+
+    def some(self, rows: npt.NDArray[np.intp]) -> "KVMoments":
+        """The same for some of the KV rows."""
+        names = ("k", "kernel_k", "square_K", "spread_V", "error_V")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+
+def _about_mean(values: Floats) -> tuple[F64, F64, float]:
+    """The mean of each channel, the mean square about it by row, and the mean square of the channels' true means.
+
+    The mean of n values with no mean has 1/n of their variance as its mean square, which is taken off.
+    """
+    mean = values.mean(axis=0)
+    spread = np.square(values - mean).mean(axis=1)
+    chance = float(spread.mean()) / len(values) if len(values) > 1 else 0.0
+    return mean, spread, max(0.0, float(np.square(mean).mean()) - chance)
+
+
+def _in_f16(values: Floats) -> F64:
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16).astype(np.float64)

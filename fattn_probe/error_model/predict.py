@@ -1,0 +1,152 @@
+"""From a case, its inputs and its launches to the error that is expected."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.error_model.block import Block, Logits, Rows
+from fattn_probe.error_model.kernel import Kernel, Work, kernel_of, steps_of
+from fattn_probe.error_model.operands import KVMoments, QRows
+from fattn_probe.error_model.prediction import Heads, Prediction
+from fattn_probe.error_model.words import why
+from fattn_probe.reference.attention import alibi_slopes
+from fattn_probe.run.launches import LaunchRecord
+from fattn_probe.scenario import Case
+
+Floats = npt.NDArray[np.floating[Any]]
+F64 = npt.NDArray[np.float64]
+Tensors = Mapping[str, Floats]
+
+BLOCK = 1 << 20
+"""Logits worked on at once."""
+MOST = 1 << 25
+"""Logits looked at in all; of a case with more, evenly spaced queries."""
+
+
+def predict(case: Case, tensors: Tensors, launches: Iterable[LaunchRecord], arch: int) -> Prediction | None:
+    """The error a correct kernel makes of a case; None where the launches show no kernel that is known.
+
+    `tensors` are the operands' values by name (Q, K, V, mask, sinks), their `ne` reversed, as `view_values` gives them.
+    `arch` is nvcc's number of the GPU's architecture: 61 Pascal, 70 Volta, 75 Turing, 80 to 89 Ampere and Ada, 90
+    Hopper, 100 and 120 Blackwell. Takes a pass over the logits in float32, of at most `MOST` of them: where a case has
+    more, queries at even distances stand for those near them. Memory is O(n_kv) and a block.
+    """
+    kernel = kernel_of(case, launches, arch)
+    if kernel is None:
+        return None
+    queries = _sample(case)
+    found = np.zeros((len(fields(Rows)), case.n_seq, len(queries), case.n_head))
+    heads = []
+    for seq, kv_head in np.ndindex(case.n_seq, case.n_head_kv):
+        kv = KVMoments.of(tensors["K"][seq, kv_head], tensors["V"][seq, kv_head], kernel.converts_K, kernel.converts_V)
+        heads.append(kv)
+        job = _Head(case, tensors, kernel, Work.of(kernel, case), kv, seq, kv_head)
+        for group in job.groups(queries):
+            for some in _split(group, max(1, BLOCK // case.n_kv)):
+                rows = job.rows(some)
+                at = (seq, np.searchsorted(queries, [q for _, q in some]), [job.first + h for h, _ in some])
+                for array, field in zip(found, fields(Rows), strict=True):
+                    array[at] = getattr(rows, field.name)
+    nearest = np.abs(np.arange(case.n_q)[:, None] - queries).argmin(axis=1) if len(queries) < case.n_q else slice(None)
+    return _prediction(case, kernel, heads, Rows(*found[:, :, nearest]))
+
+
+def _sample(case: Case) -> npt.NDArray[np.intp]:
+    """The queries that are looked at: all, or as many as `MOST` allows, the first and the last among them."""
+    most = max(2, MOST // (case.n_kv * case.n_head * case.n_seq))
+    return np.unique(np.linspace(0, case.n_q - 1, min(most, case.n_q)).round().astype(np.intp))
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The rows of one K/V head of one sequence; a row is (head within the group, query)."""
+
+    case: Case
+    tensors: Tensors
+    kernel: Kernel
+    work: Work
+    kv: KVMoments
+    seq: int
+    kv_head: int
+
+    @property
+    def first(self) -> int:
+        """The first of its heads of Q."""
+        return self.kv_head * (self.case.n_head // self.case.n_head_kv)
+
+    def groups(self, queries: npt.NDArray[np.intp]) -> Iterator[list[tuple[int, int]]]:
+        """The rows, together with those that the kernel cuts alike."""
+        alike: dict[object, list[tuple[int, int]]] = {}
+        tiles: dict[tuple[int, int], object] = {}
+        for within in range(self.case.n_head // self.case.n_head_kv):
+            for query in queries.tolist():
+                tile = (within // self.kernel.ncols2, query // self.kernel.ncols1)
+                if tile not in tiles:
+                    tiles[tile] = self.work.pieces(self.seq, self.kv_head, within, query)
+                key = (tiles[tile], tile[1]) if self.kernel.sparse else tiles[tile]
+                alike.setdefault(key, []).append((within, query))
+        yield from alike.values()
+
+    def rows(self, rows: list[tuple[int, int]]) -> Rows:
+        """The expected errors of rows that are cut alike."""
+        within, query = (np.array(part) for part in zip(*rows, strict=True))
+        heads, case = self.first + within, self.case
+        scale = np.float32(case.scale)
+        factor = float(scale / np.float32(case.logit_softcap) if case.logit_softcap else scale)
+        q = QRows.of(self.tensors["Q"][self.seq, heads, query], factor, self.kernel.q)
+        logits, kv = self._logits(q, heads, query), self.kv
+        if self.kernel.sparse:
+            seen = np.flatnonzero(~np.isneginf(logits.values).all(axis=0))
+            logits = logits.some(seen)
+            kv = kv.some(seen)
+        pieces = self.work.pieces(self.seq, self.kv_head, *rows[0])
+        absent = -(-logits.values.shape[1] // self.kernel.split.rows)
+        steps = np.minimum(steps_of(pieces, absent), absent)
+        sinks = self.tensors.get("sinks")
+        sink = None if sinks is None else np.asarray(sinks, np.float64).ravel()[heads]
+        with np.errstate(over="ignore", under="ignore"):
+            return Block(self.kernel, steps, logits, q, kv, sink).rows()
+
+    def _logits(self, q: QRows, heads: npt.NDArray[np.intp], query: npt.NDArray[np.intp]) -> Logits:
+        raw = q.exact @ self.kv.k.T
+        off = None
+        if self.kernel.q != "f32" or self.kernel.converts_K:
+            off = q.kernel @ self.kv.kernel_k.T - raw
+        values, slope, cap = raw, None, np.float32(self.case.logit_softcap)
+        if cap:
+            tanh = np.tanh(raw)
+            values, slope = cap * tanh, cap * (1 - tanh**2)
+        if "mask" in self.tensors:
+            mask = self.tensors["mask"]
+            planes = mask[self.seq % mask.shape[0], heads % mask.shape[1], query].astype(np.float32)
+            factors = alibi_slopes(self.case.n_head, self.case.max_bias)[heads].astype(np.float32)
+            values = values + planes * factors[:, None]
+        return Logits(values, raw, off, slope)
+
+
+def _split(rows: list[tuple[int, int]], most: int) -> Iterator[list[tuple[int, int]]]:
+    return (rows[start : start + most] for start in range(0, len(rows), most))
+
+
+def _prediction(case: Case, kernel: Kernel, heads: list[KVMoments], rows: Rows) -> Prediction:
+    """Put together what was found by row, arrays (n_seq, n_q, n_head), and the moments by K/V head."""
+
+    def by_head(values: list[Any]) -> F64:
+        array = np.array(values, np.float64)
+        array = array.reshape(case.n_seq, 1, case.n_head_kv, *array.shape[1:])
+        return array.repeat(case.n_head // case.n_head_kv, axis=2)
+
+    moments = Heads(
+        mean=by_head([kv.mean_V for kv in heads]),
+        mean_square=by_head([kv.mean_square_V for kv in heads]),
+        mean_error=by_head([kv.mean_error_V for kv in heads]),
+        size=by_head([np.sqrt(kv.channel_square / (kv.channel_square.mean() or 1.0)) for kv in heads]),
+        mean_V=by_head([kv.channel_mean for kv in heads]),
+        largest=by_head([kv.channel_largest for kv in heads]),
+    )
+    largest = rows.largest * moments.largest.max(axis=3)
+    prediction = Prediction(rows, moments, largest > kernel.accumulator.largest, "")
+    return replace(prediction, why=why(case, kernel, rows, prediction.causes))

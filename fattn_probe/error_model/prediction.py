@@ -1,0 +1,94 @@
+"""What is expected of a case's output, before it is looked at."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.error_model.block import Rows
+
+F64 = npt.NDArray[np.float64]
+
+ODDS = 1e-7
+"""The chance that any element of a correct output is beyond its bound, if errors are as independent as assumed."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What is known of V by head: `mean`, `mean_square` of the channels' means, and the mean of what conversion to f16
+    changes, (n_seq, 1, n_head); by channel `size` (relative to the head's), `mean_V` and `largest`, (n_seq, 1, n_head,
+    hsv)."""
+
+    mean: F64
+    mean_square: F64
+    mean_error: F64
+    size: F64
+    mean_V: F64
+    largest: F64
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The error that a correct kernel makes, as absolute errors against the exact answer.
+
+    `rows` are the expectations by row, (n_seq, n_q, n_head); `why` says what makes them, in words.
+    """
+
+    rows: Rows
+    heads: Heads
+    may_overflow: npt.NDArray[np.bool_]
+    why: str
+
+    @cached_property
+    def row_rmse(self) -> F64:
+        """Expected root mean square error over the hsv elements of a row, (n_seq, n_q, n_head)."""
+        return np.asarray(np.sqrt(self.rows.variance + self.rows.loss**2 * self.heads.mean_square))
+
+    @property
+    def rmse(self) -> float:
+        """Expected root mean square error over the output."""
+        return float(np.sqrt(np.square(self.row_rmse).mean()))
+
+    @cached_property
+    def row_mean_error(self) -> F64:
+        """Expected signed mean error of a row, (n_seq, n_q, n_head)."""
+        return self.rows.loss * self.heads.mean + self.heads.mean_error
+
+    @property
+    def mean_error(self) -> float:
+        """Expected signed mean error of the output."""
+        return float(self.row_mean_error.mean())
+
+    @property
+    def bias(self) -> float:
+        """What is lost for want of precision, as a share of the output's size; negative: outputs are too small."""
+        lost = (self.rows.loss_sums + self.rows.loss_weights) * np.sqrt(self.heads.mean_square)
+        return float(lost.mean() / (self.rows.size.mean() or 1.0))
+
+    @property
+    def causes(self) -> dict[str, float]:
+        """The expected mean square error by cause: logits, weights, sums, values, and loss."""
+        rows = self.rows
+        parts = {"logits": rows.logits, "weights": rows.weights, "sums": rows.sums, "values": rows.values}
+        return {name: float(part.mean()) for name, part in parts.items()} | {
+            "loss": float((rows.loss**2 * self.heads.mean_square).mean())
+        }
+
+    @cached_property
+    def bound(self) -> F64:
+        """The largest |error| a correct element may have, (n_seq, n_q, n_head, hsv); infinite where f16 may overflow.
+
+        The smaller of what is possible at all (every rounding at its worst and all of one sign) and of twice the loss
+        and Bernstein's inequality for a sum of independent errors of known variance, none larger than `single`, at odds
+        of `ODDS` for the whole output. Such inequalities in rounding error analysis: Higham and Mary, SIAM J. Sci.
+        Comput. 41(5), 2019; Ipsen and Zhou, SIAM J. Matrix Anal. Appl. 41(4), 2020.
+        """
+        rows, heads = self.rows, self.heads
+        odds = np.log(2 / ODDS * rows.single.size * heads.size.shape[-1])
+        bound = np.sqrt(2 * odds * rows.variance)[..., None] * heads.size
+        bound += (2 / 3 * odds * rows.single)[..., None] * heads.largest
+        bound += 2 * np.abs(rows.loss)[..., None] * np.abs(heads.mean_V)
+        np.minimum(bound, rows.worst[..., None] * heads.largest, out=bound)
+        bound[self.may_overflow] = np.inf
+        return np.asarray(bound)
