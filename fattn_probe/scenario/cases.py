@@ -70,6 +70,17 @@ class Case:
         """Floating point operations of the two matrix products, as test-backend-ops counts them."""
         return 2 * self.n_head * self.n_q * self.n_kv * (self.hsk + self.hsv) * self.n_seq
 
+    @property
+    def mask_shape(self) -> MaskShape:
+        """What the mask is made of besides its kind."""
+        sequences = self.tensors["mask"].ne[3] if "mask" in self.tensors else 1
+        return MaskShape(self.n_kv, self.n_q, sequences, self.seed, self.n_kv_max)
+
+    def data_of(self, name: str) -> tuple[AnyData, int]:
+        """A tensor's distribution and seed."""
+        data: AnyData = getattr(self.data, name)
+        return data, self.seed if data.seed is None else data.seed
+
 
 _AS_IS = {"n_head", "n_q", "n_kv", "n_seq", "hsk", "type_K", "max_bias", "logit_softcap", "n_kv_max", "sinks", "seed"}
 _RESOLVED = {"hsv", "n_head_kv", "type_V", "scale", "prec"}
@@ -117,13 +128,12 @@ def make_inputs(case: Case) -> dict[str, Bytes]:
 
     The op's values depend on shapes, data and seed, not on the layout: moving a tensor in memory moves its values.
     """
-    inputs: dict[str, Bytes] = {}
-    for name, root in case.roots.items():
-        if name == "mask":
-            inputs[name] = _mask_bytes(case)
-        else:
-            inputs[name] = _tensor_bytes(case, name, root)
-    return inputs
+    return {name: root_bytes(case, name) for name in case.roots}
+
+
+def root_bytes(case: Case, name: str) -> Bytes:
+    """The bytes of one root."""
+    return _mask_bytes(case) if name == "mask" else _tensor_bytes(case, name, case.roots[name])
 
 
 def view_values(case: Case, inputs: dict[str, Bytes], name: str) -> npt.NDArray[np.float64]:
@@ -171,8 +181,7 @@ def element_offset(view: TensorView) -> int:
 
 
 def _tensor_bytes(case: Case, name: str, root: Root) -> Bytes:
-    data: AnyData = getattr(case.data, name)
-    seed = case.seed if data.seed is None else data.seed
+    data, seed = case.data_of(name)
     logits = Logits(case.scale, case.hsk)
     view, layout = case.tensors[name], getattr(case.layout, name, None)
     outside = layout.outside if isinstance(layout, View) else "zero"
@@ -202,8 +211,7 @@ def _mask_bytes(case: Case) -> Bytes:
     root, view = case.roots["mask"], case.tensors["mask"]
     memory = np.full(root.nbytes // 2, -np.inf, np.float16)
     values = strided(memory, view)
-    shape = MaskShape(case.n_kv, case.n_q, values.shape[0], case.seed, case.n_kv_max)
-    for sequence, first, rows in masks.blocks(case.mask, shape):
+    for sequence, first, rows in masks.blocks(case.mask, case.mask_shape):
         values[sequence, 0, first : first + len(rows)] = rows
     return memory.view(np.uint8)
 

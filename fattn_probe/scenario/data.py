@@ -1,8 +1,9 @@
 """What the tensors hold: the distributions a scenario can ask for, drawn reproducibly."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -11,6 +12,7 @@ from .ggml_types import Floats
 from .spec import Spec
 
 STREAMS = {"Q": 1, "K": 2, "V": 3, "mask": 4, "sinks": 5}
+FLOATS_A_STEP = 8  # float32 that a step of Philox makes: four numbers of 64 bits
 UNUSED = 16  # added to a tensor's stream for what lies outside its view
 Float32 = Annotated[float, Field(ge=-3e38, le=3e38)]
 Positive = Annotated[float, Field(ge=1e-37, le=3e38)]
@@ -120,48 +122,101 @@ class Logits:
     hsk: int
 
 
-def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0)) -> np.random.Generator:
-    """The random numbers of (seed, tensor, two counters): equal on every machine, independent of each other."""
-    position = np.array([0, 0, *counter], dtype=np.uint64)
+class Uniforms(Protocol):
+    """Where distributions without a normal part have their numbers from."""
+
+    def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> Floats:
+        """Uniform numbers in [0, 1)."""
+
+
+class Normals(Uniforms, Protocol):
+    """Where the others have theirs from."""
+
+    def standard_normal(self, size: tuple[int, ...], dtype: type[np.float32]) -> Floats:
+        """Standard normal numbers."""
+
+
+def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0), *, steps: int = 0) -> np.random.Generator:
+    """The random numbers of (seed, tensor, two counters): equal on every machine, independent of each other.
+
+    Without the first `steps` steps of Philox, which are FLOATS_A_STEP uniform float32 each.
+    """
+    position = np.array([steps, 0, *counter], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=np.array([seed, number], dtype=np.uint64), counter=position))
 
 
-def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
+@dataclass
+class Window:
+    """The uniform numbers of a part of each of several runs of `length` numbers of a stream, without those before.
+
+    `run` is the next one; the part begins at number `first` of each. A number is the upper 24 of 32 bits, as
+    Generator.random makes it, which takes longer.
+    """
+
+    seed: int
+    number: int
+    run: int
+    length: int
+    first: int
+
+    def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> Floats:
+        """The part of the next run, as many numbers as `size` has room for."""
+        steps, beside = divmod(self.run * self.length + self.first, FLOATS_A_STEP)
+        self.run += 1
+        count = math.prod(size)
+        numbers = stream(self.seed, self.number, steps=steps).integers(0, 2**64, (beside + count + 1) // 2, np.uint64)
+        bits = numbers.astype("<u8", copy=False).view("<u4")[beside : beside + count] >> np.uint32(8)
+        values = bits.astype(dtype)
+        values *= np.float32(2**-24)
+        return values.reshape(size)
+
+
+def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> Floats:
     """Random floats of a tensor's distribution, float32, any shape."""
     values: Floats = _DRAW[data.kind](data, name, shape, rng, logits)
     return values
 
 
-def _uniform(data: Uniform, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
-    return np.float32(data.mean) + np.float32(data.scale) * (2 * rng.random(shape, np.float32) - 1)
+def _placed(values: Floats, scale: float, mean: float) -> Floats:
+    """mean + scale * values, in float32 and in place."""
+    values *= np.float32(scale)
+    values += np.float32(mean)
+    return values
 
 
-def _normal(data: Normal, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
-    return np.float32(data.mean) + np.float32(data.scale) * rng.standard_normal(shape, np.float32)
+def _uniform(data: Uniform, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> Floats:
+    values = rng.random(shape, np.float32)
+    values *= 2
+    values -= 1
+    return _placed(values, data.scale, data.mean)
 
 
-def _constant(data: Constant, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
+def _normal(data: Normal, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> Floats:
+    return _placed(rng.standard_normal(shape, np.float32), data.scale, data.mean)
+
+
+def _constant(data: Constant, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> Floats:
     return np.full(shape, data.value, np.float32)
 
 
-def _fa3(data: Fa3Outliers, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
+def _fa3(data: Fa3Outliers, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> Floats:
     chosen = rng.random(shape, np.float32) < data.probability
     values = rng.standard_normal(shape, np.float32)
     values += chosen * np.float32(data.outlier) * rng.standard_normal(shape, np.float32)
-    return np.float32(data.mean) + np.float32(data.scale) * values
+    return _placed(values, data.scale, data.mean)
 
 
-def _large(data: LargeLogits, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
+def _large(data: LargeLogits, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> Floats:
     width = data.logit / (logits.scale * np.sqrt(logits.hsk))
     return np.float32(width) * rng.standard_normal(shape, np.float32)
 
 
-def _far(data: FarBelowZero, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
+def _far(data: FarBelowZero, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> Floats:
     mean = np.sqrt(-data.logit / (logits.scale * logits.hsk)) * (1 if name == "Q" else -1)
     return np.float32(mean) + np.float32(data.scale) * rng.standard_normal(shape, np.float32)
 
 
-def _extreme(data: Extreme, name: str, shape: tuple[int, ...], rng: np.random.Generator, logits: Logits) -> Floats:
+def _extreme(data: Extreme, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> Floats:
     values = np.float32(data.scale) * (2 * rng.random(shape, np.float32) - 1)
     chosen = rng.random(shape, np.float32) < data.probability
     return np.where(chosen, np.copysign(np.float32(data.magnitude), values), values)
@@ -176,3 +231,6 @@ _DRAW: dict[str, Callable[..., Floats]] = {
     "far_below_zero": _far,
     "extreme": _extreme,
 }
+
+RUNS = {"constant": 0, "uniform": 1, "extreme": 2}
+"""How many uniform numbers an element takes, by kind; the kinds left out draw normal numbers, some in several tries."""

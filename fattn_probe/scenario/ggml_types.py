@@ -72,6 +72,36 @@ def decode(data: Bytes, name: str) -> Floats:
     return values
 
 
+def rounded(values: Floats, name: str) -> Floats:
+    """What floats are once a ggml type has stored them: decode(encode(values)), of the same shape."""
+    if name == "f32":
+        return values
+    if name == "f16":
+        return _rounded_to_f16(values)
+    return decode(encode(values, name), name).reshape(values.shape)
+
+
+def _rounded_to_f16(values: Floats) -> Floats:
+    """The nearest f16, ties to even, in a quarter of the time that converting there and back takes.
+
+    In integers: add half of the last place that stays, less one if that place is even, then cut. Where f16 is
+    subnormal or ends, NumPy converts.
+    """
+    flat = values.reshape(-1)
+    bits = flat.view(np.uint32)
+    cut = bits >> np.uint32(13)
+    cut &= np.uint32(1)
+    cut += np.uint32(0x0FFF)
+    cut += bits
+    cut &= np.uint32(0xFFFFE000)
+    result = cut.view(np.float32)
+    size = np.abs(flat)
+    odd = np.flatnonzero(~((size >= np.float32(2**-14)) & (size < np.float32(65504))))
+    with np.errstate(over="ignore"):
+        result[odd] = flat[odd].astype(np.float16)
+    return result.reshape(values.shape)
+
+
 def count_non_finite(data: Bytes, name: str) -> int:
     """How many elements of some raw bytes are NaN or infinite; a quantised block is so as a whole, by its scales."""
     if name == "f32":

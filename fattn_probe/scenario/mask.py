@@ -149,6 +149,50 @@ def blocks(mask: AnyMask, shape: MaskShape) -> Iterator[tuple[int, int, Halves]]
             yield sequence, first, _rows(mask, shape, sequence, queries, 0)
 
 
+def some_rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: Integers) -> Halves:
+    """The mask rows of some queries, f16 (queries, n_kv), the same as in the whole mask."""
+    rows = np.empty((len(queries), shape.n_kv), np.float16)
+    for number in np.unique(queries // BLOCK):
+        inside = np.flatnonzero(queries // BLOCK == number)
+        if _by_blocks(mask):
+            block = np.arange(number * BLOCK, min((number + 1) * BLOCK, shape.n_q))
+            rows[inside] = _rows(mask, shape, sequence, block, 0)[queries[inside] - block[0]]
+        else:
+            rows[inside] = _rows(mask, shape, sequence, queries[inside], 0)
+    return rows
+
+
+def visible(mask: AnyMask, shape: MaskShape, queries: Integers) -> tuple[Integers, Integers]:
+    """The first KV row that each query sees, and one past the last, or bounds of them; it sees none if they are equal.
+
+    They are bounds where KV rows inside are masked at random or belong to others.
+    """
+    first, stop = (np.broadcast_to(np.int64(bound), queries.shape) for bound in (0, shape.n_kv))
+    match mask:
+        case Causal() | Alibi() | SlidingWindow():
+            own = _past(mask, shape) + queries
+            stop = shape.n_kv + 0 * own if isinstance(mask, Alibi) and not mask.causal else own + 1
+            first = own - mask.window + 1 if isinstance(mask, SlidingWindow) else first
+        case Sequences(interleaved=False):
+            owner = queries * mask.count // shape.n_q
+            first, stop = (-(-part * shape.n_kv // mask.count) for part in (owner, owner + 1))
+        case MaskedTiles():
+            first, stop = first + mask.leading, stop - mask.trailing
+        case MaskedRows():
+            stop = np.where(_is_masked(mask, queries), 0, stop)
+        case Sum():
+            parts = [visible(part, shape, queries) for part in mask.of]
+            first = np.max([part[0] for part in parts], axis=0)
+            stop = np.min([part[1] for part in parts], axis=0)
+    first = np.clip(first, 0, shape.n_kv)
+    return first, np.maximum(first, np.minimum(stop, shape.n_kv))
+
+
+def sees_something(mask: AnyMask) -> bool:
+    """Whether every query for which `visible` has KV rows does see one."""
+    return isinstance(mask, NoMask | Causal | SlidingWindow | MaskedTiles | MaskedRows | Sparse)
+
+
 def max_finite(mask: AnyMask, shape: MaskShape) -> int:
     """An upper bound of the finite entries in a row, which `n_kv_max` must not be below."""
     match mask:
@@ -169,6 +213,11 @@ def max_finite(mask: AnyMask, shape: MaskShape) -> int:
     return min(bound, shape.n_kv)
 
 
+def _by_blocks(mask: AnyMask) -> bool:
+    """Whether rows can only be made together with those of their block, whose random numbers they share."""
+    return any(map(_by_blocks, mask.of)) if isinstance(mask, Sum) else isinstance(mask, Random | Sparse)
+
+
 def _past(mask: _Past, shape: MaskShape) -> int:
     return max(0, shape.n_kv - shape.n_q) if mask.past is None else mask.past
 
@@ -186,6 +235,10 @@ def _rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: Integers, lev
 
 def _hide(hidden: npt.NDArray[np.bool_]) -> Halves:
     return np.where(hidden, np.float16(-np.inf), np.float16(0))
+
+
+def _none(mask: NoMask, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+    return np.zeros((len(queries), shape.n_kv), np.float16)
 
 
 def _causal(mask: Causal, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
@@ -222,8 +275,13 @@ def _tiles(mask: MaskedTiles, shape: MaskShape, sequence: int, queries: Integers
 
 
 def _masked_rows(mask: MaskedRows, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
-    hidden = (queries >= mask.first) & ((queries - mask.first) % mask.every == 0)
+    hidden = _is_masked(mask, queries)
     return _hide(np.broadcast_to(hidden[:, None], (len(queries), shape.n_kv)))
+
+
+def _is_masked(mask: MaskedRows, queries: Integers) -> npt.NDArray[np.bool_]:
+    masked: npt.NDArray[np.bool_] = (queries >= mask.first) & ((queries - mask.first) % mask.every == 0)
+    return masked
 
 
 def _random(mask: Random, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
@@ -260,6 +318,7 @@ def _sparse(mask: Sparse, shape: MaskShape, sequence: int, queries: Integers, le
 
 
 _MAKE: dict[str, Callable[..., Halves]] = {
+    "none": _none,
     "causal": _causal,
     "sliding_window": _window,
     "sequences": _sequences,

@@ -1,0 +1,92 @@
+"""K and V made row by row when they are asked for: the same values as in `make_inputs`, whatever lies before them."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .cases import Case, element_offset
+from .data import RUNS, STREAMS, Logits, Window, draw, stream
+from .ggml_types import Bytes, Floats, decode, encode, rounded, row_size
+from .layout import ViewOfK
+
+AnyFloats = npt.NDArray[np.floating[Any]]
+
+
+class GeneratedRows:
+    """The rows of K or V that the op sees, float (rows, head size) by [sequence, head, slice], rounded to their type.
+
+    Uniform, constant and extreme data are made from any row on. Those with normal numbers, which take now one try and
+    now two, are drawn a head at a time, in order, and the last `keep` are kept: asking for one that is gone begins
+    again. Threads may share it.
+    """
+
+    def __init__(self, case: Case, name: str, keep: int = 2) -> None:
+        view = case.tensors[name]
+        hs, rows, heads, sequences = view.ne
+        self.shape = (sequences, heads, rows, hs)
+        first = (
+            element_offset(view) - element_offset(case.tensors[view.root]) if isinstance(case.layout.V, ViewOfK) else 0
+        )
+        self._columns = slice(first, first + hs)
+        self._heads = heads
+        data, _ = case.data_of(view.root)
+        self._make = _anywhere(case, view.root) if data.kind in RUNS else _InOrder(case, view.root, keep).rows
+
+    def __getitem__(self, at: tuple[int, int, slice]) -> AnyFloats:
+        sequence, head, rows = at
+        return self._make(sequence * self._heads + head, rows)[:, self._columns]
+
+
+Make = Callable[[int, slice], AnyFloats]
+
+
+def _anywhere(case: Case, name: str) -> Make:
+    """How rows are made of a distribution that takes a known count of numbers."""
+    view = case.tensors[name]
+    hs, n, *_ = view.ne
+    data, seed = case.data_of(name)
+    logits = Logits(case.scale, case.hsk)
+
+    def make(place: int, rows: slice) -> Floats:
+        first = place * RUNS[data.kind]
+        numbers = Window(seed, STREAMS[name], run=first, length=n * hs, first=rows.start * hs)
+        return rounded(draw(data, name, (rows.stop - rows.start, hs), numbers, logits), view.type)
+
+    return make
+
+
+class _InOrder:
+    """The heads of a tensor, drawn one after the other; the last few are kept as their type stores them."""
+
+    def __init__(self, case: Case, name: str, keep: int) -> None:
+        self._case, self._name, self._keep = case, name, keep
+        self._lock = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._rng = stream(self._case.data_of(self._name)[1], STREAMS[self._name])
+        self._next, self._made = 0, dict[int, Bytes]()
+
+    def rows(self, place: int, rows: slice) -> AnyFloats:
+        """Rows of a head; `place` counts heads through all sequences."""
+        view = self._case.tensors[self._name]
+        with self._lock:
+            if place not in self._made and place < self._next:
+                self._begin()
+            while place not in self._made:
+                self._draw_next()
+            made = self._made[place]
+        packed = made[row_size(view.type, rows.start * view.ne[0]) : row_size(view.type, rows.stop * view.ne[0])]
+        values = packed.view(np.float16) if view.type == "f16" else decode(packed, view.type)
+        return values.reshape(-1, view.ne[0])
+
+    def _draw_next(self) -> None:
+        case, view = self._case, self._case.tensors[self._name]
+        data, _ = case.data_of(self._name)
+        values = draw(data, self._name, (view.ne[1], view.ne[0]), self._rng, Logits(case.scale, case.hsk))
+        self._made[self._next] = encode(values, view.type)
+        self._next += 1
+        self._made.pop(self._next - 1 - self._keep, None)
