@@ -1,0 +1,1 @@
+"""Regression: what changed since the last good llama.cpp, on any GPU."""

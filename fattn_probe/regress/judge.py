@@ -1,0 +1,101 @@
+"""What changed between two runs, and whether it is a regression."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fattn_probe.regress.records import Result
+from fattn_probe.run.launches import LaunchRecord
+
+
+class Kind(StrEnum):
+    """A kind of change."""
+
+    NEW_FAILURE = "new failure"
+    FIXED = "fixed"
+    SUPPORT_LOST = "support lost"
+    SUPPORT_GAINED = "support gained"
+    KERNEL = "another kernel"
+    LAUNCH = "another launch"
+    BITS = "bits changed"
+    SLOWER = "slower"
+    FASTER = "faster"
+    LOST = "lost"
+    NOT_RUN = "not run"
+    NEW = "new case"
+
+
+ALARMS = frozenset({Kind.NEW_FAILURE, Kind.SUPPORT_LOST, Kind.SLOWER})
+"""What makes a run a regression (exit 6); the rest is worth a look."""
+UNJUDGED = frozenset({Kind.LOST, Kind.NOT_RUN})
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that is not as it was; `words` say what was and what is."""
+
+    case: str
+    kind: Kind
+    words: str
+
+    @property
+    def alarm(self) -> bool:
+        """Whether it is a regression."""
+        return self.kind in ALARMS
+
+
+def changes(before: Mapping[str, Result], after: Mapping[str, Result]) -> tuple[Change, ...]:
+    """What changed from an accepted run to another, case by case in the order of the latter.
+
+    A case that is new has nothing to change from: it alarms if it fails. One that was not run is never passed over.
+    """
+    found = [change for name, result in after.items() for change in _of_case(before.get(name), result)]
+    gone = [Change(name, Kind.NOT_RUN, f"was {result.status}") for name, result in before.items() if name not in after]
+    return (*found, *gone)
+
+
+def _of_case(before: Result | None, after: Result) -> Iterator[Change]:
+    if before is None:
+        kind = Kind.NEW_FAILURE if after.status == "fail" else Kind.NEW
+        yield Change(after.name, kind, after.reason or after.status)
+        return
+    if before.digest != after.digest:
+        yield Change(after.name, Kind.NEW, "the case itself was changed: another op, or other inputs")
+        if after.status != "fail":
+            return
+    status = _status_change(before, after)
+    if status is not None:
+        yield status
+    if after.status in ("pass", "fail") and before.status in ("pass", "fail"):
+        yield from _launch_changes(before, after)
+        if status is None and before.output != after.output:
+            yield Change(after.name, Kind.BITS, f"the same verdict ({after.status}) of other bits")
+
+
+def _status_change(before: Result, after: Result) -> Change | None:
+    if after.status == "lost":
+        return Change(after.name, Kind.LOST, after.failure or after.reason)
+    if before.status in (after.status, "lost"):
+        known = before.status != "lost" or after.status != "fail"
+        return None if known else Change(after.name, Kind.NEW_FAILURE, after.reason)
+    kinds = {
+        "fail": Kind.NEW_FAILURE,
+        "unsupported": Kind.SUPPORT_LOST if before.status == "pass" else Kind.FIXED,
+        "pass": Kind.SUPPORT_GAINED if before.status == "unsupported" else Kind.FIXED,
+    }
+    return Change(after.name, kinds[after.status], f"was {before.status}: {after.reason or after.status}")
+
+
+def _launch_changes(before: Result, after: Result) -> Iterator[Change]:
+    a, b = before.kernels, after.kernels
+    if a == b:
+        return
+    kind = Kind.LAUNCH if [record.spelling for record in a] == [record.spelling for record in b] else Kind.KERNEL
+    yield Change(after.name, kind, f"{_words(a, kind)} became {_words(b, kind)}")
+
+
+def _words(records: Sequence[LaunchRecord], kind: Kind) -> str:
+    if kind is Kind.KERNEL:
+        return ", ".join(record.spelling for record in records) or "no kernel"
+    shapes = (f"{'x'.join(map(str, r.grid))} of {'x'.join(map(str, r.block))}, {r.shared} B" for r in records)
+    return "; ".join(shapes)

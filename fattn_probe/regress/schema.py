@@ -1,0 +1,131 @@
+"""The history's database: its tables, its migrations, and how it is opened."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from fattn_probe.errors import InputError, LostError
+
+BUSY_SECONDS = 60.0  # another run on the same database writes for milliseconds
+MIGRATIONS = (
+    """
+    CREATE TABLE runs (
+        id INTEGER PRIMARY KEY,
+        uid TEXT NOT NULL UNIQUE,      -- the same run in every database that it was merged into
+        line TEXT NOT NULL,            -- what one run of it is compared with the next by
+        suite TEXT NOT NULL,
+        started TEXT NOT NULL,         -- UTC, ISO 8601
+        ended TEXT,                    -- null while it goes on, and of a run that was killed
+        machine TEXT NOT NULL,
+        device TEXT NOT NULL,
+        cc TEXT NOT NULL,
+        driver TEXT NOT NULL,
+        engine TEXT NOT NULL,
+        flavour TEXT NOT NULL,
+        source TEXT NOT NULL,
+        build_number TEXT NOT NULL,
+        patches TEXT NOT NULL,
+        version TEXT NOT NULL          -- fattn-probe's
+    );
+    CREATE INDEX runs_by_line ON runs (line, suite, started);
+    CREATE TABLE launches (
+        id INTEGER PRIMARY KEY,
+        digest TEXT NOT NULL UNIQUE,   -- sha256 of the text
+        text TEXT NOT NULL             -- JSON lines, as in a capture
+    );
+    CREATE TABLE results (
+        id INTEGER PRIMARY KEY,
+        run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+        name TEXT NOT NULL,            -- the case's
+        digest TEXT NOT NULL,          -- of the op and its inputs
+        at TEXT NOT NULL,
+        status TEXT NOT NULL,          -- pass, fail, unsupported, lost
+        reason TEXT NOT NULL,
+        metrics TEXT NOT NULL,         -- JSON
+        output TEXT,                   -- sha256 of dst's bytes
+        launches INTEGER REFERENCES launches (id),
+        seconds TEXT NOT NULL,         -- JSON: one time a repeat; empty where time means nothing
+        failure TEXT NOT NULL,
+        UNIQUE (run, name)
+    );
+    CREATE INDEX results_by_case ON results (name, run);
+    CREATE INDEX results_by_status ON results (run, status);
+    CREATE TABLE accepted (
+        id INTEGER PRIMARY KEY,
+        run INTEGER NOT NULL UNIQUE REFERENCES runs (id) ON DELETE CASCADE,
+        at TEXT NOT NULL,
+        who TEXT NOT NULL,
+        why TEXT NOT NULL
+    );
+    """,
+)
+VERSION = len(MIGRATIONS)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """The database at `path`, made or brought up to date if need be.
+
+    A file that is no database, one of a newer fattn-probe, or one that may not be written is an InputError; a disk that
+    is full, or a lock that is never given up, a LostError.
+    """
+    with translated(path), closing(_connect(path)) as connection:
+        migrate(connection, path)
+        yield connection
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """SQLite's errors in our words."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        said = str(error)
+        if "disk is full" in said or "locked" in said or "disk I/O" in said:
+            raise LostError(f"history {path}: {said}; nothing that was written before is lost") from error
+        raise InputError(f"history {path}: {said}") from error
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing; other writers wait."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Run the migrations that this database has not seen, in order."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > VERSION:
+        raise InputError(
+            f"history {path} is of version {version}, made by a newer fattn-probe; this one knows {VERSION}"
+        )
+    while version < VERSION:
+        with transaction(connection):
+            (now,) = connection.execute("PRAGMA user_version").fetchone()  # another process may have been faster
+            if now == version:
+                for statement in _statements(MIGRATIONS[version]):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {version + 1}")
+        version += 1
+
+
+def _statements(script: str) -> list[str]:
+    """A script's statements: `executescript` would commit by itself."""
+    return [statement for statement in script.split(";\n") if statement.strip()]
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; a lost machine the last moments
+    return connection

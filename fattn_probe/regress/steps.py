@@ -1,0 +1,73 @@
+"""Steps in a series of times: a piecewise constant that explains the series with as few pieces as it can."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+SMALLEST = 3  # runs a level must last: a single slow morning is no step
+
+
+@dataclass(frozen=True)
+class Level:
+    """Runs [start, stop) at one level; `error` is the median distance from it."""
+
+    start: int
+    stop: int
+    value: float
+    error: float
+
+
+def levels(values: Sequence[float]) -> list[Level]:
+    """The levels of a series, found by dynamic programming over where they may begin (as in asv's step detection).
+
+    A new level must pay for itself: it has to lower the sum of distances from the levels' medians by 4 log(n) times
+    the typical noise, which is the median difference of neighbours.
+    """
+    y = np.asarray(values, np.float64)
+    n = len(y)
+    if n == 0:
+        return []
+    penalty = 4 * np.log(n + 1)
+    noise = max(float(np.median(np.abs(np.diff(y)))) if n > 1 else 0.0, 1e-9 * float(np.abs(y).max()), 1e-300)
+    best, begins = np.full(n + 1, np.inf), np.zeros(n + 1, int)
+    best[0] = -penalty * noise
+    for stop in range(1, n + 1):
+        for start in range(stop):
+            if stop - start < SMALLEST and start != 0:
+                continue
+            cost = best[start] + _distance(y[start:stop]) + penalty * noise
+            if cost < best[stop]:
+                best[stop], begins[stop] = cost, start
+    return [_level(y, start, stop) for start, stop in _pieces(begins, n)]
+
+
+def _pieces(begins: npt.NDArray[np.int_], n: int) -> list[tuple[int, int]]:
+    pieces: list[tuple[int, int]] = []
+    while n > 0:
+        pieces.append((int(begins[n]), n))
+        n = int(begins[n])
+    return pieces[::-1]
+
+
+def _distance(y: F64) -> float:
+    return float(np.abs(y - np.median(y)).sum())
+
+
+def _level(y: F64, start: int, stop: int) -> Level:
+    part = y[start:stop]
+    value = float(np.median(part))
+    return Level(start, stop, value, float(np.median(np.abs(part - value))))
+
+
+def last_step(values: Sequence[float], smallest: float = 0.03) -> tuple[Level, Level] | None:
+    """The last two levels if the last one differs by more than `smallest` (relative) and three times the noise."""
+    found = levels(values)
+    if len(found) < 2:
+        return None
+    before, after = found[-2:]
+    change = abs(after.value - before.value)
+    significant = change > smallest * before.value and change > 3 * max(before.error, after.error)
+    return (before, after) if significant else None
