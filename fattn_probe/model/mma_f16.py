@@ -151,7 +151,7 @@ class Machine:
         """VKQ += P V, chunk by chunk."""
         plan = self.plan
         V = self.columns.V[:, rows].reshape(P.shape[0], -1, plan.warps, CHUNK, plan.DV)
-        half = half_of(P.astype(np.float64))
+        half = half_of(P)
         for chunk in range(P.shape[3]):
             factors = Factors(np.ascontiguousarray(half[:, :, :, chunk]))
             state.VKQ = matrix_sum_half(factors, Factors(np.ascontiguousarray(V[:, chunk])), state.VKQ, plan.generation)
@@ -210,4 +210,4 @@ class Machine:
 def scale_VKQ(state: State, scale: F32) -> None:
     """VKQ times the scale as f16."""
     if (scale != 1).any():
-        state.VKQ = half_of(state.VKQ * half_of(scale.astype(np.float64)).astype(np.float64)[..., None])
+        state.VKQ = half_of(state.VKQ * half_of(scale).astype(np.float64)[..., None])

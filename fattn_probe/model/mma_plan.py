@@ -87,7 +87,7 @@ class MmaPlan:
         return found
 
 
-def plan_of(launch: LaunchRecord, arch: int) -> MmaPlan | None:
+def mma_plan_of(launch: LaunchRecord, arch: int) -> MmaPlan | None:
     """The plan of a launch; None for a kernel whose sizes are not known here (Volta and older, other sources)."""
     values = launch.values
     if launch.kernel != KERNEL or len(values) < 6 or arch < 75:

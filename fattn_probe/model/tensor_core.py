@@ -88,9 +88,10 @@ def matrix_sum_half(a: Factors, b: Factors, c: F32, rule: Generation) -> F32:
     return c
 
 
-def half_of(exact: F64) -> F32:
+def half_of(exact: F32 | F64) -> F32:
     """To f16, nearest even, as float32: adding 1.5 * 2^42 times a number's binade leaves 11 of its bits."""
-    binade = (np.ascontiguousarray(exact).view(np.int64) & np.int64(0x7FF << 52)).view(np.float64)
+    exact = np.ascontiguousarray(exact, np.float64)
+    binade = (exact.view(np.int64) & np.int64(0x7FF << 52)).view(np.float64)
     magic = np.maximum(binade, 2.0**-14)
     magic *= 1.5 * 2.0**42
     rounded = exact + magic

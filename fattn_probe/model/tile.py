@@ -1,0 +1,208 @@
+"""fattn-tile in NumPy, for GPUs without tensor cores and head sizes without a tensor-core kernel.
+
+Where f16 arithmetic is fast, products of Q (scaled down by 4) and K are rounded to f16 and added in float32 by pairs,
+P is rounded to f16, and VKQ is summed in f16, one fused multiply-add a KV row. Elsewhere (compute capability 6.1) all of
+it is float32. The rows of a step go to the lanes of `warps` warps for the row sum, and to the warps in turn for VKQ; the
+maximum is the column's. CUDA blocks (`gridDim.y`) take the steps in turn.
+"""
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fattn_probe.model.functions import F32, Exponential, fma, rcp, tanh
+from fattn_probe.model.operands import Operands, as_half
+from fattn_probe.model.softmax import LOWEST, MAX_OFFSET, slices, total
+from fattn_probe.model.tensor_core import half_of
+from fattn_probe.model.vec import combined, fused
+from fattn_probe.run.launches import LaunchRecord
+
+KERNEL = "flash_attn_tile"
+LANES = 32
+COLUMNS, ROWS = 64, 512
+"""Computed side by side, so that they fit a core's cache."""
+
+_NCOLS = (2, 4, 8, 16, 32)
+HALF_ROWS: Mapping[int, tuple[int, ...]] = {
+    40: (128, 128, 128, 64, 64),
+    64: (64, 64, 128, 64, 64),
+    72: (64, 128, 64, 64, 64),
+    80: (64, 64, 64, 64, 128),
+    96: (64, 64, 64, 64, 128),
+    112: (64, 64, 64, 32, 128),
+    **dict.fromkeys((128, 192, 256, 320, 512, 576), (64,) * 5),
+}
+"""KV rows of a step (`nbatch_fa`) by head size of K, for each number of columns, where f16 is fast."""
+FLOAT_ROWS: Mapping[int, tuple[int, ...]] = {
+    **dict.fromkeys((40, 72, 80, 96, 112, 320, 512, 576), (32,) * 5),
+    64: (64, 32, 32, 64, 64),
+    128: (64, 32, 64, 32, 64),
+    192: (64, 32, 32, 32, 32),
+    256: (64, 32, 32, 32, 32),
+}
+"""The same where it is not."""
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """One launch: `warps` share a column (upstream's np), `blocks` take turns on it; `half` where f16 is fast."""
+
+    DV: int
+    softcap: bool
+    blocks: int
+    warps: int
+    nbatch_fa: int
+    half: bool
+
+
+def tile_plan_of(launch: LaunchRecord, arch: int) -> TilePlan | None:
+    """The plan of a launch; None for another kernel, or a head size that is not known here."""
+    if launch.kernel != KERNEL or len(launch.values) < 5:
+        return None
+    DKQ, DV, ncols1, ncols2 = (int(value) for value in launch.values[:4])
+    ncols, half = ncols1 * ncols2, arch != 61 and arch >= 60
+    rows = (HALF_ROWS if half else FLOAT_ROWS).get(DKQ)
+    if rows is None or ncols not in _NCOLS:
+        return None
+    return TilePlan(
+        DV=DV,
+        softcap=launch.values[4] == "true",
+        blocks=launch.grid[1],
+        warps=max(1, launch.block[1] // ncols),
+        nbatch_fa=rows[_NCOLS.index(ncols)],
+        half=half,
+    )
+
+
+def tile(operands: Operands, plan: TilePlan, exact_exp: bool = False) -> F32:
+    """The op's output as fattn-tile computes it, (n_seq, n_q, n_head, hsv)."""
+    n_seq, n_head, n_q, _ = operands.Q.shape
+    out = np.empty((n_seq, n_q, n_head, plan.DV), np.float32)
+    operands = replace(operands, K=as_half(operands.K), V=as_half(operands.V))
+    machine = Machine(plan, operands, Exponential(exact_exp))
+
+    def compute(work: tuple[int, int, slice]) -> None:
+        sequence, head, queries = work
+        out[sequence, queries, head] = machine.run(sequence, head, queries)
+
+    works = [(s, head, queries) for s, head in np.ndindex(n_seq, n_head) for queries in slices(n_q, COLUMNS)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compute, works))
+    return out
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The kernel's arithmetic on some queries of a head; arrays are (columns, blocks, warps, ...)."""
+
+    plan: TilePlan
+    operands: Operands
+    exp: Exponential
+
+    def run(self, sequence: int, head: int, queries: slice) -> F32:
+        """The output, (queries, DV)."""
+        operands, plan = self.operands, self.plan
+        place = (sequence, head // operands.group)
+        KQ = self.logits(operands.Q[sequence, head, queries] * operands.scale, operands.K[place])
+        KQ = self.masked(KQ, sequence, head, queries)
+        padding = -KQ.shape[1] % (plan.nbatch_fa * plan.blocks)
+        KQ = np.pad(KQ, [(0, 0), (0, padding)], constant_values=-np.inf)
+        V = np.pad(operands.V[place], [(0, padding), (0, 0)])
+        logits = np.moveaxis(KQ.reshape(len(KQ), -1, plan.blocks, plan.nbatch_fa), 1, 0)
+        maximum, sums, VKQ = self.rounds(logits, V.reshape(-1, plan.blocks, plan.nbatch_fa, plan.DV))
+        return self.combine(maximum, sums, VKQ, head)
+
+    def logits(self, Q: F32, K: F32) -> F32:
+        """Q K, (columns, rows)."""
+        if self.plan.half:
+            Q = half_of(as_half(Q) * 0.25)
+        return np.concatenate([self.dot(Q, K[part]) for part in slices(len(K), ROWS)], axis=1)
+
+    def dot(self, Q: F32, K: F32) -> F32:
+        """One element after the other, or by pairs of products in f16."""
+        found = np.zeros((len(Q), len(K)), np.float32)
+        if not self.plan.half:
+            for k in range(Q.shape[1]):
+                found = fused(Q[:, None, k], K[None, :, k], found)
+            return found
+        for k in range(0, Q.shape[1], 2):
+            x, y = (half_of(np.multiply(Q[:, None, i], K[None, :, i], dtype=np.float64)) for i in (k, k + 1))
+            found += x + y
+        return found * np.float32(4)
+
+    def masked(self, KQ: F32, sequence: int, head: int, queries: slice) -> F32:
+        """Softcap and mask."""
+        if self.plan.softcap:
+            KQ = self.operands.logit_softcap * tanh(KQ)
+        mask = self.operands.mask
+        if mask is None:
+            return KQ
+        return fused(self.operands.slopes[head, None, None], mask[sequence % len(mask), queries], KQ)
+
+    def rounds(self, logits: F32, values: F32) -> tuple[F32, F32, F32]:
+        """Maximum, row sum by lane, and VKQ of each warp after its last step."""
+        plan = self.plan
+        maximum = np.full(logits.shape[1:3], LOWEST)
+        sums = np.zeros((*logits.shape[1:3], plan.warps, LANES), np.float32)
+        VKQ = np.zeros((*logits.shape[1:3], plan.warps, plan.DV), np.float32)
+        for KQ, V in zip(logits, values, strict=True):
+            before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(KQ, axis=2) + MAX_OFFSET)
+            scale = self.exp(before - maximum)
+            P = self.exp(KQ - maximum[..., None])
+            added = np.zeros(sums.shape, np.float32)
+            for part in np.moveaxis(P.reshape(*P.shape[:2], -1, plan.warps, LANES), 2, 0):
+                added += part
+            sums = fused(sums, scale[..., None, None], added)
+            VKQ = self.add_values(self.scaled(VKQ, scale), P, V)
+        return maximum, sums, VKQ
+
+    def scaled(self, VKQ: F32, scale: F32) -> F32:
+        """VKQ times a scale of each column and block."""
+        if self.plan.half:
+            scale = half_of(scale)
+            return half_of(np.multiply(VKQ, scale[..., None, None], dtype=np.float64))
+        return VKQ * scale[..., None, None]
+
+    def add_values(self, VKQ: F32, P: F32, V: F32) -> F32:
+        """VKQ + P V, row after row, rows dealt to the warps."""
+        plan = self.plan
+        if plan.half:
+            P = half_of(P)
+        shared = P.reshape(*P.shape[:2], -1, plan.warps, 1)
+        rows = V.reshape(len(V), -1, plan.warps, plan.DV)
+        for i in range(rows.shape[1]):
+            VKQ = self.fused(shared[:, :, i], rows[None, :, i], VKQ)
+        return VKQ
+
+    def fused(self, a: F32, b: F32, c: F32) -> F32:
+        """a*b + c in the arithmetic of VKQ."""
+        if not self.plan.half:
+            return fused(a, b, c)
+        exact = np.multiply(a, b, dtype=np.float64)
+        exact += c
+        return half_of(exact)
+
+    def combine(self, maximum: F32, sums: F32, VKQ: F32, head: int) -> F32:
+        """The warps, the sink, then the blocks."""
+        parts, out = total(sums), VKQ[:, :, 0]
+        rowsum = parts[..., 0]
+        for warp in range(1, self.plan.warps):
+            out = self.added(out, VKQ[:, :, warp])
+            rowsum = rowsum + parts[..., warp]
+        if self.operands.sinks is not None:
+            first = (slice(None), slice(0, 1))
+            most = np.fmax(maximum[first], self.operands.sinks[head])
+            scale = self.exp(maximum[first] - most)
+            rowsum[first] = fma(rowsum[first], scale, self.exp(self.operands.sinks[head] - most))
+            out[first] = self.scaled(out[first][:, :, None], scale)[:, :, 0]
+            maximum[first] = most
+        if self.plan.blocks == 1:
+            return out[:, 0] * rcp(rowsum)
+        return combined(out, maximum, rowsum, self.exp)
+
+    def added(self, a: F32, b: F32) -> F32:
+        """The sum of two warps' VKQ."""
+        return half_of(a.astype(np.float64) + b) if self.plan.half else a + b
