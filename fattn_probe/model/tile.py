@@ -1,9 +1,9 @@
 """fattn-tile in NumPy, for GPUs without tensor cores and head sizes without a tensor-core kernel.
 
 Where f16 arithmetic is fast, products of Q (scaled down by 4) and K are rounded to f16 and added in float32 by pairs,
-P is rounded to f16, and VKQ is summed in f16, one fused multiply-add a KV row. Elsewhere (compute capability 6.1) all of
-it is float32. The rows of a step go to the lanes of `warps` warps for the row sum, and to the warps in turn for VKQ; the
-maximum is the column's. CUDA blocks (`gridDim.y`) take the steps in turn.
+P is rounded to f16, and VKQ is summed in f16, one fused multiply-add a KV row. Elsewhere (compute capability 6.1) all
+of it is float32. The rows of a step go to the lanes of `warps` warps for the row sum, and to the warps in turn for VKQ;
+the maximum is the column's. CUDA blocks (`gridDim.y`) take the steps in turn.
 """
 
 import os
