@@ -1,0 +1,203 @@
+"""A pattern in a mask of wrong elements, in words: hypotheses by description length, the shortest first.
+
+A hypothesis names a region of the output, rows times columns. Its cost, in bits, is that of saying it, and then that
+of saying which elements are wrong inside and outside of it (Rissanen's two-part code, Automatica 14, 1978). So a region
+too large, one too small and one that takes many words all lose to the one that fits.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.compare.subsets import Counts, code_length, subsets
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.intp]
+Spelling = Callable[[Sequence[int]], str]
+"""How a set of labels is said, which is sorted and not empty."""
+
+KEPT = 6
+"""Regions that are looked into further, at each depth."""
+DEEPEST = 3
+"""Conditions that a pattern may join."""
+WORTH = 0.15
+"""The share of the bits left that a further condition, or a further pattern, must save."""
+LEAST = 12.0
+"""Bits that a pattern must save, so that a few chance errors make none."""
+MOST_PATTERNS = 3
+UNUSUAL = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Labelling:
+    """A property of rows or columns that errors may follow.
+
+    `labels` number the rows (n_seq, n_q, n_head) or the columns (hsv,) by it, 0 .. `size` - 1; `words` says a set of
+    these numbers, and `bits` is what it takes to name the property, more for one that is rarely the reason. Where
+    `ordered`, neighbouring numbers belong together.
+    """
+
+    axis: Literal["rows", "columns"]
+    labels: Ints
+    size: int
+    words: Spelling
+    bits: float = 4.0
+    ordered: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """Rows times columns; `cost` in bits, of everything; `named` are the properties it uses."""
+
+    rows: Bools
+    columns: Bools
+    words: tuple[str, ...]
+    named: tuple[Labelling, ...]
+    bits: float
+    cost: float
+    wrong: int
+    size: int
+
+    @property
+    def effort(self) -> float:
+        """How hard the words are to understand: their bits, and unusual properties once more."""
+        return self.bits + UNUSUAL * sum(labelling.bits for labelling in self.named)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A region in words: the share of it that is wrong, the share of all that is wrong that lies in it.
+
+    `also` says the same region in other words; `saved` is the number of bits that the pattern saves.
+    """
+
+    words: str
+    precision: float
+    recall: float
+    saved: float
+    also: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        whole = "all of " if self.precision > 0.95 else ""
+        also = f" (that is: {'; '.join(self.also)})" if self.also else ""
+        part = "" if self.precision > 0.95 else f"; {100 * self.precision:.2g} % of it is wrong"
+        rest = "" if self.recall > 0.995 else f"; {100 * self.recall:.3g} % of what is wrong is there"
+        return f"{whole}{self.words}{also}{part}{rest}"
+
+
+def find_patterns(wrong: Bools, labellings: Sequence[Labelling]) -> list[Pattern]:
+    """What the wrong elements (n_seq, n_q, n_head, hsv) have in common, best explanation first; empty if nothing.
+
+    A second and third pattern explain what is wrong outside of those before them.
+    """
+    found: list[Pattern] = []
+    evidence, total = _Evidence(wrong, np.ones(wrong.shape, np.bool_)), int(wrong.sum())
+    for _ in range(MOST_PATTERNS):
+        region, null = _best(evidence, labellings)
+        if region is None or null - region.cost < max(LEAST, WORTH * null):
+            return found
+        box = np.asarray(region.rows[..., None] & region.columns)
+        hit = int((wrong & box).sum())
+        words, also = " of ".join(region.words), _other_words(region, evidence, labellings)
+        found.append(Pattern(words, hit / int(box.sum()), hit / total, null - region.cost, also))
+        evidence = _Evidence(evidence.wrong & ~box, evidence.considered & ~box)
+        if evidence.wrong.sum() < WORTH * total:
+            return found
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Evidence:
+    """Which elements are wrong, and which are still to be explained, right or wrong."""
+
+    wrong: Bools
+    considered: Bools
+
+    def counts(self, region: Region, labelling: Labelling) -> Counts:
+        """By label of a property, within a region."""
+        rows = labelling.axis == "rows"
+        where = region.rows if rows else region.columns
+        labels = labelling.labels[where]
+
+        def by_label(of: Bools) -> npt.NDArray[np.float64]:
+            weights = of[..., region.columns].sum(axis=3) if rows else of[region.rows].sum(axis=0)
+            return np.asarray(np.bincount(labels, weights[where].astype(np.float64), labelling.size), np.float64)
+
+        outside = (int(self.wrong.sum()) - region.wrong, int(self.considered.sum()) - region.size)
+        return Counts(by_label(self.wrong), by_label(self.considered), outside)
+
+
+def _best(evidence: _Evidence, labellings: Sequence[Labelling]) -> tuple[Region | None, float]:
+    """The cheapest region but the whole, and what the errors cost without any."""
+    whole = _everything(evidence)
+    frontier, best = [whole], None
+    for _ in range(DEEPEST):
+        grown = [child for region in frontier for child in _inside(region, evidence, labellings)]
+        if not grown:
+            break
+        frontier = _distinct(sorted(grown, key=lambda region: region.cost))[:KEPT]
+        limit = whole.cost if best is None else best.cost * (1 - WORTH) - 2
+        if frontier[0].cost >= limit:
+            break
+        best = frontier[0]
+    return best, whole.cost
+
+
+def _everything(evidence: _Evidence) -> Region:
+    rows, columns = np.ones(evidence.wrong.shape[:3], np.bool_), np.ones(evidence.wrong.shape[3], np.bool_)
+    wrong, size = int(evidence.wrong.sum()), int(evidence.considered.sum())
+    return Region(rows, columns, (), (), 0.0, float(code_length(np.array(wrong), np.array(size))), wrong, size)
+
+
+def _distinct(regions: Sequence[Region]) -> list[Region]:
+    """Each set of rows and columns once, in the words that are the most usual."""
+    kept: dict[tuple[bytes, bytes], Region] = {}
+    for region in regions[: 8 * KEPT]:
+        key = (np.packbits(region.rows).tobytes(), np.packbits(region.columns).tobytes())
+        other = kept.get(key)
+        if other is None or region.effort < other.effort:
+            kept[key] = region if other is None else replace(region, cost=other.cost)
+    return list(kept.values())
+
+
+def _inside(region: Region, evidence: _Evidence, labellings: Sequence[Labelling]) -> Iterator[Region]:
+    """The region with one more condition."""
+    for labelling in labellings:
+        if any(labelling is used for used in region.named):
+            continue
+        counts = evidence.counts(region, labelling)
+        for chosen in subsets(counts, labelling.ordered):
+            yield _narrowed(region, labelling, counts, chosen.labels, chosen.bits)
+
+
+def _narrowed(region: Region, labelling: Labelling, counts: Counts, chosen: Ints, bits: float) -> Region:
+    member = np.zeros(labelling.size, np.bool_)
+    member[chosen] = True
+    part = member[labelling.labels]
+    bits += region.bits + labelling.bits
+    narrowed = replace(
+        region,
+        words=(labelling.words(chosen.tolist()), *region.words),
+        named=(*region.named, labelling),
+        bits=bits,
+        cost=bits + float(counts.cost(member)),
+        wrong=int(counts.wrong[chosen].sum()),
+        size=int(counts.size[chosen].sum()),
+    )
+    if labelling.axis == "rows":
+        return replace(narrowed, rows=region.rows & part)
+    return replace(narrowed, columns=region.columns & part)
+
+
+def _other_words(region: Region, evidence: _Evidence, labellings: Sequence[Labelling]) -> tuple[str, ...]:
+    """Other properties that alone name the very same elements; at most two."""
+    said: list[str] = []
+    others = [one for one in labellings if one not in region.named]
+    for other in _inside(_everything(evidence), evidence, others):
+        same = np.array_equal(other.rows, region.rows) and np.array_equal(other.columns, region.columns)
+        if same and other.words[0] not in (*said, *region.words):
+            said.append(other.words[0])
+    return tuple(sorted(said, key=len)[:2])
