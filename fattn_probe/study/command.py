@@ -120,17 +120,23 @@ def op_of_case(case: Case) -> Op:
     return op_of(values["Q"], values["K"], values["V"], values.get("mask"), params=OpParams(*numbers), sinks=sinks)
 
 
-def raise_if_different(study: Study) -> None:
-    """ComparisonError where algorithms differ by more than 1e-12, or traffic is not what the formula says."""
-    problems = [f"{name} differs from standard attention" for name, one in study.agreement.items() if not one.equal]
+def problems(study: Study) -> list[str]:
+    """Which algorithms differ by more than 1e-12, and which traffic is not what the formula says."""
+    found = [f"{name} differs from standard attention" for name, one in study.agreement.items() if not one.equal]
     for name, result in study.results.items():
         expected = study.formulas[name]
         if (result.reads_total, result.writes_total) != (expected.total_reads, expected.total_writes):
-            problems.append(f"{name} does not read and write what its formula says")
+            found.append(f"{name} does not read and write what its formula says")
     if study.backward and not study.backward.equal:
-        problems.append("the gradients differ from those of the standard backward")
-    if problems:
-        raise ComparisonError(f"{study.case}: " + "; ".join(problems))
+        found.append("the gradients differ from those of the standard backward")
+    return found
+
+
+def raise_if_different(study: Study) -> None:
+    """ComparisonError where there is a problem."""
+    found = problems(study)
+    if found:
+        raise ComparisonError(f"{study.case}: " + "; ".join(found))
 
 
 def _refuse(case: Case, options: Options) -> None:

@@ -39,7 +39,7 @@ def attend(
 ) -> State:
     """Lines 6 to 11: the inner loop over K/V tiles.
 
-    Line 10 of the paper has diag(e^(m_old - m_new))^-1 O; the inverse is a slip, its text multiplies, as is done here.
+    Line 10 of the paper has diag(e^(m_old - m_new))^-1 O; the inverse is a slip (Dao-AILab/flash-attention issue 991).
     """
     O_i, l_i, m_i = state
     for j in kv_tiles:  # line 6

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fattn_probe.inspect.tiles import ntiles
 from fattn_probe.study.algorithms import Algorithm
-from fattn_probe.study.command import Backward, Study
+from fattn_probe.study.command import Backward, Study, problems
 from fattn_probe.study.draw import PipelinePicture, TilePicture, interval, standard_picture, stream_k_picture
 from fattn_probe.study.formulas import Formula, Sizes, Term
 from fattn_probe.study.problem import count
@@ -226,7 +226,9 @@ def backward_lines(found: Backward) -> list[RenderableType]:
 def traffic_words(study: Study) -> str:
     """What the paper says in the large, and what it is in proportion to the least possible."""
     formula, s = study.formulas[study.algorithm], Sizes.of(study.subject.one)
-    return f"{formula.order} in the large; S has {s.scores:,} elements, Q, K, V and O {s.N_q * s.d + s.N_kv * s.d:,}."
+    letters = {"split-kv": "s splits. ", "stream-k": "R rows (queries x heads) in all pieces, F in those at a seam. "}
+    sizes = f"S has {s.scores:,} elements, Q, K, V and O {(s.N_q + s.N_kv) * s.d:,}"
+    return f"{letters.get(study.algorithm, '')}{formula.order} in the large; {sizes}."
 
 
 def all_table(study: Study) -> Table:
@@ -251,9 +253,9 @@ def verdict(study: Study) -> list[RenderableType]:
     heads = study.heads("stream-k")
     several = f" stream-k's tiles have {heads} heads, which read K and V together." if heads > 1 else ""
     what = Text(f"ΔO relative to the largest |V|, ΔL to |L| or 1: from standard attention, at most.{several}", "dim")
-    differ = [name for name, one in study.agreement.items() if not one.equal]
-    if differ:
-        return [what, Text(f"{', '.join(differ)} differ by more than 1e-12", "bold red")]
+    wrong = problems(study)
+    if wrong:
+        return [what, Text("; ".join(wrong), "bold red")]
     agree = Text.assemble(("All agree to 1e-12", "green"), ", output and log-sum-exp, and every count is its formula.")
     return [what, agree]
 
