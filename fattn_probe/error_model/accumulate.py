@@ -48,11 +48,12 @@ class Chains:
 class Sums:
     """The errors of accumulators, arrays (rows,), relative to the row's maximum but not divided by the row sum.
 
-    `variance` as a mean over the channels, `loss` as a share of V's mean (negative: lost), `worst` as a share of the
-    largest |V|, `largest` likewise, as the accumulator holds it.
+    `variance` as a mean over the channels, `walk` the part of it due to V's scatter and not to its mean; `loss` as a
+    share of V's mean (negative: lost); as shares of the largest |V|, `worst` and what an accumulator holds, `largest`.
     """
 
     variance: F64
+    walk: F64
     loss: F64
     worst: F64
     largest: F64
@@ -76,9 +77,12 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float) -> Sums:
         (chains.weight > 0) & (chains.scale > NEGLIGIBLE),
     )
     variance, loss = _roundings(chains, number, held, mean_square_V)
+    variance += _rescaling(chains, number, held, mean_square_V)
+    power = _total(np.where(held.active, _power(held, mean_square_V), 0))
     largest = held.weight * _inverse(chains.scale)
     return Sums(
-        variance=variance + _rescaling(chains, number, held, mean_square_V),
+        variance=variance,
+        walk=variance * _total(np.where(held.active, held.square, 0)) / np.where(power == 0, 1, power),
         loss=loss,
         worst=2 * number.half_ulp * _total(np.where(held.active, held.weight, 0)),
         largest=largest.max(axis=(1, 2)).astype(np.float64),

@@ -20,8 +20,8 @@ Number = TypeVar("Number", np.float32, np.bool_)
 KQ_MAX_OFFSET = np.float32(3.0 * 0.6931)
 EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
 """Mean square of ex2.approx's relative error: of its table (measured on Hopper), and its argument's truncation."""
-TANH_ERRORS = np.array([0.4, 2.5, 4.5, 1.4, 3.2, 1.3, 3.3, 4.5, 4.4, 0.7, 0.6, 0.0], np.float32) * np.float32(1e-6)
-"""Deviation of tanh.approx's relative error, measured on Hopper, for |x| in [2^-8, 2^-7), [2^-7, 2^-6), ..."""
+TANH_ERROR = np.float32(5e-7)
+"""Relative error of tanh.approx beyond what is known of it (`tanh.json`)."""
 ALL = tuple(range(1, 8))
 ROWS = (slice(None), *[None] * 7)
 FAR = 6.0
@@ -33,7 +33,7 @@ class Logits:
     """Logits of rows, float32 (rows, n_kv).
 
     `values` as the softmax has them, -inf where masked; `raw` before softcap and mask; `off` what the kernel's own Q
-    and K change of `raw`, None if they are exact; `slope` the softcap's derivative, None without.
+    and K, and its tanh, change of `values`, None if they are exact; `slope` the softcap's derivative, None without.
     """
 
     values: F32s
@@ -52,7 +52,8 @@ class Rows:
     """What is expected of rows, arrays (rows,).
 
     `logits`, `weights`, `sums` and `values` are mean squares of the error by its cause: KQ, the rounding of P, the sums
-    of P*V, the conversion of V. `size` is the output's own root mean square. As shares of V's mean, signed, by cause:
+    of P*V, the conversion of V; `walk` is the part of `sums` that comes of what V's scatter puts into the accumulators.
+    `peak` is the largest weight; `size` is the output's own root mean square. As shares of V's mean, signed, by cause:
     `loss_logits` (weight moved to the sink), `loss_weights` and `loss_sums` (what is below the last bit). As shares of
     the largest |V|: `single`, the largest error of one addend, `worst`, the largest error there can be, and `largest`,
     what an accumulator holds. `roundings` is their number per accumulator.
@@ -66,6 +67,8 @@ class Rows:
     loss_logits: F64
     loss_weights: F64
     loss_sums: F64
+    walk: F64
+    peak: F64
     single: F64
     worst: F64
     largest: F64
@@ -114,6 +117,8 @@ class Block:
             loss_logits=shifted,
             loss_weights=flushed / total,
             loss_sums=sums.loss / total,
+            walk=sums.walk / total**2,
+            peak=self.share.max(axis=ALL).astype(np.float64),
             single=single.max(axis=ALL).astype(np.float64),
             worst=(coarse + sums.worst) / total
             + (self._parts + 8) * 2 * F32.half_ulp
@@ -233,7 +238,7 @@ class Block:
         loss = np.zeros(len(left))
         off = self.logits.off
         if off is not None:
-            known = self._cut(off if self.logits.slope is None else off * self.logits.slope, 0.0)
+            known = self._cut(off, 0.0)
             centre = (self.share * known).sum(axis=ALL, keepdims=True, dtype=np.float64).astype(np.float32)
             loss = centre.reshape(-1) * (1 - _total(self.share))
             known = (known - centre) ** 2
@@ -251,17 +256,11 @@ class Block:
         x = np.where(np.isneginf(self.x), np.float32(0), self.x)
         if self.logits.slope is not None:
             slope = self._cut(self.logits.slope, 0.0)
-            error = error * slope**2 + (tanh_error(raw) * x) ** 2
+            error = error * slope**2 + (TANH_ERROR * x) ** 2
         with np.errstate(invalid="ignore"):
             below = np.where(self.share > 0, x - _finite(self.maximum), np.float32(0))
         added = np.where(x == raw, np.float32(0), x)
         return np.asarray(error + np.float32(EXP_ERROR) + np.float32(F32.relative) * (2 * below**2 + added**2))
-
-
-def tanh_error(x: F32s) -> F32s:
-    """The relative error that tanh.approx is likely to have at x."""
-    _, exponent = np.frexp(x)
-    return np.asarray(TANH_ERRORS[np.clip(exponent + 7, 0, len(TANH_ERRORS) - 1)])
 
 
 def _finite(values: F32s) -> F32s:

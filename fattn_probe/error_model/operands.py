@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.error_model.kernel import QForm
+from fattn_probe.error_model.kernel import Kernel, QForm
 
 Floats = npt.NDArray[np.floating[Any]]
 F32s = npt.NDArray[np.float32]
@@ -42,6 +42,10 @@ class QRows:
     kernel: F32s
     square: F64
 
+    def blocks_off(self) -> F32s:
+        """How far the sum of each block of 32 is off, (rows, hsk/32)."""
+        return np.asarray((self.kernel - self.exact).reshape(len(self.exact), -1, QK8_1).sum(axis=2))
+
     @classmethod
     def of(cls, q: Floats, factor: float, form: QForm) -> "QRows":
         """Of q (rows, hsk)."""
@@ -54,6 +58,9 @@ class QRows:
 class KVMoments:
     """K and V of one K/V head: K float32 (n_kv, hsk), exactly and as the kernel has it, and moments of K and V.
 
+    `offset_K` (n_kv, hsk/32), where the kernel works on quantised blocks: what it adds to K before the product with its
+    own Q and takes off again with the exact sum of Q (the 8 of q4_0, the minimum of q4_1).
+
     By KV row, means over the head's dimensions: `square_K` of K^2, `spread_V` of (V - its channel's mean)^2, `error_V`
     of the square of what conversion changes, less its channel's mean. Of the head: `mean_V` the mean over all of V,
     `mean_square_V` that of the squared channel means; `mean_error_V` and `mean_square_error_V` likewise of what
@@ -62,6 +69,7 @@ class KVMoments:
 
     k: F32s
     kernel_k: F32s
+    offset_K: F32s | None
     square_K: F64
     spread_V: F64
     error_V: F64
@@ -74,14 +82,17 @@ class KVMoments:
     channel_largest: F64
 
     @classmethod
-    def of(cls, k: Floats, v: Floats, converts_K: bool, converts_V: bool) -> "KVMoments":
+    def of(cls, k: Floats, v: Floats, kernel: Kernel, type_K: str) -> "KVMoments":
         """Of k (n_kv, hsk) and v (n_kv, hsv)."""
         k, v = k.astype(np.float32), v.astype(np.float64, copy=False)
         mean, spread, mean_square = _about_mean(v)
-        error_mean, error_spread, error_mean_square = _about_mean(_in_f16(v) - v if converts_V else np.zeros_like(v))
+        error_mean, error_spread, error_mean_square = _about_mean(
+            _in_f16(v) - v if kernel.converts_V else np.zeros_like(v)
+        )
         return cls(
             k=k,
-            kernel_k=_in_f16(k).astype(np.float32) if converts_K else k,
+            kernel_k=_in_f16(k).astype(np.float32) if kernel.converts_K else k,
+            offset_K=_offset(k, type_K) if kernel.q == "q8_1" else None,
             square_K=np.square(k, dtype=np.float64).mean(axis=1),
             spread_V=spread,
             error_V=error_spread,
@@ -109,6 +120,16 @@ def _about_mean(values: Floats) -> tuple[F64, F64, float]:
     spread = np.square(values - mean).mean(axis=1)
     chance = float(spread.mean()) / len(values) if len(values) > 1 else 0.0
     return mean, spread, max(0.0, float(np.square(mean).mean()) - chance)
+
+
+def _offset(k: F32s, type_K: str) -> F32s | None:
+    """What a block's integers are away from symmetric, as ggml quantises: q4_0's 0 is the largest in magnitude."""
+    blocks = k.reshape(len(k), -1, QK8_1)
+    if type_K in {"q4_1", "q5_1"}:
+        return np.asarray(-blocks.min(axis=2))
+    if type_K in {"q4_0", "q5_0"}:
+        return -np.take_along_axis(blocks, np.abs(blocks).argmax(axis=2)[..., None], axis=2)[..., 0]
+    return None
 
 
 def _in_f16(values: Floats) -> F64:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.error_model.block import Block, Logits, Rows
+from fattn_probe.error_model.hyperbolic import tanh_error
 from fattn_probe.error_model.kernel import Kernel, Work, kernel_of, steps_of
 from fattn_probe.error_model.operands import KVMoments, QRows
 from fattn_probe.error_model.prediction import Heads, Prediction
@@ -22,26 +23,28 @@ Tensors = Mapping[str, Floats]
 
 BLOCK = 1 << 20
 """Logits worked on at once."""
-MOST = 1 << 25
-"""Logits looked at in all; of a case with more, evenly spaced queries."""
+MOST = 1 << 21
+"""Logits looked at in all unless more are asked for: well below a second."""
 
 
-def predict(case: Case, tensors: Tensors, launches: Iterable[LaunchRecord], arch: int) -> Prediction | None:
+def predict(
+    case: Case, tensors: Tensors, launches: Iterable[LaunchRecord], arch: int, *, most: int = MOST
+) -> Prediction | None:
     """The error a correct kernel makes of a case; None where the launches show no kernel that is known.
 
     `tensors` are the operands' values by name (Q, K, V, mask, sinks), their `ne` reversed, as `view_values` gives them.
     `arch` is nvcc's number of the GPU's architecture: 61 Pascal, 70 Volta, 75 Turing, 80 to 89 Ampere and Ada, 90
-    Hopper, 100 and 120 Blackwell. Takes a pass over the logits in float32, of at most `MOST` of them: where a case has
-    more, queries at even distances stand for those near them. Memory is O(n_kv) and a block.
+    Hopper, 100 and 120 Blackwell. Takes a pass over the logits in float32, of about `most` of them: where a case has
+    more, queries at even distances stand for those near them. Memory is O(n_kv) and a block, and arrays by row.
     """
     kernel = kernel_of(case, launches, arch)
     if kernel is None:
         return None
-    queries = _sample(case)
+    queries = _sample(case, most)
     found = np.zeros((len(fields(Rows)), case.n_seq, len(queries), case.n_head))
     heads = []
     for seq, kv_head in np.ndindex(case.n_seq, case.n_head_kv):
-        kv = KVMoments.of(tensors["K"][seq, kv_head], tensors["V"][seq, kv_head], kernel.converts_K, kernel.converts_V)
+        kv = KVMoments.of(tensors["K"][seq, kv_head], tensors["V"][seq, kv_head], kernel, case.type_K)
         heads.append(kv)
         job = _Head(case, tensors, kernel, Work.of(kernel, case), kv, seq, kv_head)
         for group in job.groups(queries):
@@ -50,14 +53,15 @@ def predict(case: Case, tensors: Tensors, launches: Iterable[LaunchRecord], arch
                 at = (seq, np.searchsorted(queries, [q for _, q in some]), [job.first + h for h, _ in some])
                 for array, field in zip(found, fields(Rows), strict=True):
                     array[at] = getattr(rows, field.name)
-    nearest = np.abs(np.arange(case.n_q)[:, None] - queries).argmin(axis=1) if len(queries) < case.n_q else slice(None)
-    return _prediction(case, kernel, heads, Rows(*found[:, :, nearest]))
+    nearest = np.searchsorted((queries[1:] + queries[:-1]) / 2, np.arange(case.n_q))
+    prediction = _prediction(case, kernel, heads, Rows(*found[:, :, nearest]))
+    return replace(prediction, looked_at=np.isin(np.arange(case.n_q), queries))
 
 
-def _sample(case: Case) -> npt.NDArray[np.intp]:
-    """The queries that are looked at: all, or as many as `MOST` allows, the first and the last among them."""
-    most = max(2, MOST // (case.n_kv * case.n_head * case.n_seq))
-    return np.unique(np.linspace(0, case.n_q - 1, min(most, case.n_q)).round().astype(np.intp))
+def _sample(case: Case, most: int) -> npt.NDArray[np.intp]:
+    """The queries that are looked at: all, or as many as `most` allows, the first and the last among them."""
+    number = max(2, most // (case.n_kv * case.n_head * case.n_seq))
+    return np.unique(np.linspace(0, case.n_q - 1, min(number, case.n_q)).round().astype(np.intp))
 
 
 @dataclass(frozen=True)
@@ -111,14 +115,16 @@ class _Head:
             return Block(self.kernel, steps, logits, q, kv, sink).rows()
 
     def _logits(self, q: QRows, heads: npt.NDArray[np.intp], query: npt.NDArray[np.intp]) -> Logits:
-        raw = q.exact @ self.kv.k.T
-        off = None
+        raw, off = q.exact @ self.kv.k.T, None
         if self.kernel.q != "f32" or self.kernel.converts_K:
             off = q.kernel @ self.kv.kernel_k.T - raw
+            if self.kv.offset_K is not None:
+                off += q.blocks_off() @ self.kv.offset_K.T
         values, slope, cap = raw, None, np.float32(self.case.logit_softcap)
         if cap:
             tanh = np.tanh(raw)
             values, slope = cap * tanh, cap * (1 - tanh**2)
+            off = cap * tanh_error(raw) + (0 if off is None else slope * off)
         if "mask" in self.tensors:
             mask = self.tensors["mask"]
             planes = mask[self.seq % mask.shape[0], heads % mask.shape[1], query].astype(np.float32)
@@ -148,5 +154,6 @@ def _prediction(case: Case, kernel: Kernel, heads: list[KVMoments], rows: Rows) 
         largest=by_head([kv.channel_largest for kv in heads]),
     )
     largest = rows.largest * moments.largest.max(axis=3)
-    prediction = Prediction(rows, moments, largest > kernel.accumulator.largest, "")
+    number, all_ = kernel.accumulator, np.ones(case.n_q, np.bool_)
+    prediction = Prediction(rows, moments, number.half_ulp, all_, largest > number.largest, "")
     return replace(prediction, why=why(case, kernel, rows, prediction.causes))

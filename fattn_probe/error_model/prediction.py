@@ -12,6 +12,9 @@ F64 = npt.NDArray[np.float64]
 
 ODDS = 1e-7
 """The chance that any element of a correct output is beyond its bound, if errors are as independent as assumed."""
+WALK = np.pi / (2 * np.sqrt(2))
+UNSEEN = 1.5
+"""Factor on the noise of a query that another one stands for, which may be cut at other seams."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,14 @@ class Heads:
 class Prediction:
     """The error that a correct kernel makes, as absolute errors against the exact answer.
 
-    `rows` are the expectations by row, (n_seq, n_q, n_head); `why` says what makes them, in words.
+    `rows` are the expectations by row, (n_seq, n_q, n_head), those of queries that were not `looked_at` (n_q,) taken
+    from the nearest one; `half_ulp` is the accumulators' unit roundoff; `why` says what makes the error, in words.
     """
 
     rows: Rows
     heads: Heads
+    half_ulp: float
+    looked_at: npt.NDArray[np.bool_]
     may_overflow: npt.NDArray[np.bool_]
     why: str
 
@@ -79,16 +85,26 @@ class Prediction:
     def bound(self) -> F64:
         """The largest |error| a correct element may have, (n_seq, n_q, n_head, hsv); infinite where f16 may overflow.
 
-        The smaller of what is possible at all (every rounding at its worst and all of one sign) and of twice the loss
-        and Bernstein's inequality for a sum of independent errors of known variance, none larger than `single`, at odds
-        of `ODDS` for the whole output. Such inequalities in rounding error analysis: Higham and Mary, SIAM J. Sci.
-        Comput. 41(5), 2019; Ipsen and Zhou, SIAM J. Matrix Anal. Appl. 41(4), 2020.
+        The smaller of what is possible at all (every rounding at its worst and all of one sign) and of what is likely
+        at odds of `ODDS` for the whole output: twice the loss, and for independent errors of known variance, none
+        larger than `single`, Bernstein's inequality (in rounding error analysis: Higham and Mary, SIAM J. Sci. Comput.
+        41(5), 2019; Ipsen and Zhou, SIAM J. Matrix Anal. Appl. 41(4), 2020). An accumulator of values of either sign is
+        a random walk W, and its roundings are as large as it happens to be: their variance is the integral of W^2,
+        E exp(-x integral W^2) = 1/sqrt(cosh(sqrt(2 x))) (Cameron and Martin, 1944), which makes the tail exponential,
+        exp(-pi/(2 sqrt 2) k) at k deviations. One outlier of V may stay in the accumulator for all of its roundings.
         """
         rows, heads = self.rows, self.heads
         odds = np.log(2 / ODDS * rows.single.size * heads.size.shape[-1])
-        bound = np.sqrt(2 * odds * rows.variance)[..., None] * heads.size
-        bound += (2 / 3 * odds * rows.single)[..., None] * heads.largest
-        bound += 2 * np.abs(rows.loss)[..., None] * np.abs(heads.mean_V)
+        outlier = np.sqrt(2 * odds * rows.roundings / 3) * self.half_ulp * rows.peak
+        noise = np.sqrt(2 * odds * (rows.variance - rows.walk)) + odds / WALK * np.sqrt(rows.walk)
+        bound = noise[..., None] * heads.size + (2 / 3 * odds * rows.single + outlier)[..., None] * heads.largest
+        bound *= np.where(self.looked_at, 1.0, UNSEEN)[:, None, None]
+        bound += 2 * self._most_lost()[..., None] * np.abs(heads.mean_V)
         np.minimum(bound, rows.worst[..., None] * heads.largest, out=bound)
         bound[self.may_overflow] = np.inf
         return np.asarray(bound)
+
+    def _most_lost(self) -> F64:
+        """The loss of a row that was looked at; for others, whose loss may be quite another, the head's largest."""
+        loss = np.abs(self.rows.loss)
+        return np.where(self.looked_at[:, None], loss, loss.max(axis=1, keepdims=True))
