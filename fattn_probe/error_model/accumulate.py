@@ -7,7 +7,7 @@ fall below half an ulp of the accumulator they are not: each is rounded away, an
 (Blanchard, Higham, Lopez, Mary and Pranesh, SIAM J. Sci. Comput. 42(3), 2020), which is one rounding for all of it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,8 @@ Bools = npt.NDArray[np.bool_]
 
 NODES = ((0.0, 0.2), (0.5988, 0.2), (-0.5988, 0.2), (1.4635, 0.2), (-1.4635, 0.2))
 """Places and weights that stand for a normal distribution: the middles of five equal shares, at variance 1."""
-ROUNDS = 8
+PARTS, ROUNDS = 64, 3
+"""Where much is lost: parts in which an accumulator is followed, and rounds to find the loss within one."""
 NEGLIGIBLE = 1e-15
 """Scale below which what an accumulator holds does not reach the output."""
 
@@ -42,6 +43,11 @@ class Chains:
     top_square: F32s
     scale: F32s
     raised: Bools
+
+    def part(self, where: slice) -> "Chains":
+        """Some of the additions, all KV steps' marks left as they are."""
+        names = ("weight", "square", "top", "top_square", "scale")
+        return replace(self, **{name: getattr(self, name)[:, :, where] for name in names})
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,10 @@ class _Held:
     weight: F32s
     square: F32s
     active: Bools
+
+    def part(self, where: slice) -> "_Held":
+        """After some of the additions."""
+        return _Held(self.weight[:, :, where], self.square[:, :, where], self.active[:, :, where])
 
 
 def accumulate(chains: Chains, number: Format, mean_square_V: float) -> Sums:
@@ -94,18 +104,36 @@ def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float) 
     """Variance and loss of all additions; what is lost makes the sum smaller, its ulp finer and later losses fewer."""
     if number is not F16:
         return number.relative * _total(np.where(held.active, _power(held, mean_square), 0)), np.zeros(len(held.weight))
-    path, damping, mean = held.weight, 1.0, float(np.sqrt(mean_square))
-    for _ in range(ROUNDS):
-        first, second = _additions(chains, path, held.square, mean)
-        change = np.where(held.active, first * chains.scale, 0)
-        if mean == 0.0:
-            break
-        loss = np.cumsum(change, axis=2) / mean
-        if np.abs(loss[:, :, -1]).max(initial=0.0) < 3e-3 * held.weight.max():
-            break
-        path = path + np.float32(damping) * (np.maximum(held.weight + loss, 0) - path)
-        damping = 0.5
-    return _total(np.where(held.active, second * chains.scale**2, 0)), _total(change) / (mean or 1.0)
+    mean = float(np.sqrt(mean_square))
+    variance, loss = _pass(chains, held, mean, held.weight)
+    if np.abs(loss).max(initial=0.0) > 3e-3 * held.weight.max():
+        return _march(chains, held, mean)
+    return variance.sum(axis=1), loss.sum(axis=1)
+
+
+def _pass(chains: Chains, held: _Held, mean: float, path: F32s) -> tuple[F64, F64]:
+    """Variance and loss of each accumulator if what it holds is the path, (rows, accumulators)."""
+    first, second = _additions(chains, path, held.square, mean)
+    change = np.where(held.active, first * chains.scale, 0)
+    variance = np.where(held.active, second * chains.scale**2, 0).sum(axis=2, dtype=np.float64)
+    return variance, change.sum(axis=2, dtype=np.float64) / (mean or 1.0)
+
+
+def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
+    """The same from part to part, each beginning with what is left after the losses before it."""
+    variance, loss = np.zeros(held.weight.shape[:2]), np.zeros(held.weight.shape[:2])
+    length = held.weight.shape[2]
+    for start in range(0, length, max(8, length // PARTS)):
+        part = slice(start, start + max(8, length // PARTS))
+        some, now = chains.part(part), held.part(part)
+        before = held.weight[:, :, part] + loss[..., None]
+        more, lost = np.zeros_like(loss), np.zeros_like(loss)
+        for _ in range(ROUNDS):
+            share = np.linspace(0, 1, before.shape[2])
+            path = np.maximum(before + lost[..., None] * share, 0).astype(np.float32)
+            more, lost = _pass(some, now, mean, path)
+        variance, loss = variance + more, loss + lost
+    return variance.sum(axis=1), loss.sum(axis=1)
 
 
 def _additions(chains: Chains, path: F32s, square: F32s, mean: float) -> tuple[F32s, F32s]:

@@ -107,4 +107,4 @@ class Prediction:
     def _most_lost(self) -> F64:
         """The loss of a row that was looked at; for others, whose loss may be quite another, the head's largest."""
         loss = np.abs(self.rows.loss)
-        return np.where(self.looked_at[:, None], loss, loss.max(axis=1, keepdims=True))
+        return np.where(self.looked_at[:, None], loss, 2 * UNSEEN * loss.max(axis=1, keepdims=True))
