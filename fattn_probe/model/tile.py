@@ -4,6 +4,9 @@ Where f16 arithmetic is fast, products of Q (scaled down by 4) and K are rounded
 P is rounded to f16, and VKQ is summed in f16, one fused multiply-add a KV row. Elsewhere (compute capability 6.1) all
 of it is float32. The rows of a step go to the lanes of `warps` warps for the row sum, and to the warps in turn for VKQ;
 the maximum is the column's. CUDA blocks (`gridDim.y`) take the steps in turn.
+
+Which multiply-adds are fused is as g++ compiles the kernel for the simulator: no such output of a GPU was recorded. Of
+ALiBi's products it fuses some and not others, by the place of column and row; here none is.
 """
 
 import os
@@ -48,7 +51,10 @@ FLOAT_ROWS: Mapping[int, tuple[int, ...]] = {
 
 @dataclass(frozen=True)
 class TilePlan:
-    """One launch: `warps` share a column (upstream's np), `blocks` take turns on it; `half` where f16 is fast."""
+    """One launch: `warps` share a column (upstream's np), `blocks` take turns on it; `half` where f16 is fast.
+
+    With one column a warp (`alone`) float32's VKQ is rescaled by the multiply-add that adds the first row.
+    """
 
     DV: int
     softcap: bool
@@ -56,6 +62,7 @@ class TilePlan:
     warps: int
     nbatch_fa: int
     half: bool
+    alone: bool
 
 
 def tile_plan_of(launch: LaunchRecord, arch: int) -> TilePlan | None:
@@ -74,6 +81,7 @@ def tile_plan_of(launch: LaunchRecord, arch: int) -> TilePlan | None:
         warps=max(1, launch.block[1] // ncols),
         nbatch_fa=rows[_NCOLS.index(ncols)],
         half=half,
+        alone=launch.block[1] >= ncols,
     )
 
 
@@ -140,7 +148,7 @@ class Machine:
         mask = self.operands.mask
         if mask is None:
             return KQ
-        return fused(self.operands.slopes[head, None, None], mask[sequence % len(mask), queries], KQ)
+        return KQ + self.operands.slopes[head] * mask[sequence % len(mask), queries]
 
     def rounds(self, logits: F32, values: F32) -> tuple[F32, F32, F32]:
         """Maximum, row sum by lane, and VKQ of each warp after its last step."""
@@ -156,7 +164,7 @@ class Machine:
             for part in np.moveaxis(P.reshape(*P.shape[:2], -1, plan.warps, LANES), 2, 0):
                 added += part
             sums = fused(sums, scale[..., None, None], added)
-            VKQ = self.add_values(self.scaled(VKQ, scale), P, V)
+            VKQ = self.add_values(VKQ, scale, P, V)
         return maximum, sums, VKQ
 
     def scaled(self, VKQ: F32, scale: F32) -> F32:
@@ -166,15 +174,17 @@ class Machine:
             return half_of(np.multiply(VKQ, scale[..., None, None], dtype=np.float64))
         return VKQ * scale[..., None, None]
 
-    def add_values(self, VKQ: F32, P: F32, V: F32) -> F32:
-        """VKQ + P V, row after row, rows dealt to the warps."""
+    def add_values(self, VKQ: F32, scale: F32, P: F32, V: F32) -> F32:
+        """VKQ, rescaled, + P V, row after row, rows dealt to the warps."""
         plan = self.plan
-        if plan.half:
-            P = half_of(P)
-        shared = P.reshape(*P.shape[:2], -1, plan.warps, 1)
-        rows = V.reshape(len(V), -1, plan.warps, plan.DV)
-        for i in range(rows.shape[1]):
-            VKQ = self.fused(shared[:, :, i], rows[None, :, i], VKQ)
+        shared = (half_of(P) if plan.half else P).reshape(*P.shape[:2], -1, plan.warps, 1)
+        rows = V.reshape(1, len(V), -1, plan.warps, plan.DV)
+        if plan.alone and not plan.half:
+            VKQ = fused(VKQ, scale[..., None, None], shared[:, :, 0] * rows[:, :, 0])
+        else:
+            VKQ = self.fused(shared[:, :, 0], rows[:, :, 0], self.scaled(VKQ, scale))
+        for i in range(1, rows.shape[2]):
+            VKQ = self.fused(shared[:, :, i], rows[:, :, i], VKQ)
         return VKQ
 
     def fused(self, a: F32, b: F32, c: F32) -> F32:
