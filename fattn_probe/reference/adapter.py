@@ -8,7 +8,9 @@ import numpy.typing as npt
 
 from fattn_probe.errors import InputError
 from fattn_probe.reference.attention import OpParams, attention_and_lse, fully_masked_rows
+from fattn_probe.reference.mask_tiles import MINUS_INFINITY
 from fattn_probe.reference.shapes import F64, Floats, Shape
+from fattn_probe.reference.threads import spread
 from fattn_probe.scenario import TensorView, row_bytes
 from fattn_probe.scenario.ggml_types import count_non_finite, decode, type_size
 
@@ -113,14 +115,18 @@ def _misfits(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
 
 def _non_finite(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
     """What keeps a tensor's values from having an exact answer."""
-    memory, number = row_bytes(view, inputs), 0
-    for seq, head in np.ndindex(memory.shape[:2]):
+    memory, found = row_bytes(view, inputs), list[int]()
+
+    def count(at: tuple[int, ...]) -> None:
         for first in range(0, memory.shape[2], AT_ONCE):
-            piece = np.ascontiguousarray(memory[seq, head, first : first + AT_ONCE]).reshape(-1)
-            number += _minus_infinities_aside(piece) if view.name == "mask" else count_non_finite(piece, view.type)
-    return [f"{view.name} holds {number} values that are NaN or infinite"] if number else []
+            piece = np.ascontiguousarray(memory[at][first : first + AT_ONCE]).reshape(-1)
+            found.append(_minus_infinities_aside(piece) if view.name == "mask" else count_non_finite(piece, view.type))
+
+    spread(count, list(np.ndindex(memory.shape[:2])))
+    return [f"{view.name} holds {sum(found)} values that are NaN or infinite"] if any(found) else []
 
 
 def _minus_infinities_aside(piece: Bytes) -> int:
     """NaN and +inf among f16 numbers."""
-    return count_non_finite(piece, "f16") - int((piece.view(np.uint16) == 0xFC00).sum())
+    number = count_non_finite(piece, "f16")
+    return number - int((piece.view(np.uint16) == MINUS_INFINITY).sum()) if number else 0

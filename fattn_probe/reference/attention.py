@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.reference.engine import KVHead, RowBlock, attend, slices
-from fattn_probe.reference.mask_tiles import Content, GroupMask
+from fattn_probe.reference.mask_tiles import MINUS_INFINITY, Content, GroupMask
 from fattn_probe.reference.shapes import F64, AttentionShape, Floats, Rows, check_shapes
 from fattn_probe.reference.threads import blas_threads, spread
 
@@ -35,7 +35,7 @@ class Blocking:
     """
 
     rows: int = 512
-    kv: int = 256
+    kv: int = 512
     held: int = 8192
 
     def queries(self, shape: AttentionShape) -> list[slice]:
@@ -158,7 +158,9 @@ def alibi_slopes(n_head: int, max_bias: float) -> F64:
 def fully_masked_rows(mask: Floats, n_seq: int, n_head: int, n_q: int) -> npt.NDArray[np.bool_]:
     """Which rows have -inf in all of their mask: bool (n_seq, n_q, n_head), as the first axes of dst."""
     rows = mask[:, :, :n_q]
-    hidden = rows.view(np.uint16) == 0xFC00 if mask.dtype == np.float16 else np.isneginf(rows)  # 30 times as fast
+    hidden = (
+        rows.view(np.uint16) == MINUS_INFINITY if mask.dtype == np.float16 else np.isneginf(rows)
+    )  # 30 times as fast
     dead: npt.NDArray[np.bool_] = np.all(hidden, axis=3)
     full = dead[np.arange(n_seq) % mask.shape[0]][:, np.arange(n_head) % mask.shape[1]]
     return np.ascontiguousarray(full.transpose(0, 2, 1))

@@ -102,12 +102,13 @@ class RowBlock:
 def attend(blocks: Sequence[RowBlock], head: KVHead, step: int, op: Logits) -> None:
     """Bring every block's sums over all KV rows, `step` of them at a time; tiles that are masked are left out."""
     room = Room.of(head, max(len(block.q) for block in blocks), step)
-    for rows in slices(head.K.shape[2], step):
-        seeing = [block for block in blocks if not block.hidden(rows)]
-        if seeing:
-            kv = head.load(rows, room)
-        for block in seeing:
-            block.take(kv, op, room)
+    with np.errstate(invalid="ignore", over="ignore"):  # of inputs that are not finite
+        for rows in slices(head.K.shape[2], step):
+            seeing = [block for block in blocks if not block.hidden(rows)]
+            if seeing:
+                kv = head.load(rows, room)
+            for block in seeing:
+                block.take(kv, op, room)
 
 
 def longest(rows: F64) -> float:

@@ -14,7 +14,7 @@ from fattn_probe.errors import InputError
 from fattn_probe.reference.adapter import params_of, stored_rows
 from fattn_probe.reference.attention import alibi_slopes
 from fattn_probe.reference.engine import KVHead, RowBlock, attend, slices
-from fattn_probe.reference.mask_tiles import GroupMask
+from fattn_probe.reference.mask_tiles import MINUS_INFINITY, GroupMask
 from fattn_probe.reference.shapes import F64, Floats, Rows, Shape
 from fattn_probe.reference.threads import blas_threads, spread
 from fattn_probe.scenario import Case
@@ -24,8 +24,8 @@ from fattn_probe.scenario.mask import sees_something, some_rows, visible
 
 Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-STEP = 512  # KV rows at a time
-MANY = 16  # more edges of one kind than these are not all looked at
+STEP = 2048  # KV rows at a time: with fewer, threads that generate them wait for each other
+MANY = 8  # more edges of one kind than these are not all looked at
 RNG = 77
 
 
@@ -112,7 +112,7 @@ def fully_masked(case: Case, rows: Integers) -> Bools:
     places = np.stack([rows[:, 0] % shape.n_seq, rows[:, 1]], axis=1)
     for seq, query in np.unique(places[~found], axis=0):
         made = some_rows(case.mask, shape, int(seq), np.array([query]))
-        found[(places == (seq, query)).all(axis=1)] = bool((made.view(np.uint16) == 0xFC00).all())
+        found[(places == (seq, query)).all(axis=1)] = bool((made.view(np.uint16) == MINUS_INFINITY).all())
     return found
 
 
@@ -126,9 +126,9 @@ class _Hull:
         self.low = np.full((*V.shape[:2], V.shape[3]), np.inf)
         self.high = -self.low
 
-    def __getitem__(self, at: tuple[int, int, slice]) -> F64:
+    def __getitem__(self, at: tuple[int, int, slice]) -> Floats:
         seq, head, rows = at
-        values: F64 = self._V[at].astype(np.float64)
+        values: Floats = np.asarray(self._V[at], np.float32)  # NumPy is slow in f16
         self._seen.add((seq, head, rows.start))
         inside = values[max(0, self._first - rows.start) : max(0, self._stop - rows.start)]
         if len(inside):

@@ -108,7 +108,8 @@ def count_non_finite(data: Bytes, name: str) -> int:
         return int((~np.isfinite(data.view(np.float32))).sum())
     if not is_quantized(name):
         exponent = np.uint16(0x7C00 if name == "f16" else 0x7F80)
-        return int(((data.view(np.uint16) & exponent) == exponent).sum())
+        exponents = data.view(np.uint16) & exponent
+        return int((exponents == exponent).sum()) if exponents.max(initial=0) == exponent else 0
     blocks = data.reshape(-1, type_size(name))
     scales = np.ascontiguousarray(blocks[:, : 4 if name.endswith("_1") else 2]).view(np.float16)
     return int((~np.isfinite(scales)).any(axis=1).sum()) * block_size(name)

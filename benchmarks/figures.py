@@ -1,0 +1,76 @@
+"""Run the benchmarks, and print the figures that matter as ratios measured in this run; words go to pytest."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent
+Benchmarks = Mapping[str, Mapping[str, Any]]
+
+
+def measured(words: list[str]) -> Benchmarks:
+    """The benchmarks' records by name; exits as pytest does if one fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        argv = [
+            sys.executable,
+            "-m",
+            "pytest",
+            HERE,
+            "-q",
+            "--benchmark-disable-gc",
+            f"--benchmark-json={report}",
+            *words,
+        ]
+        code = subprocess.run(argv, check=False, stdout=sys.stderr).returncode
+        if code:
+            sys.exit(code)
+        return {record["name"]: record for record in json.loads(report.read_text())["benchmarks"]}
+
+
+def rows(found: Benchmarks) -> list[tuple[str, str, str]]:
+    """(what, figure, what was asked for) of everything that was measured."""
+    made = []
+    for name, record in found.items():
+        info, seconds = record["extra_info"], record["stats"]["min"]
+        what = name.removeprefix("test_").replace("[", ": ").rstrip("]")
+        if "ratio" in info:
+            figure = f"{info['ratio']:.2f} of the matrix product's {info['product_gflop_s']:.0f} GFLOP/s"
+            asked = "0.80" if name == "test_reference[plain]" else ""
+            made.append((what, f"{figure}; {info['ratio_of_cpu_time']:.2f} by CPU time", asked))
+        elif "peak_GiB" in info:
+            figure = f"{info['seconds']:.1f} s ({info['cpu_seconds']:.1f} s of CPU), {info['peak_GiB']:.2f} GiB"
+            made.append((what, f"{figure}, {info['rows']} rows", "20 s, 8 GB"))
+        else:
+            made.append((what, f"{seconds:.2f} s", ""))
+    return made
+
+
+def against_torch(found: Benchmarks) -> list[tuple[str, str, str]]:
+    """How many times as fast as PyTorch the reference is, where both were measured."""
+    if not {"test_torch", "test_reference[plain]"} <= set(found):
+        return []
+    times = [found[name]["stats"]["min"] for name in ("test_torch", "test_reference[plain]")]
+    return [("reference: plain, beside PyTorch's float64 SDPA", f"{times[0] / times[1]:.2f} times as fast", "")]
+
+
+def main() -> None:
+    """Measure and print."""
+    found = measured(sys.argv[1:])
+    table = Table("figure", "measured", "asked for")
+    for row in rows(found) + against_torch(found):
+        table.add_row(*row)
+    Console(width=140 if not sys.stdout.isatty() else None).print(table)
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores: figures of an idle machine want it near 0")
+
+
+if __name__ == "__main__":
+    main()
