@@ -29,6 +29,7 @@ from fattn_probe.inspect.cli import debug, inspect
 from fattn_probe.ops import OpsReport, Timeouts, live, run_ops
 from fattn_probe.ops import render as render_ops
 from fattn_probe.ops.options import Mode
+from fattn_probe.regress.cli import history_app, regress
 from fattn_probe.run import command as running
 from fattn_probe.run.capture import read_capture
 from fattn_probe.run.gpu import gpu_arch, has_gpu
@@ -38,6 +39,7 @@ from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import command as scenarios
 from fattn_probe.source import DEFAULT_SOURCE
 from fattn_probe.source import command as sources
+from fattn_probe.study.cli import study
 
 HELP = "Build, run, inspect and check llama.cpp's CUDA flash-attention kernels, on a GPU or on a simulated one."
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
@@ -47,8 +49,11 @@ device_app = typer.Typer(help="The catalogue of simulated GPUs.", no_args_is_hel
 app.add_typer(scenario_app, name="scenario")
 app.add_typer(source_app, name="source")
 app.add_typer(device_app, name="device")
+app.add_typer(history_app, name="history")
 app.command()(inspect)
 app.command()(debug)
+app.command()(study)
+app.command()(regress)
 
 
 @app.callback()

@@ -103,6 +103,15 @@ def cases_of(paths: Sequence[Path]) -> list[Case]:
     return cases
 
 
+def one_case(path: Path, name: str) -> Case:
+    """The case of that name, or the only one."""
+    cases = cases_of([path])
+    found = [case for case in cases if case.name == name or not name]
+    if len(found) != 1:
+        raise InputError(f"{path} has these cases; choose one with --case: {', '.join(case.name for case in cases)}")
+    return found[0]
+
+
 def work_of(cases: Sequence[Case], on: str, devices: Path | None, notes: Console) -> list[tuple[Case, list[Target]]]:
     """Each case with its targets: those of `--on`, else the scenario's own device, else what this machine has."""
     catalogue = load_devices(devices)

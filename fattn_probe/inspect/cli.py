@@ -104,7 +104,7 @@ def debug(
     devices: flags.Devices = None,
 ) -> None:
     """Open gdb or cuda-gdb at the first line of a case's kernel, with commands `fattn tensors|launch|blocks|tile`."""
-    case = placed(one_case(path, case_name), at)
+    case = placed(flags.one_case(path, case_name), at)
     (_, (target, *more)) = flags.work_of([case], on, devices, NOTES)[0]
     if more:
         raise InputError("debug opens one debugger: give one target")
@@ -117,15 +117,6 @@ def debug(
         inspecting.raise_if_wrong([Seen(found)])
         raise LostError(f"{case.name} on {target}: {describe(found.result)}")
     raise typer.Exit(live.debug(inspector, case, inputs, target, found.result))
-
-
-def one_case(path: Path, name: str) -> Case:
-    """The case of that name, or the only one."""
-    cases = flags.cases_of([path])
-    found = [case for case in cases if case.name == name or not name]
-    if len(found) != 1:
-        raise InputError(f"{path} has these cases; choose one with --case: {', '.join(case.name for case in cases)}")
-    return found[0]
 
 
 def placed(case: Case, at: str) -> Case:

@@ -29,6 +29,12 @@ def gpu_arch(index: int) -> str:
     return parse_compute_capability(done.stdout)
 
 
+@lru_cache
+def gpu_name(index: int) -> str:
+    """The name of a GPU of this machine: "NVIDIA H200"."""
+    return run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", str(index)]).stdout.strip()
+
+
 def parse_compute_capability(text: str) -> str:
     """`9.0` as "90"; with the "a" that upstream's build gives 12.x."""
     number = text.strip().replace(".", "")

@@ -7,7 +7,6 @@ import typer
 
 from fattn_probe import flags
 from fattn_probe.console import show
-from fattn_probe.inspect.cli import one_case
 from fattn_probe.study.algorithms import Algorithm
 from fattn_probe.study.command import H200_SMS, Options, raise_if_different, study_case
 from fattn_probe.study.flash_attention_1 import A100_SRAM
@@ -38,6 +37,6 @@ def study(
 ) -> None:
     """Follow an attention algorithm through one head, tile by tile, and hold all of them against each other."""
     options = Options(head, sequence, tile_q, tile_kv, memory, splits, blocks, inspected, backward)
-    done = study_case(one_case(path, case_name), algorithm, options)
+    done = study_case(flags.one_case(path, case_name), algorithm, options)
     show(study_json(done), lambda: render(done, steps), as_json)
     raise_if_different(done)

@@ -1,0 +1,130 @@
+"""`fattn-probe regress` and `history`: outcomes to text, JSON, Markdown and an exit code."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fattn_probe.errors import ComparisonError, LostError, RegressionError
+from fattn_probe.regress.judge import Change
+from fattn_probe.regress.records import Result, Run
+from fattn_probe.regress.runner import Outcome
+
+STYLES = {"pass": "green", "fail": "bold red", "unsupported": "dim", "lost": "magenta"}
+SHOWN = 20
+
+
+def render(outcomes: Sequence[Outcome]) -> RenderableType:
+    """Each target's counts and what changed, alarms first."""
+    return Group(*(part for outcome in outcomes for part in _render(outcome)))
+
+
+def _render(outcome: Outcome) -> Iterable[RenderableType]:
+    yield Text(f"{outcome.run.identity.device}, {outcome.run.identity.source}: {_counted(outcome.counts)}", "bold")
+    if outcome.baseline is None:
+        yield Text("no run of this line was accepted yet (--accept): nothing to compare with", "yellow")
+    else:
+        yield Text(f"beside {_named(outcome.baseline)}: {_said(outcome.changes)}")
+    if outcome.changes:
+        table = Table("case", "change", "", box=SIMPLE_HEAD)
+        for change in sorted(outcome.changes, key=lambda item: not item.alarm)[:SHOWN]:
+            table.add_row(Text(change.case), Text(change.kind, "bold red" if change.alarm else ""), Text(change.words))
+        yield table
+        if len(outcome.changes) > SHOWN:
+            yield Text(f"and {len(outcome.changes) - SHOWN} more (--json has all)", "dim")
+    for result in outcome.results.values():
+        if result.status == "fail":
+            yield Text(f"fail {result.name}: {result.reason}", "red")
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no cases"
+
+
+def _said(changes: Sequence[Change]) -> str:
+    alarms = sum(change.alarm for change in changes)
+    return f"{len(changes)} changed, {alarms} of them regressions" if changes else "nothing changed"
+
+
+def _named(run: Run) -> str:
+    return f"{run.uid[:8]} of {run.started[:16]} ({run.identity.source})"
+
+
+def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Key `runs`: `uid`, `identity`, `baseline`, `counts`, `changes`, `results`."""
+    return {
+        "runs": [
+            {
+                "uid": outcome.run.uid,
+                "identity": asdict(outcome.run.identity),
+                "baseline": outcome.baseline.uid if outcome.baseline else None,
+                "counts": outcome.counts,
+                "changes": [asdict(change) | {"alarm": change.alarm} for change in outcome.changes],
+                "results": [result_json(result) for result in outcome.results.values()],
+            }
+            for outcome in outcomes
+        ]
+    }
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """A result with its kernels by name."""
+    return asdict(result) | {"launches": [record.spelling for record in result.kernels]}
+
+
+def markdown(outcomes: Sequence[Outcome]) -> str:
+    """For the step summary of a CI job."""
+    lines = ["# flash attention"]
+    for outcome in outcomes:
+        lines += [
+            "",
+            f"**{outcome.run.identity.device}**, `{outcome.run.identity.source}`: {_counted(outcome.counts)}",
+            "",
+        ]
+        if outcome.changes:
+            lines += ["| case | change | |", "| --- | --- | --- |"]
+        lines += [f"| {change.case} | {change.kind} | {_cell(change.words)} |" for change in outcome.changes]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
+    """End the command: 4 if too much was lost to judge, 6 if something got worse, 5 if something is wrong.
+
+    A failure that the accepted run has too is known: it is shown, and ends nothing.
+    """
+    for outcome in outcomes:
+        if outcome.lost > most_lost:
+            raise LostError(f"{outcome.run.identity.device}: {outcome.lost:.0%} of the cases were lost or not run")
+    if alarms := [change for outcome in outcomes for change in outcome.alarms]:
+        raise RegressionError("\n".join(f"{change.case}: {change.kind}: {change.words}" for change in alarms))
+    wrong = [outcome for outcome in outcomes if outcome.baseline is None and outcome.counts["fail"]]
+    if wrong:
+        raise ComparisonError("\n".join(f"{item.run.identity.device}: {item.counts['fail']} fail" for item in wrong))
+
+
+def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:
+    """The runs of a history, the newest last."""
+    table = Table("run", "started", "suite", "on", "source", "results", box=SIMPLE_HEAD)
+    for run, counts in rows:
+        state = _counted(counts) + ("" if run.ended else " (did not end)")
+        table.add_row(run.uid[:8], run.started[:16], run.suite, run.identity.device, run.identity.source, state)
+    return table
+
+
+def render_results(results: Iterable[Result]) -> RenderableType:
+    """One run's results."""
+    table = Table("case", "status", "kernel", "", box=SIMPLE_HEAD)
+    for result in results:
+        kernel = result.kernels[0].spelling if result.kernels else ""
+        table.add_row(
+            Text(result.name), Text(result.status, STYLES.get(result.status, "")), kernel, Text(result.reason)
+        )
+    return table

@@ -1,0 +1,183 @@
+"""Running a suite: each case costs only itself, and everything that was seen is in the history at once."""
+
+import math
+import platform
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from fattn_probe.compare.agreement import digest_of
+from fattn_probe.compare.command import compare_case
+from fattn_probe.compare.outcome import verdict_without_output
+from fattn_probe.compare.verdict import Verdict
+from fattn_probe.device import Target
+from fattn_probe.errors import BuildError, LostError
+from fattn_probe.reference.adapter import fully_masked_of, reference_of
+from fattn_probe.regress.history import History
+from fattn_probe.regress.judge import ALARMS, UNJUDGED, Change, Kind, changes
+from fattn_probe.regress.records import Identity, Result, Run
+from fattn_probe.regress.steps import Level, last_step
+from fattn_probe.run.capture import Capture
+from fattn_probe.run.gpu import gpu_name
+from fattn_probe.run.outcome import Ran
+from fattn_probe.run.provenance import driver, version
+from fattn_probe.run.session import Session
+from fattn_probe.scenario import Case, make_inputs
+
+OnResult = Callable[[Result, int, int], None]
+"""A result, how many there are now, and how many there will be."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run of a suite on one target, and how it stands to the baseline."""
+
+    run: Run
+    results: Mapping[str, Result]
+    baseline: Run | None
+    changes: tuple[Change, ...]
+    planned: int
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many cases ended in each status; `not run` are those that an interrupted run did not come to."""
+        statuses = [result.status for result in self.results.values()]
+        found = {status: statuses.count(status) for status in ("pass", "fail", "unsupported", "lost")}
+        return found | {"not run": self.planned - len(statuses)}
+
+    @property
+    def alarms(self) -> list[Change]:
+        """The changes that are regressions."""
+        return [change for change in self.changes if change.kind in ALARMS]
+
+    @property
+    def lost(self) -> float:
+        """The share of the cases of which nothing can be said."""
+        unjudged = self.counts["lost"] + self.counts["not run"]
+        missing = sum(change.kind in UNJUDGED for change in self.changes)
+        return max(unjudged, missing) / max(self.planned, 1)
+
+
+@dataclass(frozen=True)
+class SuiteRunner:
+    """Runs cases on targets into a history; `resume` goes on with the last run that did not end."""
+
+    history: History
+    session: Session
+    suite: str
+    resume: bool = False
+    on_result: OnResult = lambda result, done, planned: None
+
+    def run(self, cases: Sequence[Case], target: Target) -> Outcome:
+        """All cases on one target; what an interruption leaves is in the history, and can be resumed."""
+        identity = identity_of(self.session, target)
+        run = (self._unfinished(identity) if self.resume else None) or self.history.begin(identity, self.suite)
+        baseline = self.history.baseline(identity.line, self.suite)
+        known = {name for name, result in self.history.results(run).items() if result.status != "lost"}
+        for done, case in enumerate(cases, 1):
+            if case.name not in known:
+                result = result_of(self.session, case, target)
+                self.history.add(run, result)
+                self.on_result(result, done, len(cases))
+        self.history.end(run)
+        return self.outcome(run, baseline, len(cases))
+
+    def outcome(self, run: Run, baseline: Run | None, planned: int) -> Outcome:
+        """A run beside the run that was the baseline when it began."""
+        after = self.history.results(run)
+        found = changes(self.history.results(baseline), after) if baseline else ()
+        return Outcome(run, after, baseline, (*found, *self._time_changes(run, after)), planned)
+
+    def _time_changes(self, run: Run, after: Mapping[str, Result]) -> Iterator[Change]:
+        """The last level of a case's times beside the one before; a level is of several runs, never of one morning."""
+        for name, result in after.items():
+            if result.seconds:
+                series = self.history.series(run.identity.line, name)
+                times = [statistics.median(other.seconds) for _, other in series if other.seconds]
+                if step := last_step(times):
+                    yield time_change(name, *step)
+
+    def _unfinished(self, identity: Identity) -> Run | None:
+        runs = [run for run in self.history.runs(identity.line, self.suite) if run.identity == identity]
+        return runs[-1] if runs and runs[-1].ended is None else None
+
+
+def time_change(case: str, before: Level, after: Level) -> Change:
+    """A step of a case's times in words."""
+    kind = Kind.SLOWER if after.value > before.value else Kind.FASTER
+    return Change(
+        case,
+        kind,
+        f"{before.value * 1e6:.1f} us became {after.value * 1e6:.1f} us, since {after.stop - after.start} runs",
+    )
+
+
+def identity_of(session: Session, target: Target) -> Identity:
+    """What results of a session on a target are results of."""
+    manifest = session.build_for(target).manifest
+    real = target.engine == "cuda"
+    return Identity(
+        machine=platform.node(),
+        device=gpu_name(target.gpu) if real else str(target),
+        cc=f"{target.device.major}.{target.device.minor}" if target.device else manifest.arch,
+        driver=(driver() or "unknown") if real else "",
+        engine=target.engine,
+        flavour=manifest.flavour,
+        source=manifest.source,
+        build_number=manifest.build_number,
+        patches=" ".join(manifest.patches),
+        version=version("fattn-probe"),
+    )
+
+
+def result_of(session: Session, case: Case, target: Target) -> Result:
+    """Run and judge one case; whatever becomes of it is a result."""
+    try:
+        return _judged(session, case, target)
+    except (BuildError, LostError) as error:
+        return Result(case.name, case.digest, "lost", str(error).splitlines()[0], failure=str(error))
+
+
+def _judged(session: Session, case: Case, target: Target) -> Result:
+    inputs = make_inputs(case)
+    outcome = session.capture(case, inputs, target)
+    if isinstance(outcome, Ran):
+        raise LostError(f"{case.name} ran without an output")
+    if not isinstance(outcome, Capture):
+        verdict = verdict_without_output(outcome)
+        return Result(case.name, case.digest, verdict.status, _first(verdict.reason), failure=verdict.reason)
+    (row,) = compare_case(case, {str(target): outcome}, reference_of(case, inputs), fully_masked_of(case, inputs))
+    real = target.engine == "cuda"
+    return Result(
+        name=case.name,
+        digest=case.digest,
+        status=row.verdict.status,
+        reason=_first(row.verdict.reason),
+        metrics=metrics_of(row.verdict),
+        output=digest_of(outcome.dst),
+        launches="\n".join(launch.to_json() for launch in outcome.launches),
+        seconds=outcome.seconds if real else (),
+        failure="" if row.verdict.status == "pass" else row.verdict.reason,
+    )
+
+
+def metrics_of(verdict: Verdict) -> dict[str, object]:
+    """A verdict's metrics as JSON has them; what is not finite is null."""
+    if verdict.metrics is None:
+        return {}
+    return {name: _plain(value) for name, value in asdict(verdict.metrics).items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, int | None) else str(value)
+
+
+def _first(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def outcomes(runner: SuiteRunner, cases: Sequence[Case], targets: Sequence[Target]) -> Iterator[Outcome]:
+    """One outcome a target."""
+    return (runner.run(cases, target) for target in targets)

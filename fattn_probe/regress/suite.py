@@ -1,0 +1,63 @@
+"""A suite file: which scenarios, on which devices, with which source."""
+
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from fattn_probe.errors import InputError
+from fattn_probe.scenario import Case, expand, load
+from fattn_probe.scenario.spec import Spec
+from fattn_probe.source import DEFAULT_SOURCE
+from fattn_probe.yaml_lines import Document, parse
+
+
+class Suite(Spec):
+    """What a regression run consists of."""
+
+    version: Literal[1]
+    """Version of this schema."""
+    about: str = Field(min_length=1, max_length=200)
+    """One line: what the suite is there to watch."""
+    scenarios: list[str] = Field(min_length=1)
+    """Scenario files, as paths or globs relative to the suite's file."""
+    on: list[str] = Field(default=["sim:h200"], min_length=1)
+    """Where each case runs: sim:ID, gpu, gpu:N."""
+    source: str = DEFAULT_SOURCE
+    """The llama.cpp to run."""
+    repeat: int = Field(default=1, ge=1)
+    """Timed runs of each case; times are kept of real GPUs only."""
+    lost: float = Field(default=0.02, ge=0, le=1)
+    """The share of cases that may be lost before a run says nothing (exit 4)."""
+
+
+def load_suite(path: Path) -> Suite:
+    """Read a suite; InputError names every mistake with its line."""
+    try:
+        document = parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot read the suite: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    try:
+        return Suite.model_validate(document.value)
+    except ValidationError as error:
+        raise InputError("\n".join(_mistakes(path, document, error))) from error
+
+
+def _mistakes(path: Path, document: Document, error: ValidationError) -> list[str]:
+    found = error.errors(include_url=False)
+    keys = [(item["loc"], ".".join(map(str, item["loc"])) or "the file", item["msg"]) for item in found]
+    return [f"{path}:{document.line(key)}: {dotted}: {said}" for key, dotted, said in keys]
+
+
+def cases_of(suite: Suite, folder: Path) -> list[Case]:
+    """The cases of a suite's scenarios, in the order of the file; InputError for a pattern without a file."""
+    cases: list[Case] = []
+    for pattern in suite.scenarios:
+        paths = sorted(folder.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
+        if not paths:
+            raise InputError(f"suite: no scenario matches {pattern!r} in {folder}")
+        cases += [case for path in paths for case in expand(load(path))]
+    return list({case.name: case for case in cases}.values())
