@@ -2,10 +2,15 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from fattn_probe.compare.metrics import F32, F64, Bools, Likeness, Tolerance, liken
+from fattn_probe.compare.bitwise import Check
+from fattn_probe.compare.diagnosis import Diagnosis
+from fattn_probe.compare.expected import Expected
+from fattn_probe.compare.labels import labellings
+from fattn_probe.compare.metrics import F32, F64, Bools, Likeness, Tolerance, liken, unequal
+from fattn_probe.compare.patterns import Pattern, find_patterns
 from fattn_probe.compare.verdict import Status, UpstreamSays, Verdict, judge, upstream_says
 from fattn_probe.errors import ComparisonError, InputError, LostError
 
@@ -58,7 +63,10 @@ class CaptureLike(Protocol):
 
 @dataclass(frozen=True)
 class Row:
-    """One case on one backend: what ran and what is to be said of it."""
+    """One case on one backend: what ran and what is to be said of it.
+
+    `missing` says why nothing, or less, was expected of it; `dst` is the output, where there is one.
+    """
 
     case: str
     on: str
@@ -66,30 +74,61 @@ class Row:
     kernels: tuple[str, ...]
     verdict: Verdict
     upstream: UpstreamSays | None
+    missing: str = ""
+    diagnosis: Diagnosis | None = None
+    checks: tuple[Check, ...] = ()
+    dst: F32 | None = field(default=None, repr=False, compare=False)
 
     @property
     def kernel(self) -> str:
         """The spelling of the attention kernel proper; empty where none was launched."""
-        return next((spelling for spelling in self.kernels if ATTENTION_KERNEL.search(spelling)), "")
+        return attention_kernel(self.kernels)
+
+    @property
+    def status(self) -> Status:
+        """The verdict's; an output that passes but is not the same in every run fails."""
+        fails = self.verdict.status is Status.PASS and any(check.fails for check in self.checks)
+        return Status.FAIL if fails else self.verdict.status
+
+    @property
+    def reason(self) -> str:
+        """The verdict's reason, and what checks found amiss."""
+        return "; ".join([self.verdict.reason, *(check.reason for check in self.checks if check.fails)])
+
+
+def attention_kernel(spellings: Iterable[str]) -> str:
+    """The kernel among those launched that computes attention; empty if there is none."""
+    return next((spelling for spelling in spellings if ATTENTION_KERNEL.search(spelling)), "")
 
 
 def compare_case(
     case: CaseLike, outcomes: Mapping[str, CaptureLike | Verdict], reference: F64, fully_masked: Bools | None = None
 ) -> list[Row]:
-    """A row for each backend.
+    """A row for each backend, by the tolerance alone.
 
     The key in `outcomes` names it (`sim:h200`, `cpu`); the value is its capture or, where it left no output, the
     verdict on that. For `reference` and `fully_masked` see `judge`.
     """
-    return [_row(case, on, outcome, reference, fully_masked) for on, outcome in outcomes.items()]
+    return [row_of(case, on, outcome, reference, fully_masked) for on, outcome in outcomes.items()]
 
 
-def _row(case: CaseLike, on: str, outcome: CaptureLike | Verdict, reference: F64, fully_masked: Bools | None) -> Row:
+def row_of(
+    case: CaseLike,
+    on: str,
+    outcome: CaptureLike | Verdict,
+    reference: F64,
+    fully_masked: Bools | None = None,
+    *,
+    expected: Expected | None = None,
+) -> Row:
+    """The row of one backend, held against what is expected of it where something is."""
     if isinstance(outcome, Verdict):
         return Row(case.name, on, case.tolerance, (), outcome, None)
-    verdict = judge(outcome.dst, reference, case.tolerance, fully_masked)
+    verdict = judge(outcome.dst, reference, case.tolerance, fully_masked, expected)
     kernels = tuple(launch.spelling for launch in outcome.launches)
-    return Row(case.name, on, case.tolerance, kernels, verdict, upstream_says(outcome.dst, reference))
+    missing = "" if expected is None else expected.missing
+    says = upstream_says(outcome.dst, reference)
+    return Row(case.name, on, case.tolerance, kernels, verdict, says, missing, dst=outcome.dst)
 
 
 @dataclass(frozen=True)
@@ -101,6 +140,7 @@ class Difference:
     kernels_a: tuple[str, ...]
     kernels_b: tuple[str, ...]
     likeness: Likeness
+    patterns: tuple[Pattern, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -115,7 +155,8 @@ class Difference:
             return f"all {like.elements} elements are equal to the last bit"
         words = f"{like.equal_bits} of {like.elements} elements ({100 * like.share:.2f} %) are equal to the last bit"
         largest = f", largest difference {like.max_abs:.3g} at {like.worst}" if like.worst else ""
-        return f"{words}, NMSE {like.nmse:.2e}{largest}"
+        where = f"; the others: {'; and '.join(map(str, self.patterns))}" if self.patterns else ""
+        return f"{words}, NMSE {like.nmse:.2e}{largest}{where}"
 
 
 def compare_captures(a: CaptureLike, b: CaptureLike, names: tuple[str, str] = ("a", "b")) -> Difference:
@@ -124,12 +165,20 @@ def compare_captures(a: CaptureLike, b: CaptureLike, names: tuple[str, str] = ("
         digests = f"{a.case.digest} and {b.case.digest}"
         raise InputError(f"{names[0]} and {names[1]} are of different ops or inputs: digests {digests}")
     kernels = [tuple(launch.spelling for launch in capture.launches) for capture in (a, b)]
-    return Difference(names[0], names[1], kernels[0], kernels[1], liken(a.dst, b.dst))
+    likeness, group = liken(a.dst, b.dst), _heads_by_kv_head(a.case)
+    patterns = find_patterns(unequal(a.dst, b.dst), labellings(a.dst.shape, group, None, None))
+    return Difference(names[0], names[1], kernels[0], kernels[1], likeness, tuple(patterns))
+
+
+def _heads_by_kv_head(op: OpLike) -> int:
+    """How many heads of Q a K/V head has; 1 where the op does not tell."""
+    tensors = getattr(op, "tensors", {})
+    return int(tensors["Q"].ne[2] // tensors["K"].ne[2]) if {"Q", "K"} <= set(tensors) else 1
 
 
 def count(rows: Iterable[Row]) -> dict[Status, int]:
     """How many rows have each status, every status named."""
-    found = [row.verdict.status for row in rows]
+    found = [row.status for row in rows]
     return {status: found.count(status) for status in Status}
 
 
@@ -140,8 +189,8 @@ def raise_if_failed(rows: Sequence[Row]) -> None:
     where nothing was compared because nothing is supported, InputError (2) where there are no rows.
     """
     counts = count(rows)
-    failed = [_in_short(row) for row in rows if row.verdict.status is Status.FAIL]
-    lost = [_in_short(row) for row in rows if row.verdict.status is Status.LOST]
+    failed = [_in_short(row) for row in rows if row.status is Status.FAIL]
+    lost = [_in_short(row) for row in rows if row.status is Status.LOST]
     if not rows:
         raise InputError("no case to compare")
     if failed:
@@ -154,4 +203,4 @@ def raise_if_failed(rows: Sequence[Row]) -> None:
 
 def _in_short(row: Row) -> str:
     """A row's reason without its stack, which the table has."""
-    return f"{row.case} on {row.on}: {row.verdict.reason.partition(chr(10))[0]}"
+    return f"{row.case} on {row.on}: {row.reason.partition(chr(10))[0]}"

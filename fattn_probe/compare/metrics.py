@@ -46,17 +46,23 @@ class Metrics:
     """What one output is like beside the exact answer.
 
     `nmse` is sum((dst-ref)^2)/sum(ref^2) over everything, NaN as soon as one element is not finite; the other errors
-    are over the finite elements. `mean_error` is the mean of dst-ref, `bias` the same as a share of the mean |ref|:
-    noise averages out of it, a lost term does not. `nan` does not count the `unwritten`. `worst` has the largest
-    absolute error, `first_bad` is the first element, in memory order, that is NaN, infinite or unwritten.
+    are over the finite elements. `rmse` is their root mean square. `mean_error` is the mean of dst-ref, `bias` the same
+    as a share of the mean |ref|: noise averages out of it, a lost term does not. `max_rel` is the largest error as a
+    share of its element's own answer, where that is not 0; `f16_ulps` and `mean_f16_ulps` are errors in units of the
+    spacing of f16 numbers at the answer. `nan` does not count the `unwritten`. `worst` has the largest absolute error,
+    `first_bad` is the first element, in memory order, that is NaN, infinite or unwritten.
     """
 
     elements: int
     nmse: float
     max_abs: float
     worst: Coordinate | None
+    rmse: float
     mean_error: float
     bias: float
+    max_rel: float
+    f16_ulps: float
+    mean_f16_ulps: float
     nan: int
     inf: int
     unwritten: int
@@ -75,18 +81,32 @@ def measure(dst: F32, reference: F64) -> Metrics:
     finite = np.isfinite(dst)
     error = np.where(finite, dst, 0.0) - np.where(finite, reference, 0.0)
     size = float(np.abs(reference[finite]).sum())
+    off, number = np.abs(error), max(1, int(finite.sum()))
+    ulps = off / f16_spacing(reference)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(reference == 0.0, 0.0, off / np.abs(reference))
     return Metrics(
         elements=dst.size,
         nmse=nmse(dst, reference) if finite.all() else float("nan"),
-        max_abs=float(np.abs(error).max()),
-        worst=_largest(np.abs(error)),
-        mean_error=float(error.sum()) / max(1, int(finite.sum())),
+        max_abs=float(off.max()),
+        worst=_largest(off),
+        rmse=float(np.sqrt(np.vdot(error, error) / number)),
+        mean_error=float(error.sum()) / number,
         bias=_ratio(float(error.sum()), size),
+        max_rel=float(relative.max()),
+        f16_ulps=float(ulps.max()),
+        mean_f16_ulps=float(ulps.sum()) / number,
         nan=int((np.isnan(dst) & ~unwritten).sum()),
         inf=int(np.isinf(dst).sum()),
         unwritten=int(unwritten.sum()),
         first_bad=_first(~finite),
     )
+
+
+def f16_spacing(values: F64) -> F64:
+    """The distance of f16 numbers from each other at these values; that of the largest ones above 65504."""
+    exponent = np.where(values == 0.0, -14, np.clip(np.frexp(values)[1] - 1, -14, 15))
+    return np.asarray(np.ldexp(1.0, exponent - 10), np.float64)
 
 
 def nmse(dst: npt.NDArray[np.floating[Any]], reference: F64) -> float:
@@ -111,6 +131,25 @@ def upstream_nmse(dst: F32, oracle: F32) -> float:
 def unwritten_elements(dst: F32) -> Bools:
     """Which elements still hold the poison."""
     return np.asarray(np.ascontiguousarray(dst).view(np.uint32) == POISON)
+
+
+@dataclass(frozen=True, eq=False)
+class Deviation:
+    """How an output is off, element by element.
+
+    `base` is what it should be and `wrong` where it is not, (n_seq, n_q, n_head, hsv); `unit` (n_seq, n_q, n_head) is
+    the error that a row may be expected to have.
+    """
+
+    wrong: Bools
+    base: F64
+    unit: F64
+
+    def of(self, dst: F32) -> F64:
+        """The absolute error of an output in these units; infinite where it is not finite or should have none."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            off = np.abs(dst - self.base)
+            return np.where(off == 0.0, 0.0, np.where(np.isfinite(dst), off / self.unit[..., None], np.inf))
 
 
 @dataclass(frozen=True)
@@ -140,7 +179,7 @@ class Likeness:
 def liken(a: F32, b: F32) -> Likeness:
     """Compare two outputs bit by bit and by value; NaN equals NaN where the bits do. InputError where shapes differ."""
     _same_shape(a.shape, b.shape)
-    equal = np.ascontiguousarray(a).view(np.uint32) == np.ascontiguousarray(b).view(np.uint32)
+    equal = ~unequal(a, b)
     answer = a.astype(np.float64)
     with np.errstate(invalid="ignore"):
         difference = np.abs(answer - b)
@@ -155,16 +194,22 @@ def liken(a: F32, b: F32) -> Likeness:
     )
 
 
-def wrong_rows(dst: F32, reference: F64, tolerance: Tolerance) -> Bools:
-    """Which rows (n_seq, n_q, n_head) break the tolerance by themselves, or have an element that is not finite."""
+def unequal(a: F32, b: F32) -> Bools:
+    """Which elements differ in a bit."""
+    return np.asarray(np.ascontiguousarray(a).view(np.uint32) != np.ascontiguousarray(b).view(np.uint32))
+
+
+def deviation_from(dst: F32, reference: F64, tolerance: Tolerance) -> Deviation:
+    """Which elements are not finite, or much of what makes their row (sequence, query, head) break the tolerance."""
     finite = np.isfinite(dst)
     difference = np.where(finite, dst, 0.0) - np.where(finite, reference, 0.0)
     off = np.einsum("sqhd,sqhd->sqh", difference, difference)
-    power = np.einsum("sqhd,sqhd->sqh", reference, reference)
-    wrong = (off > tolerance.nmse * power) | ~finite.all(axis=3)
+    allowed = tolerance.nmse * np.einsum("sqhd,sqhd->sqh", reference, reference)
+    share = np.minimum(allowed, off) / reference.shape[3]
+    wrong = (off > allowed)[..., None] & (difference**2 >= share[..., None])
     if tolerance.max_abs is not None:
-        wrong |= np.abs(difference).max(axis=3) > tolerance.max_abs
-    return np.asarray(wrong)
+        wrong |= np.abs(difference) > tolerance.max_abs
+    return Deviation(np.asarray(wrong | ~finite), reference, np.sqrt(allowed / reference.shape[3]))
 
 
 def _same_shape(found: tuple[int, ...], expected: tuple[int, ...]) -> None:
@@ -181,12 +226,13 @@ def _ratio(part: float, whole: float) -> float:
 def _largest(values: F64) -> Coordinate | None:
     """Where the largest value is; None where all are zero."""
     index = int(values.argmax())
-    return _coordinate(index, values.shape) if values.flat[index] > 0.0 else None
+    return coordinate(index, values.shape) if values.flat[index] > 0.0 else None
 
 
 def _first(which: Bools) -> Coordinate | None:
-    return _coordinate(int(which.argmax()), which.shape) if which.any() else None
+    return coordinate(int(which.argmax()), which.shape) if which.any() else None
 
 
-def _coordinate(index: int, shape: tuple[int, ...]) -> Coordinate:
+def coordinate(index: int, shape: tuple[int, ...]) -> Coordinate:
+    """The element of dst at a place in memory order."""
     return Coordinate(*(int(i) for i in np.unravel_index(index, shape)))

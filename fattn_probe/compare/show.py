@@ -1,18 +1,23 @@
-"""Verdict rows for people (rich) and for programs (JSON)."""
+"""Verdict rows and differences for people."""
 
-import math
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from fattn_probe.compare.command import Difference, Row, count
+from fattn_probe.compare.diagnosis import Diagnosis, Element
+from fattn_probe.compare.document import difference_as_json, rows_as_json
+from fattn_probe.compare.expected import Design
+from fattn_probe.compare.heat import error_maps, legend, render_map
 from fattn_probe.compare.metrics import Coordinate, Metrics, Tolerance
-from fattn_probe.compare.verdict import Status
+from fattn_probe.compare.verdict import Status, Verdict, given
+
+__all__ = ["difference_as_json", "render", "render_difference", "rows_as_json"]
 
 STYLES = {
     Status.PASS: "green",
@@ -21,16 +26,21 @@ STYLES = {
     Status.UNSUPPORTED: "dim",
     Status.LOST: "magenta",
 }
-COLUMNS = ("case", "on", "kernel", "NMSE\nallowed", "max abs error\nat seq, query, head, d", "verdict")
+COLUMNS = ("case\non", "kernel", "NMSE\nallowed", "max error\nat s, q, h, d", "by design", "verdict")
+LISTED_KERNELS = 4
 
 
-def render(rows: Sequence[Row]) -> RenderableType:
-    """A table of the rows, then a paragraph for each that did not pass, then the count."""
-    table = Table(*COLUMNS, box=SIMPLE_HEAD, leading=1)
+def render(rows: Sequence[Row], maps: bool = True) -> RenderableType:
+    """A table of the rows, then a paragraph for each of which there is more to say, then the count.
+
+    With `maps`, those that fail get error maps.
+    """
+    table = Table(box=SIMPLE_HEAD, leading=1)
+    for column in COLUMNS:
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*_cells(row))
-    explained = [_explanation(row) for row in rows if row.verdict.status is not Status.PASS]
-    return Group(table, *explained, _counted(rows))
+    return Group(table, *(part for row in rows for part in _explanation(row, maps)), _counted(rows))
 
 
 def render_difference(difference: Difference) -> RenderableType:
@@ -43,58 +53,110 @@ def render_difference(difference: Difference) -> RenderableType:
     return Group(head, *(Text(line) for line in kernels))
 
 
-def rows_as_json(rows: Sequence[Row]) -> dict[str, Any]:
-    """The JSON document: `counts` (by status) and `rows`.
-
-    A row has case, on, status, reason, tolerance (nmse, max_abs), kernel, kernels, upstream (null or passes, nmse,
-    reason) and metrics (null or elements, nmse, max_abs, worst, mean_error, bias, nan, inf, unwritten, first_bad);
-    worst and first_bad are null or sequence, query, head, d. A number that is not finite is null.
-    """
-    counts = {status.value: number for status, number in count(rows).items()}
-    return {"counts": counts, "rows": [_row_as_json(row) for row in rows]}
-
-
-def difference_as_json(difference: Difference) -> dict[str, Any]:
-    """The JSON document of two captures.
-
-    Keys a, b, status, reason, kernels_a, kernels_b, elements, equal_bits, share, nmse, max_abs, worst.
-    """
-    names = {"a": difference.a, "b": difference.b, "status": difference.status.value, "reason": difference.reason}
-    kernels = {"kernels_a": list(difference.kernels_a), "kernels_b": list(difference.kernels_b)}
-    likeness = {**asdict(difference.likeness), "share": difference.likeness.share}
-    return names | kernels | _plain(likeness)
-
-
 def _cells(row: Row) -> list[Text]:
     """A row's words; a kernel breaks before its template arguments, so that the table fits 100 columns."""
-    status = row.verdict.status
     kernel = row.kernel.replace("<", "\n<", 1) or ("-" if row.verdict.metrics is None else "no attention kernel")
-    words = [row.case, row.on, kernel, *_numbers(row.verdict.metrics, row.tolerance)]
-    return [*(Text(word) for word in words), Text(status.value, STYLES[status])]
+    words = [f"{row.case}\n{row.on}", kernel, *_numbers(row.verdict, row.tolerance), _by_design(row.verdict.design)]
+    verdict = Text(row.status.value, STYLES[row.status])
+    if row.status is Status.PASS and row.verdict.accuracy is not None and not row.verdict.accuracy.passes:
+        verdict.append("\nwarning", "yellow")
+    return [*(Text(word) for word in words), verdict]
 
 
-def _numbers(metrics: Metrics | None, tolerance: Tolerance) -> tuple[str, str]:
+def _numbers(verdict: Verdict, tolerance: Tolerance) -> tuple[str, str]:
     """NMSE, and the largest error and its place, as the table shows them."""
+    metrics = verdict.metrics
     if metrics is None:
         return ("-", "-")
     largest, place = f"{metrics.max_abs:.2e}", metrics.worst
     if not metrics.all_finite:
-        largest, place = f"{metrics.nan + metrics.inf + metrics.unwritten} not finite", metrics.first_bad
-    return (f"{metrics.nmse:.2e}\n{tolerance.nmse:.0e}", f"{largest}\n{_short(place)}")
+        largest, place = f"{_not_finite(metrics)} not finite", metrics.first_bad
+    allowed = f"{tolerance.nmse:.0e}" if verdict.design is None or given(tolerance) else "-"
+    return (f"{metrics.nmse:.2e}\n{allowed}", f"{largest}\n{_short(place)}")
+
+
+def _not_finite(metrics: Metrics) -> int:
+    return metrics.nan + metrics.inf + metrics.unwritten
+
+
+def _by_design(design: Design | None) -> str:
+    """RMSE by the predicted one, error by bound, and the share of the model's bits."""
+    if design is None:
+        return "-"
+    words = []
+    if design.rmse_by_predicted is not None:
+        words.append(f"RMSE {design.rmse_by_predicted:.2f}x")
+    if design.error_by_bound is not None:
+        words.append(f"max {design.error_by_bound:.2f}x")
+    if design.equal_bits is not None:
+        words.append(f"bits {100 * design.equal_bits:.4g} %")
+    return "\n".join(words)
 
 
 def _short(place: Coordinate | None) -> str:
     return "-" if place is None else f"{place.sequence}, {place.query}, {place.head}, {place.d}"
 
 
-def _explanation(row: Row) -> Text:
-    """Why a row did not pass, and whether upstream's test would have."""
-    status = row.verdict.status
-    text = Text.assemble((status.value, STYLES[status]), f" {row.case} on {row.on}: {row.verdict.reason}")
-    if status is Status.FAIL and row.upstream is not None:
-        ending = "passes" if row.upstream.passes else "fails too"
-        text.append(f"; by upstream's bound it {ending} ({row.upstream.reason})")
-    return text
+def _explanation(row: Row, maps: bool) -> Iterator[RenderableType]:
+    """Why a row did not pass, and whether upstream's test would have; what is to be warned of in one that did."""
+    if row.status is not Status.PASS:
+        text = Text.assemble((row.status.value, STYLES[row.status]), f" {row.case} on {row.on}: {row.reason}")
+        if row.status is Status.FAIL and row.upstream is not None:
+            ending = "passes" if row.upstream.passes else "fails too"
+            text.append(f"; by upstream's bound it {ending} ({row.upstream.reason})")
+        yield text
+    accuracy = row.verdict.accuracy
+    if accuracy is not None and not accuracy.passes and row.verdict.metrics and row.verdict.metrics.all_finite:
+        designed = row.verdict.design is not None and row.verdict.design.passes
+        said = f" {row.case} on {row.on}: {'as designed, but ' if designed else ''}{accuracy.reason}"
+        yield Text.assemble(("accuracy warning", "yellow"), said)
+    for check in row.checks:
+        if not check.fails:
+            style = "green" if check.passes else "yellow"
+            mark = check.name if check.passes else f"not {check.name}"
+            yield Text.assemble((mark, style), f" {row.case} on {row.on}: {check.reason}")
+    if row.missing and row.status is Status.FAIL:
+        yield Text(f"  {row.missing}", "dim")
+    if row.diagnosis is not None:
+        yield Padding(_diagnosis(row.diagnosis), (0, 0, 0, 2))
+        if maps and row.dst is not None and row.verdict.deviation is not None:
+            drawn = [render_map(found) for found in error_maps(row.dst, row.verdict.deviation) if found.values.size > 1]
+            yield Padding(Group(*drawn, legend()), (0, 0, 1, 2))
+
+
+def _diagnosis(found: Diagnosis) -> RenderableType:
+    share = 100 * found.wrong / found.elements
+    lines = [Text(f"where: {found.wrong} of {found.elements} elements ({share:.3g} %)")]
+    lines += [Text.assemble("       ", (str(pattern), "bold")) for pattern in found.patterns]
+    if not found.patterns:
+        lines.append(Text("       no pattern: they are everywhere, or scattered", "dim"))
+    for cause, number in found.causes:
+        detail = f" ({cause.detail})" if cause.detail else ""
+        explains = (
+            f"{number} of {found.rows_tried} rows looked into; explains {100 * cause.explained:.3g} % of the first"
+        )
+        lines.append(Text.assemble("what:  ", (f"{cause.words}{detail}", "bold"), f": {explains}"))
+    table = Table("seq", "query", "head", "d", "value", "expected", "tile", "blocks", "cause", box=SIMPLE_HEAD)
+    for element in found.worst:
+        table.add_row(*_worst(element))
+    return Group(*lines, table)
+
+
+def _worst(element: Element) -> list[Text]:
+    at = element.at
+    tile = "-" if element.tile is None else ", ".join(map(str, element.tile))
+    cause = "-" if element.cause is None else element.cause.detail or element.cause.words
+    numbers = [f"{value:.6g}" for value in (element.value, element.expected)]
+    places = [str(place) for place in (at.sequence, at.query, at.head, at.d)]
+    return [Text(word) for word in (*places, *numbers, tile, _blocks(element.blocks), cause)]
+
+
+def _blocks(blocks: Sequence[int]) -> str:
+    if not blocks:
+        return "-"
+    if len(blocks) > LISTED_KERNELS and np.ptp(blocks) == len(blocks) - 1:
+        return f"{blocks[0]}..{blocks[-1]}"
+    return ", ".join(map(str, blocks[:LISTED_KERNELS])) + (", ..." if len(blocks) > LISTED_KERNELS else "")
 
 
 def _counted(rows: Sequence[Row]) -> Text:
@@ -104,24 +166,3 @@ def _counted(rows: Sequence[Row]) -> Text:
 
 def _kernels(difference: Difference) -> list[tuple[str, tuple[str, ...]]]:
     return [(difference.a, difference.kernels_a), (difference.b, difference.kernels_b)]
-
-
-def _row_as_json(row: Row) -> dict[str, Any]:
-    verdict = row.verdict
-    return {
-        "case": row.case,
-        "on": row.on,
-        "status": verdict.status.value,
-        "reason": verdict.reason,
-        "tolerance": {"nmse": row.tolerance.nmse, "max_abs": row.tolerance.max_abs},
-        "kernel": row.kernel,
-        "kernels": list(row.kernels),
-        "upstream": None if row.upstream is None else _plain(asdict(row.upstream)),
-        "metrics": None if verdict.metrics is None else _plain(asdict(verdict.metrics)),
-    }
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """The same with null for numbers JSON has no word for."""
-    odd = [key for key, value in values.items() if isinstance(value, float) and not math.isfinite(value)]
-    return values | dict.fromkeys(odd)

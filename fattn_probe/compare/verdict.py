@@ -1,16 +1,32 @@
 """From metrics to a verdict, with its reason in words."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
 
-from fattn_probe.compare.metrics import F32, F64, Bools, Metrics, Tolerance, measure, upstream_nmse
+from fattn_probe.compare.expected import Design, Expected, Held, hold
+from fattn_probe.compare.metrics import (
+    F32,
+    F64,
+    Bools,
+    Deviation,
+    Metrics,
+    Tolerance,
+    deviation_from,
+    measure,
+    upstream_nmse,
+)
 from fattn_probe.compare.where import where_in_words
 from fattn_probe.errors import InputError
 
 UPSTREAM_TOLERANCE = 5e-4
 """What `test_flash_attn_ext::max_nmse_err` of tests/test-backend-ops.cpp returns, whatever the op."""
+
+BIASED = 1e-3
+"""Share of the answer's size from which a mean error is worth a warning."""
+CHANCE = 5.0
+"""Standard deviations that a mean error must be away from 0."""
 
 ZERO_BY_ZERO = (
     "only in rows that are masked everywhere: the op is 0 there, the kernel divides 0 by 0, see upstream's 19098"
@@ -28,12 +44,28 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """How near to the exact answer an output is, whatever its kernel is designed to do; `reason` in words."""
+
+    passes: bool
+    reason: str
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """A status, why, and, where there was an output to judge, its metrics."""
+    """A status, why, and, where there was an output to judge, its metrics.
+
+    `design` says whether the output is what the kernel's arithmetic makes of the inputs, None where nothing is known of
+    it; `accuracy` whether that is near the exact answer, which by itself fails nothing. `deviation` says how far off
+    each element is, and which make the verdict fail.
+    """
 
     status: Status
     reason: str
     metrics: Metrics | None = None
+    design: Design | None = None
+    accuracy: Accuracy | None = None
+    deviation: Deviation | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -45,20 +77,89 @@ class UpstreamSays:
     reason: str
 
 
-def judge(dst: F32, reference: F64, tolerance: Tolerance, fully_masked: Bools | None = None) -> Verdict:
-    """Hold an output against the exact answer: pass if all of it was written, is finite, and is within the tolerance.
+def judge(
+    dst: F32,
+    reference: F64,
+    tolerance: Tolerance,
+    fully_masked: Bools | None = None,
+    expected: Expected | None = None,
+) -> Verdict:
+    """Hold an output against the exact answer, and against what is expected of its kernel.
 
-    Arrays have dst's shape (n_seq, n_q, n_head, hsv). `fully_masked` (n_seq, n_q, n_head) marks the rows whose mask is
-    -inf everywhere; it changes no verdict, but NaN found only there gets its known reason. Raises InputError for
-    different shapes or a reference that is not finite.
+    It passes if all of it was written, is finite, is as designed, and is within the tolerance; a tolerance that the
+    scenario does not give counts only where nothing is expected. Arrays have dst's shape (n_seq, n_q, n_head, hsv).
+    `fully_masked` (n_seq, n_q, n_head) marks the rows whose mask is -inf everywhere; it changes no verdict, but NaN
+    found only there gets its known reason. Raises InputError for different shapes or a reference that is not finite.
     """
     if not np.isfinite(reference).all():
         raise InputError("the exact answer is not finite everywhere: an input holds NaN or an infinity")
     metrics = measure(dst, reference)
-    problems = _not_finite(metrics, dst, fully_masked) + _inaccurate(metrics, tolerance)
+    held = hold(dst, reference, expected) if expected else None
+    applies = held is None or given(tolerance)
+    inaccurate = _inaccurate(metrics, tolerance) if applies else []
+    designed = [] if held is None or held.design.passes else [f"not as designed: {held.design.reason}"]
+    design = None if held is None else held.design
+    judged = accuracy(dst, reference, metrics, design)
+    problems = _not_finite(metrics, dst, fully_masked) + designed + inaccurate
+    deviation = _deviation(dst, reference, tolerance, held, bool(inaccurate))
     if not problems:
-        return Verdict(Status.PASS, f"NMSE {metrics.nmse:.2e} is within the tolerance {tolerance.nmse:.0e}", metrics)
-    return Verdict(Status.FAIL, "; ".join([*problems, where_in_words(dst, reference, tolerance)]), metrics)
+        return Verdict(Status.PASS, _praise(metrics, tolerance, design, judged), metrics, design, judged, deviation)
+    rows: Bools = np.any(deviation.wrong, axis=3)
+    reason = "; ".join([*problems, where_in_words(rows)] if rows.any() else problems)
+    return Verdict(Status.FAIL, reason, metrics, design, judged, deviation)
+
+
+def _deviation(dst: F32, reference: F64, tolerance: Tolerance, held: Held | None, inaccurate: bool) -> Deviation:
+    """How far off each element is, from what the design is held against, if it is."""
+    by_tolerance = deviation_from(dst, reference, tolerance)
+    if held is None or (held.design.passes and inaccurate):
+        return by_tolerance
+    wrong = held.deviation.wrong if not held.design.passes else np.zeros_like(by_tolerance.wrong)
+    wrong = wrong | ~np.isfinite(dst) | (by_tolerance.wrong if inaccurate else False)
+    return replace(held.deviation, wrong=wrong)
+
+
+def given(tolerance: Tolerance) -> bool:
+    """Whether a scenario says its tolerance; one that it does not say is upstream's."""
+    return bool(getattr(tolerance, "model_fields_set", {"nmse"}))
+
+
+def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None) -> Accuracy:
+    """How near to the exact answer an output is: its NMSE against upstream's bound, and whether its errors are biased.
+
+    A mean error counts where it is a thousandth of the answer's size, and far more than chance makes of the errors.
+    """
+    if not metrics.all_finite:
+        return Accuracy(False, "not finite everywhere")
+    warnings = []
+    if abs(metrics.bias) >= BIASED and _is_systematic(dst - reference):
+        warnings.append(f"mean error {100 * metrics.bias:+.2g} %: {_why_biased(metrics, design)}")
+    if metrics.nmse > UPSTREAM_TOLERANCE:
+        warnings.append(f"NMSE {metrics.nmse:.2e} is above {UPSTREAM_TOLERANCE:.0e}, which upstream allows")
+    return Accuracy(not warnings, "; ".join(warnings) or f"NMSE {metrics.nmse:.2e}")
+
+
+def _is_systematic(error: F64) -> bool:
+    """Whether the rows' mean errors are all of one sign, by and large."""
+    rows = error.mean(axis=3).ravel()
+    spread = rows.std() / np.sqrt(rows.size) if rows.size > 1 else error.std() / np.sqrt(error.size)
+    return bool(abs(rows.mean()) > CHANCE * spread)
+
+
+def _why_biased(metrics: Metrics, design: Design | None) -> str:
+    """The reason, if the kernel's arithmetic explains so large a mean error."""
+    expected = None if design is None else design.predicted_mean_error
+    if expected is not None and 0.5 < expected / metrics.mean_error < 2:
+        return "increments below half an ulp of the f16 accumulator are lost"
+    if design is not None and design.by == "model" and design.passes:
+        return "the kernel's own arithmetic makes it"
+    return "nothing that is known of the kernel explains it"
+
+
+def _praise(metrics: Metrics, tolerance: Tolerance, design: Design | None, judged: Accuracy) -> str:
+    if design is None:
+        return f"NMSE {metrics.nmse:.2e} is within the tolerance {tolerance.nmse:.0e}"
+    return f"as designed: {design.reason}; {'accurate' if judged.passes else 'accuracy warning'}: {judged.reason}"
 
 
 def upstream_says(dst: F32, reference: F64, tolerance: float = UPSTREAM_TOLERANCE) -> UpstreamSays:

@@ -5,19 +5,13 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.compare.metrics import F32, F64, Tolerance, wrong_rows
-
 AXES = ("sequence", "query", "head")
 PLURAL = {"sequence": "sequences", "query": "queries", "head": "heads"}
 LISTED = 6
 
 
-def where_in_words(dst: F32, reference: F64, tolerance: Tolerance) -> str:
-    """How many rows are wrong and which sequences, queries and heads hold them; an axis wholly wrong is left out.
-
-    A row is one (sequence, query, head); it is wrong if it is not finite or if it breaks the tolerance by itself.
-    """
-    wrong = wrong_rows(dst, reference, tolerance)
+def where_in_words(wrong: npt.NDArray[np.bool_]) -> str:
+    """How many rows (n_seq, n_q, n_head) are wrong and which axes hold them; an axis wholly wrong is left out."""
     if wrong.all():
         return f"all {wrong.size} rows are wrong"
     found = [np.unique(indices) for indices in wrong.nonzero()]

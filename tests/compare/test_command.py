@@ -105,9 +105,13 @@ def test_json_has_the_keys_it_promises_and_no_nan():
     assert document["counts"] == {"pass": 0, "fail": 1, "changed": 0, "unsupported": 1, "lost": 0}
     nan, unsupported = document["rows"]
     assert nan["tolerance"] == {"nmse": 1e-6, "max_abs": None}
-    assert set(nan) == {"case", "on", "status", "reason", "tolerance", "kernel", "kernels", "upstream", "metrics"}
+    assert set(nan) == {
+        "case", "on", "status", "reason", "tolerance", "kernel", "kernels", "upstream", "metrics",
+        "design", "accuracy", "missing", "diagnosis", "checks",
+    }  # fmt: skip
     assert set(nan["metrics"]) == {
-        "elements", "nmse", "max_abs", "worst", "mean_error", "bias", "nan", "inf", "unwritten", "first_bad"
+        "elements", "nmse", "max_abs", "worst", "rmse", "mean_error", "bias", "max_rel", "f16_ulps", "mean_f16_ulps",
+        "nan", "inf", "unwritten", "first_bad",
     }  # fmt: skip
     assert nan["metrics"]["first_bad"] == {"sequence": 0, "query": 0, "head": 0, "d": 0}
     assert nan["metrics"]["nmse"] is None
@@ -145,7 +149,7 @@ def test_two_captures_that_differ_say_where_and_by_which_kernels():
     document = json.loads(json.dumps(difference_as_json(difference), allow_nan=False))
     assert set(document) == {
         "a", "b", "status", "reason", "kernels_a", "kernels_b",
-        "elements", "equal_bits", "share", "nmse", "max_abs", "worst",
+        "elements", "equal_bits", "share", "nmse", "max_abs", "worst", "patterns",
     }  # fmt: skip
     assert document["equal_bits"] == 783
 

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from fattn_probe.compare.metrics import POISON, Coordinate, liken, measure, nmse, upstream_nmse, wrong_rows
+from fattn_probe.compare.metrics import (
+    POISON,
+    Coordinate,
+    deviation_from,
+    f16_spacing,
+    liken,
+    measure,
+    nmse,
+    upstream_nmse,
+)
 from fattn_probe.errors import InputError
 from fattn_probe.scenario.schema import Tolerance
 
@@ -32,6 +41,24 @@ def test_one_error_is_found_at_its_place(reference):
     assert found.bias == pytest.approx(error / np.abs(exact).sum(), rel=1e-12)
     assert found.all_finite
     assert found.first_bad is None
+
+
+def test_errors_by_the_answers_own_size(reference):
+    exact = np.full(SHAPE, 3.0)
+    dst = exact.astype(np.float32)
+    dst[0, 0, 0, 0] += 1 / 512  # f16 numbers between 2 and 4 are 1/512 apart
+    found = measure(dst, exact)
+    assert found.f16_ulps == 1.0
+    assert found.mean_f16_ulps == 1 / exact.size
+    assert found.max_rel == pytest.approx(1 / 512 / 3)
+    assert found.rmse == pytest.approx(1 / 512 / np.sqrt(exact.size))
+
+
+def test_f16_numbers_are_as_far_apart_as_numpy_says():
+    values = np.array([0.0, 1e-9, 6e-5, 6.2e-5, 0.3, 1.0, 1.5, 2.0, 1000.0, 65504.0])
+    finite = values.astype(np.float16)[:-1]  # beyond the largest there is no other number
+    np.testing.assert_array_equal(f16_spacing(values)[:-1], np.spacing(finite).astype(float))
+    assert f16_spacing(np.array([0.0, 1e6])).tolist() == [2.0**-24, 32.0]
 
 
 def test_a_lost_share_is_a_bias_and_noise_is_not(reference):
@@ -120,7 +147,9 @@ def test_a_wrong_row_shows_whatever_the_size_of_the_others(reference):
     dst = reference.astype(np.float32)
     dst[1, 2, 1] *= 1.1
     assert nmse(dst, reference) < 1e-12
-    assert np.argwhere(wrong_rows(dst, reference, Tolerance(nmse=1e-6))).tolist() == [[1, 2, 1]]
+    wrong = deviation_from(dst, reference, Tolerance(nmse=1e-6)).wrong
+    assert np.argwhere(wrong.any(axis=3)).tolist() == [[1, 2, 1]]
+    assert wrong.sum() >= 1
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5, 4), (2, 3, 4), (0, 3, 4, 5)])

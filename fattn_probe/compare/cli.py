@@ -1,0 +1,73 @@
+"""The command line of `compare`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe import flags
+from fattn_probe.compare import show as verdicts
+from fattn_probe.compare.command import compare_captures, raise_if_failed
+from fattn_probe.compare.run import CompareOptions, UseModel, compare_work
+from fattn_probe.console import NOTES, show
+from fattn_probe.errors import InputError
+from fattn_probe.run.capture import read_capture
+from fattn_probe.run.session import Session
+from fattn_probe.run.simulator import Simulation
+from fattn_probe.source import DEFAULT_SOURCE
+
+QUERIES_ALONE = 4
+
+
+def compare(
+    paths: Annotated[list[Path], typer.Argument(help="Scenarios; or two captures (.gguf).", metavar="SCENARIO...")],
+    on: flags.On = "",
+    model: Annotated[UseModel, typer.Option(help="The kernel's arithmetic, rounding by rounding.")] = "auto",
+    plot: Annotated[Path | None, typer.Option(help="Write error maps here, as PNG and SVG.", metavar="DIR")] = None,
+    maps: Annotated[bool, typer.Option("--maps/--no-maps", help="Error maps of what fails.")] = True,
+    repeat: Annotated[int, typer.Option(help="Runs of each case; all must have the same bits.", min=1)] = 1,
+    batch_invariance: Annotated[
+        bool, typer.Option("--batch-invariance", help="Compute some queries alone too: are the bits the same?")
+    ] = False,
+    source: flags.Source = DEFAULT_SOURCE,
+    patch: flags.Patches = [],  # noqa: B006
+    debug: flags.Debug = False,
+    check: flags.Check = False,
+    sanitize: flags.Sanitize = "",
+    quants: flags.Quants = "",
+    folder: flags.BuildFolder = None,
+    schedule: flags.Schedule = 0,
+    threads: flags.Threads = None,
+    timeout: flags.Timeout = 600.0,
+    devices: flags.Devices = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Judge the output of scenarios by an exact float64 reference and the kernel's own arithmetic, or two captures."""
+    if any(path.suffix == ".gguf" for path in paths):
+        compare_files(paths, as_json)
+        return
+    chosen = flags.BuildFlags(source, patch, debug, check, sanitize, quants, folder)
+    work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
+    session = Session(
+        chosen.run_options(NOTES, Simulation(schedule, threads), timeout=timeout), flags.build_progress(NOTES)
+    )
+    options = CompareOptions(model, repeat, QUERIES_ALONE if batch_invariance else 0)
+    rows = []
+    for row in compare_work(session, work, options):
+        if plot is not None:
+            from fattn_probe.compare.plot import plot_row  # matplotlib takes a second to load
+
+            NOTES.print(*(f"wrote {path}" for path in plot_row(row, plot)), sep="\n")
+        rows.append(row)
+    show(verdicts.rows_as_json(rows), lambda: verdicts.render(rows, maps), as_json)
+    raise_if_failed(rows)
+
+
+def compare_files(paths: Sequence[Path], as_json: bool) -> None:
+    """The captures of one op, side by side."""
+    if len(paths) != 2:
+        raise InputError(f"two captures are compared, not {len(paths)}; scenarios are a comparison of their own")
+    a, b = (read_capture(path) for path in paths)
+    difference = compare_captures(a, b, (paths[0].name, paths[1].name))
+    show(verdicts.difference_as_json(difference), lambda: verdicts.render_difference(difference), as_json)

@@ -1,0 +1,82 @@
+"""One row of the output taken apart: its logits and weights in float64, to tell an error by its direction."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.reference.adapter import params_of, stored_rows
+from fattn_probe.reference.attention import alibi_slopes
+from fattn_probe.scenario import Case
+
+F64 = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """What the rows of one K/V head share: K (n_kv, hsk) and V (n_kv, hsv) as stored, in float64."""
+
+    case: Case
+    inputs: Mapping[str, Bytes]
+    sequence: int
+    kv_head: int
+    K: F64
+    V: F64
+
+    @classmethod
+    def of(cls, case: Case, inputs: Mapping[str, Bytes], sequence: int, kv_head: int) -> "Head":
+        """One head of the op."""
+        K, V = (_values(case, inputs, name, sequence, kv_head) for name in "KV")
+        return cls(case, inputs, sequence, kv_head, K, V)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionRow:
+    """A row: `raw` logits before softcap and mask, `mask` as it is added, -inf where hidden, `sink` or None."""
+
+    V: F64
+    raw: F64
+    mask: F64
+    softcap: float
+    sink: float | None
+
+    @classmethod
+    def of(cls, head: Head, query: int, q_head: int) -> "AttentionRow":
+        """The row of a query in a head of Q."""
+        case, params = head.case, params_of(head.case)
+        q = np.asarray(stored_rows(case.tensors["Q"], head.inputs))[head.sequence, q_head, query].astype(np.float64)
+        mask = np.zeros(case.n_kv)
+        if "mask" in case.tensors:
+            stored = np.asarray(stored_rows(case.tensors["mask"], head.inputs))
+            mask = stored[head.sequence % len(stored), 0, query].astype(np.float64)
+            mask = mask * alibi_slopes(case.n_head, params.max_bias)[q_head]
+        sink = None
+        if "sinks" in case.tensors:
+            sink = float(np.asarray(stored_rows(case.tensors["sinks"], head.inputs)).ravel()[q_head])
+        return cls(head.V, head.K @ q * params.scale, mask, params.logit_softcap, sink)
+
+    @property
+    def logits(self) -> F64:
+        """As the softmax has them."""
+        raw = self.softcap * np.tanh(self.raw / self.softcap) if self.softcap else self.raw
+        return np.asarray(raw + self.mask)
+
+    def weights(self, logits: F64) -> F64:
+        """The softmax; 0 everywhere where all is hidden."""
+        top = logits.max() if self.sink is None else max(logits.max(), self.sink)
+        if np.isneginf(top):
+            return np.zeros_like(logits)
+        p = np.exp(logits - top)
+        total = p.sum() + (0.0 if self.sink is None else np.exp(self.sink - top))
+        return np.asarray(p / total)
+
+    def output(self, logits: F64) -> F64:
+        """The exact answer for some logits."""
+        return np.asarray(self.weights(logits) @ self.V)
+
+
+def _values(case: Case, inputs: Mapping[str, Bytes], name: str, sequence: int, kv_head: int) -> F64:
+    rows = stored_rows(case.tensors[name], inputs)
+    return np.asarray(rows[sequence, kv_head, slice(0, case.n_kv)], np.float64)
