@@ -4,7 +4,7 @@ import math
 import platform
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from fattn_probe.compare.agreement import digest_of
 from fattn_probe.compare.command import compare_case
@@ -155,7 +155,7 @@ def _judged(session: Session, case: Case, target: Target) -> Result:
         reason=_first(row.verdict.reason),
         metrics=metrics_of(row.verdict),
         output=digest_of(outcome.dst),
-        launches="\n".join(launch.to_json() for launch in outcome.launches),
+        launches="\n".join(replace(launch, text="").to_json() for launch in outcome.launches),  # in our spelling
         seconds=outcome.seconds if real else (),
         failure="" if row.verdict.status == "pass" else row.verdict.reason,
     )

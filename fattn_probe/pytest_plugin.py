@@ -1,0 +1,106 @@
+"""Scenarios as pytest items: `pytest scenarios/ --on sim:h200`, one item a case and device.
+
+Nothing is collected without `--on`, so that YAML files of other projects are left alone. A failure shows the verdict's
+reason; what the backend does not support is skipped with its reason; what is lost is an error of the run, not of the
+kernel. `-k`, `-n` (pytest-xdist) and `--junitxml` are pytest's own.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:  # the plugin is loaded in every pytest run of an environment: it imports nothing of ours until asked
+    from fattn_probe.device import Target
+    from fattn_probe.run.session import Session
+    from fattn_probe.scenario import Case
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The flags, in a group of their own."""
+    group = parser.getgroup("fattn-probe", "flash-attention scenarios")
+    group.addoption("--on", default="", help="run scenarios (*.yaml) on these devices: sim:ID, gpu, gpu:N")
+    group.addoption("--source", default="", help="the llama.cpp to run: pypi:NAME==VERSION, git:REF, or a folder")
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Scenario files, if devices to run them on are named."""
+    if file_path.suffix != ".yaml" or not parent.config.getoption("--on"):
+        return None
+    return ScenarioFile.from_parent(parent, path=file_path)
+
+
+class ScenarioFile(pytest.File):
+    """A scenario file."""
+
+    def collect(self) -> Iterator["ScenarioItem"]:
+        """One item a case and device."""
+        from fattn_probe.device import load_devices, parse_targets
+        from fattn_probe.errors import InputError
+        from fattn_probe.scenario import expand, load
+
+        try:
+            cases = expand(load(self.path))
+            targets = parse_targets(self.config.getoption("--on"), load_devices())
+        except InputError as error:
+            raise pytest.UsageError(str(error)) from error
+        for case in cases:
+            for target in targets:
+                yield ScenarioItem.from_parent(self, name=f"{case.name}[{target}]", case=case, target=target)
+
+
+class ScenarioItem(pytest.Item):
+    """One case on one device."""
+
+    def __init__(self, *, case: "Case", target: "Target", **rest: object) -> None:
+        super().__init__(**rest)  # type: ignore[arg-type]
+        self.case = case
+        self.target = target
+
+    def runtest(self) -> None:
+        """Run and judge it."""
+        from fattn_probe.regress.runner import result_of
+
+        result = result_of(session_of(self.config), self.case, self.target)
+        kernels = ", ".join(record.spelling for record in result.kernels)
+        self.user_properties += [("kernels", kernels), ("status", result.status)]
+        if result.status == "unsupported":
+            pytest.skip(result.reason)
+        if result.status == "lost":
+            raise Lost(result.failure)
+        if result.status != "pass":
+            raise Wrong(f"{kernels}\n{result.failure}")
+
+    def repr_failure(
+        self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None
+    ) -> str:  # a traceback through fattn-probe says nothing of a kernel
+        """The reason alone."""
+        if isinstance(excinfo.value, Wrong | Lost):
+            return f"{type(excinfo.value).__name__.lower()}: {excinfo.value}"
+        return str(super().repr_failure(excinfo))
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """The file, and the item's name."""
+        return self.path, 0, self.name
+
+
+class Wrong(Exception):
+    """The output is wrong."""
+
+
+class Lost(Exception):
+    """Nothing can be said of the case."""
+
+
+SESSION = pytest.StashKey["Session"]()
+
+
+def session_of(config: pytest.Config) -> "Session":
+    """One session for all items of a process: a build is looked for once."""
+    from fattn_probe.run.session import RunOptions, Session
+    from fattn_probe.source import DEFAULT_SOURCE, resolve
+
+    if SESSION not in config.stash:
+        config.stash[SESSION] = Session(RunOptions(resolve(config.getoption("--source") or DEFAULT_SOURCE)))
+    return config.stash[SESSION]

@@ -1,0 +1,43 @@
+"""Scenarios as pytest items, as somebody else's CI runs them."""
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+UNSUPPORTED = "version: 1\nabout: x\nhsk: 192\nhsv: 128\nn_head: 8\nn_head_kv: 2\nn_q: 9\nn_kv: 512\n"
+
+
+def run_pytest(folder, *words):
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=folder)
+
+
+@pytest.mark.build
+@pytest.mark.network
+def test_each_case_is_an_item_with_its_verdict(tmp_path):
+    (tmp_path / "unsupported.yaml").write_text(UNSUPPORTED)
+    files = (SCENARIOS / "gqa.yaml", SCENARIOS / "known-faults/masked-rows.yaml", tmp_path / "unsupported.yaml")
+    done = run_pytest(tmp_path, *files, "--on", "sim:h200", "--junitxml", tmp_path / "out.xml")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith(".Fs")
+    assert "wrong: flash_attn_ext_f16<64,64,32,1,false,false,false>" in done.stdout
+    assert "Traceback" not in done.stdout
+    cases = {case.get("name"): case for case in ET.parse(tmp_path / "out.xml").getroot().iter("testcase")}
+    assert set(cases) == {"gqa[sim:h200]", "masked-rows[sim:h200]", "unsupported[sim:h200]"}
+    assert cases["unsupported[sim:h200]"].find("skipped") is not None
+
+
+def test_without_devices_no_yaml_is_touched(tmp_path):
+    (tmp_path / "other.yaml").write_text("not: [a, scenario")
+    assert "no tests ran" in run_pytest(tmp_path, tmp_path).stdout
+
+
+def test_a_mistake_in_a_scenario_is_said_once(tmp_path):
+    (tmp_path / "bad.yaml").write_text("version: 1\nabout: x\nhsk: 64\nn_haed: 8\n")
+    done = run_pytest(tmp_path, tmp_path / "bad.yaml", "--on", "sim:h200")
+    assert done.returncode != 0
+    assert "bad.yaml:4: n_haed" in done.stdout + done.stderr
