@@ -51,9 +51,11 @@ def reference_and_lse_of(case: Op, inputs: Mapping[str, Bytes]) -> tuple[F64, F6
     rows = {name: stored_rows(view, inputs) for name, view in case.tensors.items()}
     Q, mask, sinks = (None if name not in rows else np.asarray(rows[name]) for name in ("Q", "mask", "sinks"))
     assert Q is not None
-    return attention_and_lse(
-        Q, rows["K"], rows["V"], mask, params=params_of(case), sinks=None if sinks is None else sinks.ravel()
-    )
+    sinks = None if sinks is None else sinks.ravel()
+    try:
+        return attention_and_lse(Q, rows["K"], rows["V"], mask, params=params_of(case), sinks=sinks)
+    except InputError as error:
+        raise InputError(f"case {case.name}: {error}") from error
 
 
 def params_of(case: Op) -> OpParams:

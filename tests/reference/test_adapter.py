@@ -1,12 +1,16 @@
 """A case of a scenario file to its exact answer."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from fattn_probe.errors import InputError
-from fattn_probe.reference.adapter import fully_masked_of, reference_of
+from fattn_probe.reference.adapter import fully_masked_of, reference_and_lse_of, reference_of, stored_rows
 from fattn_probe.reference.attention import OpParams, attention
+from fattn_probe.run.casefile import read_case, write_case
 from fattn_probe.scenario import expand, loads, make_inputs, view_values
+from fattn_probe.scenario.ggml_types import TYPE_NAMES, encode
 
 OP = "version: 1\nabout: a test\nhsk: 64\nn_q: 3\nn_kv: 64\n"
 
@@ -67,3 +71,92 @@ def test_inputs_without_an_exact_answer_are_named(name):
     inputs[name][:4] = 0xFF
     with pytest.raises(InputError, match=f"case {case.name}: {name} holds [12] values that are NaN or infinite"):
         reference_of(case, inputs)
+
+
+LAYOUTS = [
+    "",
+    "layout: {K: {kind: view, permute: [0, 2, 1, 3], rows: 90, offset: 3, pad: 32}}\n",
+    "layout: {K: {kind: view, outside: nan, heads: 3}, V: {kind: view_of_K, offset: 32}}\nhsv: 32\n",
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["contiguous", "cache", "V in K"])
+@pytest.mark.parametrize("type_", TYPE_NAMES)
+def test_rows_of_every_type_and_layout_are_those_of_the_view(type_, layout):
+    case, inputs = case_of(f"n_head: 2\nn_seq: 2\ntype_K: {type_}\n{layout}")
+    for name in "KV":
+        rows, values = stored_rows(case.tensors[name], inputs), view_values(case, inputs, name)
+        assert rows.shape == values.shape
+        np.testing.assert_array_equal(rows[1, 1, slice(5, 50)], values[1, 1, 5:50])
+    Q, K, V = (view_values(case, inputs, name) for name in "QKV")
+    np.testing.assert_array_equal(reference_of(case, inputs), attention(Q, K, V, params=OpParams(case.scale)))
+
+
+def test_a_case_read_from_a_file_has_the_same_answer(tmp_path):
+    case, inputs = case_of("n_head: 4\nn_head_kv: 2\nsinks: true\nmask: {kind: causal}\ntype_V: q5_1\n")
+    write_case(case, inputs, tmp_path / "case.gguf")
+    np.testing.assert_array_equal(reference_of(*read_case(tmp_path / "case.gguf")), reference_of(case, inputs))
+
+
+def test_log_sum_exp_comes_with_it():
+    case, inputs = case_of("n_head: 2\nmask: {kind: masked_rows, first: 2}\n")
+    out, lse = reference_and_lse_of(case, inputs)
+    np.testing.assert_array_equal(out, reference_of(case, inputs))
+    logits = case.scale * np.einsum("hqd,hkd->qhk", *(view_values(case, inputs, name)[0] for name in "QK"))
+    np.testing.assert_allclose(lse[0, :2], np.log(np.exp(logits).sum(axis=2))[:2], rtol=1e-13)
+    assert np.isneginf(lse[0, 2]).all()
+
+
+@pytest.mark.parametrize(("type_", "value", "number"), [("f16", np.inf, 1), ("bf16", np.nan, 1), ("q4_1", np.inf, 32),
+                                                        ("f32", -np.inf, 1), ("iq4_nl", np.nan, 32)])  # fmt: skip
+def test_values_without_an_exact_answer_are_counted_in_every_type(type_, value, number):
+    case, inputs = case_of(f"n_head: 1\ntype_K: {type_}\n")
+    bad = np.array([value], np.float32 if type_ in ("f32", "bf16") else np.float16)
+    bad = encode(bad, type_) if type_ == "bf16" else bad.view(np.uint8)
+    inputs["V"][: bad.size] = bad
+    with pytest.raises(InputError, match=f"V holds {number} values that are NaN or infinite"):
+        reference_of(case, inputs)
+
+
+@pytest.mark.parametrize(("value", "fine"), [(-np.inf, True), (np.inf, False), (np.nan, False)])
+def test_a_mask_may_hold_minus_infinity_alone(value, fine):
+    case, inputs = case_of("n_head: 1\nmask: {kind: causal}\n")
+    inputs["mask"].view(np.float16)[3] = value
+    if fine:
+        assert np.isfinite(reference_of(case, inputs)).all()
+        return
+    with pytest.raises(InputError, match="mask holds 1 values that are NaN or infinite"):
+        reference_of(case, inputs)
+
+
+def test_what_lies_outside_a_view_is_nobodys_business():
+    case, inputs = case_of("n_head: 2\nlayout: {K: {kind: view, rows: 90, offset: 3, outside: nan}}\n")
+    assert np.isfinite(reference_of(case, inputs)).all()
+
+
+def changed(case, name, **values):
+    """The case with another view of a tensor."""
+    return dataclasses.replace(case, tensors=case.tensors | {name: dataclasses.replace(case.tensors[name], **values)})
+
+
+SPOILT = {
+    "K has 8190 bytes, K .* reaches to 8192": lambda case, inputs: (case, inputs | {"K": inputs["K"][:-2]}),
+    "the bytes of K are missing, there are Q; .*V are missing": lambda case, inputs: (case, {"Q": inputs["Q"]}),
+    "V is float16 .*needed": lambda case, inputs: (case, inputs | {"V": inputs["V"].view(np.float16)}),
+    "Q is f16, the op takes f32": lambda case, inputs: (changed(case, "Q", type="f16"), inputs),
+    "K has 8192 bytes.*to 8320": lambda case, inputs: (changed(case, "K", ne=(64, 65, 1, 1)), inputs),
+    r"a-case: K is \(1, 1, 63\), V \(1, 1, 64\)": lambda case, inputs: (changed(case, "K", ne=(64, 63, 1, 1)), inputs),
+    "a-case: head size of K is 32, of Q 64": lambda case, inputs: (changed(case, "K", ne=(32, 64, 1, 1)), inputs),
+    r"V has nb\[0\] = 4": lambda case, inputs: (changed(case, "V", nb=(4, 128, 8192, 8192)), inputs),
+    "V has 8192 bytes, V .* reaches to 8320": lambda case, inputs: (changed(case, "V", offset=128), inputs),
+    "no tensor Q; there is no tensor K": lambda case, inputs: (dataclasses.replace(case, tensors={}), inputs),
+}
+
+
+@pytest.mark.parametrize("said", SPOILT)
+def test_inputs_at_odds_with_the_case_are_one_clear_error(said):
+    case, inputs = case_of("n_head: 1\n")
+    spoilt, inputs = SPOILT[said](dataclasses.replace(case, name="a-case"), inputs)
+    with pytest.raises(InputError, match=said) as caught:
+        reference_of(spoilt, inputs)
+    assert "case a-case: " in str(caught.value)

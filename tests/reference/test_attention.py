@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fattn_probe.errors import InputError
-from fattn_probe.reference.attention import Blocking, OpParams, alibi_slopes, attention, fully_masked_rows
+from fattn_probe.reference.attention import (
+    Blocking,
+    OpParams,
+    alibi_slopes,
+    attention,
+    attention_and_lse,
+    fully_masked_rows,
+)
 
 
 def random_op(
@@ -29,11 +36,11 @@ def random_op(
 
 
 def naive(arrays, params, sinks):
-    """Row by row, as the formula stands."""
+    """The output and the log-sum-exp, row by row, as the formula stands."""
     Q, K, V, mask = arrays
     Q, K, V = (tensor.astype(np.float64) for tensor in (Q, K, V))
     n_seq, n_head, n_q, _ = Q.shape
-    out = np.zeros((n_seq, n_q, n_head, V.shape[3]))
+    out, lse = np.zeros((n_seq, n_q, n_head, V.shape[3])), np.full((n_seq, n_q, n_head), -np.inf)
     for s, h, q in itertools.product(range(n_seq), range(n_head), range(n_q)):
         kv_head = h // (n_head // K.shape[1])
         logits = params.scale * (K[s, kv_head] @ Q[s, h, q])
@@ -47,8 +54,9 @@ def naive(arrays, params, sinks):
         if top == -np.inf:
             continue
         weights = np.exp(logits - top)
-        out[s, q, h] = weights @ V[s, kv_head] / (weights.sum() + sum(math.exp(sink - top) for sink in extra))
-    return out
+        total = weights.sum() + sum(math.exp(sink - top) for sink in extra)
+        out[s, q, h], lse[s, q, h] = weights @ V[s, kv_head] / total, top + math.log(total)
+    return out, lse
 
 
 @st.composite
@@ -83,8 +91,26 @@ def ops(draw):
 @given(ops())
 def test_equals_the_naive_formula(drawn):
     (Q, K, V, mask, params, sinks), blocking = drawn
-    got = attention(Q, K, V, mask, params=params, sinks=sinks, blocking=blocking)
-    np.testing.assert_allclose(got, naive((Q, K, V, mask), params, sinks), rtol=1e-12, atol=1e-13)
+    got, lse = attention_and_lse(Q, K, V, mask, params=params, sinks=sinks, blocking=blocking)
+    out, expected = naive((Q, K, V, mask), params, sinks)
+    np.testing.assert_allclose(got, out, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(lse, expected, rtol=1e-12, atol=1e-13)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ops(), st.integers(0, 2**32 - 1))
+def test_equals_the_naive_formula_where_some_logits_are_beyond_the_range_of_exp(drawn, seed):
+    """Some keys, queries and mask entries are hundreds of times larger: blocks with and without a maximum mix."""
+    (Q, K, V, mask, params, sinks), blocking = drawn
+    rng = np.random.default_rng(seed)
+    K = np.where(rng.random(K.shape[:3])[..., None] < 0.3, K * np.float16(100), K)
+    Q = np.where(rng.random(Q.shape[:3])[..., None] < 0.5, Q, Q / 100)
+    if mask is not None:
+        mask = np.where(rng.random(mask.shape) < 0.2, mask - np.float16(900), mask)
+    got, lse = attention_and_lse(Q, K, V, mask, params=params, sinks=sinks, blocking=blocking)
+    out, expected = naive((Q, K, V, mask), params, sinks)
+    np.testing.assert_allclose(got, out, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(lse, expected, rtol=1e-12, atol=1e-12)
 
 
 def slope_50_digits(h, n_head, max_bias):
@@ -95,32 +121,57 @@ def slope_50_digits(h, n_head, max_bias):
 
 
 def exact_row(arrays, params, sinks, at):
-    """One row in 50-digit arithmetic."""
+    """One row and its log-sum-exp in 50-digit arithmetic."""
     Q, K, V, mask = arrays
     s, q, h = at
     kv_head = h // (Q.shape[1] // K.shape[1])
-    slope = slope_50_digits(h, Q.shape[1], params.max_bias)
+    slope = slope_50_digits(h, Q.shape[1], params.max_bias) if params.max_bias else mpmath.mpf(1)
     weights = []
-    for k, masked in zip(K[s, kv_head], mask[s % mask.shape[0], 0, q], strict=True):
+    for row, k in enumerate(K[s, kv_head]):
         dot = mpmath.fsum(mpmath.mpf(float(a)) * mpmath.mpf(float(b)) for a, b in zip(Q[s, h, q], k, strict=True))
-        logit = params.logit_softcap * mpmath.tanh(dot * mpmath.mpf(params.scale) / params.logit_softcap)
-        weights.append(mpmath.mpf(0) if np.isneginf(masked) else mpmath.exp(logit + slope * mpmath.mpf(float(masked))))
-    total = mpmath.fsum(weights) + mpmath.exp(mpmath.mpf(float(sinks[h])))
-    return [float(mpmath.fsum(w * float(x) for w, x in zip(weights, V[s, kv_head, :, d], strict=True)) / total)
-            for d in range(V.shape[3])]  # fmt: skip
+        logit = dot * mpmath.mpf(params.scale)
+        if params.logit_softcap:
+            logit = params.logit_softcap * mpmath.tanh(logit / params.logit_softcap)
+        masked = 0.0 if mask is None else float(mask[s % mask.shape[0], h % mask.shape[1], q, row])
+        weights.append(mpmath.mpf(0) if masked == -np.inf else mpmath.exp(logit + slope * mpmath.mpf(masked)))
+    total = mpmath.fsum(weights) + (0 if sinks is None else mpmath.exp(mpmath.mpf(float(sinks[h]))))
+    if total == 0:
+        return [0.0] * V.shape[3], -np.inf
+    sums = [mpmath.fsum(w * float(x) for w, x in zip(weights, column, strict=True)) for column in V[s, kv_head].T]
+    return [float(part / total) for part in sums], float(mpmath.log(total))
 
 
-def test_equals_50_digits_with_every_feature():
-    """GQA of 3, two sequences on one mask, ALiBi of 6 heads (no power of two), softcap, sinks, a fully masked row."""
+EVERYTHING = {"n_seq": 2, "n_head": 6, "n_head_kv": 2, "n_q": 3, "n_kv": 9, "hsk": 5, "hsv": 3}
+FEATURES = {
+    "plain": ({}, OpParams(0.7), False),
+    "GQA, two sequences": ({"n_seq": 2, "n_head": 6, "n_head_kv": 2}, OpParams(0.7), False),
+    "mask": ({"mask_seq": 1, "padding": 3}, OpParams(1.0), False),
+    "masks of heads and sequences": ({"n_seq": 4, "n_head": 4, "mask_seq": 2, "mask_heads": 2}, OpParams(1.0), False),
+    "ALiBi of 6 heads": ({"n_head": 6, "mask_seq": 1}, OpParams(1.0, max_bias=8.0), False),
+    "softcap": ({}, OpParams(2.0, logit_softcap=1.5), False),
+    "sinks": ({"mask_seq": 1}, OpParams(0.3), True),
+    "far logits": ({"n_kv": 20}, OpParams(300.0), False),
+    "far logits, sinks and mask": ({"n_kv": 20, "mask_seq": 1}, OpParams(300.0), True),
+    "everything": (EVERYTHING | {"mask_seq": 1, "padding": 2}, OpParams(1.3, 8.0, 5.0), True),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("feature", FEATURES)
+def test_equals_50_digits(feature, dtype):
+    sizes, params, with_sinks = FEATURES[feature]
     rng = np.random.default_rng(7)
-    Q, K, V, mask = random_op(rng, n_seq=2, n_head=6, n_head_kv=2, n_q=3, n_kv=9, hsk=5, hsv=3, mask_seq=1, padding=2)
-    mask[0, 0, 1] = -np.inf
-    params = OpParams(scale=1.3, max_bias=8.0, logit_softcap=5.0)
-    sinks = rng.standard_normal(6).astype(np.float32)
-    got = attention(Q, K, V, mask, params=params, sinks=sinks, blocking=Blocking(4, 4))
+    Q, K, V, mask = random_op(rng, **sizes)
+    K, V = K + dtype(rng.standard_normal(1)[0] / 3), V + dtype(0.1)
+    if mask is not None:
+        mask[0, 0, 1] = -np.inf
+    sinks = rng.standard_normal(Q.shape[1]).astype(np.float32) if with_sinks else None
+    got, lse = attention_and_lse(Q, K, V, mask, params=params, sinks=sinks, blocking=Blocking(4, 4))
     with mpmath.workdps(50):
-        for at in np.ndindex(2, 3, 6):
-            np.testing.assert_allclose(got[at], exact_row((Q, K, V, mask), params, sinks, at), rtol=1e-12, atol=1e-15)
+        for at in np.ndindex(lse.shape):
+            out, expected = exact_row((Q, K, V, mask), params, sinks, at)
+            np.testing.assert_allclose(got[at], out, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(lse[at], expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("sinks", [None, np.array([-2.0, 3.0], np.float32)])
@@ -209,3 +260,18 @@ def test_blocks_masked_for_every_query_are_not_worked_on():
     K[:, :, 4:] = np.nan
     assert np.isfinite(attention(Q, K, V, mask, params=OpParams(0.5), blocking=Blocking(8, 4))).all()
     assert np.isnan(attention(Q, K, V, mask, params=OpParams(0.5), blocking=Blocking(8, 8))).all()
+
+
+def test_a_row_that_saw_nothing_yet_starts_where_its_first_logits_are():
+    """The first block is small and hidden from the row, the second is 1000 below zero: without a maximum, all 0."""
+    Q = np.ones((1, 1, 2, 1))
+    K, V = (
+        np.array([1.0, 2.0, -1000.0, -1000.0]).reshape(1, 1, 4, 1),
+        np.array([5.0, 7.0, 1.0, 2.0]).reshape(1, 1, 4, 1),
+    )
+    mask = np.zeros((1, 1, 2, 4))
+    mask[0, 0, 0, :2] = -np.inf
+    out, lse = attention_and_lse(Q, K, V, mask, params=OpParams(1.0), blocking=Blocking(2, 2))
+    assert out[0, 0].item() == 1.5
+    assert lse[0, 0].item() == pytest.approx(-1000 + math.log(2), rel=1e-15)
+    assert out[0, 1].item() == pytest.approx((5 + 7 * math.e) / (1 + math.e), rel=1e-14)
