@@ -27,6 +27,8 @@ class Op(Protocol):
     @property
     def name(self) -> str: ...  # noqa: D102
     @property
+    def digest(self) -> str: ...  # noqa: D102
+    @property
     def scale(self) -> float: ...  # noqa: D102
     @property
     def max_bias(self) -> float: ...  # noqa: D102
@@ -95,6 +97,20 @@ def check_inputs(case: Op, inputs: Mapping[str, Bytes]) -> None:
     problems += [problem for view in case.tensors.values() for problem in _misfits(view, inputs)]
     if not problems:
         problems = [problem for view in case.tensors.values() for problem in _non_finite(view, inputs)]
+    if problems:
+        raise InputError(f"case {case.name}: " + "; ".join(problems))
+
+
+def check_output(case: Op, digest: str, dst: npt.NDArray[Any]) -> None:
+    """Raise InputError where an output, made for the case of that digest, is not one of this case."""
+    (_, n_q, n_head, n_seq), hsv = case.tensors["Q"].ne, case.tensors["V"].ne[0]
+    problems = []
+    if digest != case.digest:
+        problems.append(f"the output is of another case, its digest is {digest}, not {case.digest}")
+    if dst.dtype != np.float32:
+        problems.append(f"dst is {dst.dtype}, the op writes float32")
+    if dst.shape != (n_seq, n_q, n_head, hsv):
+        problems.append(f"dst is {dst.shape}, the op writes {(n_seq, n_q, n_head, hsv)}")
     if problems:
         raise InputError(f"case {case.name}: " + "; ".join(problems))
 

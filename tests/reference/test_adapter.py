@@ -4,10 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fattn_probe.errors import InputError
-from fattn_probe.reference.adapter import fully_masked_of, reference_and_lse_of, reference_of, stored_rows
+from fattn_probe.reference.adapter import check_output, fully_masked_of, reference_and_lse_of, reference_of, stored_rows
 from fattn_probe.reference.attention import OpParams, attention
+from fattn_probe.run.capture import Capture, read_capture, write_capture
 from fattn_probe.run.casefile import read_case, write_case
 from fattn_probe.scenario import expand, loads, make_inputs, view_values
 from fattn_probe.scenario.ggml_types import TYPE_NAMES, encode
@@ -160,3 +163,37 @@ def test_inputs_at_odds_with_the_case_are_one_clear_error(said):
     with pytest.raises(InputError, match=said) as caught:
         reference_of(spoilt, inputs)
     assert "case a-case: " in str(caught.value)
+
+
+@pytest.fixture
+def capture():
+    case, inputs = case_of("n_head: 2\nmask: {kind: causal}\n")
+    dst = reference_of(case, inputs).astype(np.float32)
+    return Capture(case, inputs, dst, (), "wall", (0.1,), "CPU", "cpu", {})
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.floats(0, 1, exclude_max=True))
+def test_a_capture_cut_anywhere_is_one_clear_error(capture, tmp_path, share):
+    path = tmp_path / "a.gguf"
+    write_capture(capture, path)
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    with pytest.raises(InputError, match=r"a\.gguf: "):
+        read_capture(path)
+
+
+def test_a_capture_has_the_answer_of_its_case(capture, tmp_path):
+    write_capture(capture, tmp_path / "a.gguf")
+    read = read_capture(tmp_path / "a.gguf")
+    check_output(capture.case, read.case.digest, read.dst)
+    np.testing.assert_array_equal(reference_of(read.case, read.inputs).astype(np.float32), read.dst)
+
+
+def test_an_output_of_another_case_is_named(capture):
+    other, _ = case_of("n_head: 2\nhsv: 32\n")
+    with pytest.raises(
+        InputError, match=rf"its digest is {capture.case.digest}, not {other.digest}; dst is \(1, 3, 2, 64\)"
+    ):
+        check_output(other, capture.case.digest, capture.dst)
+    with pytest.raises(InputError, match=r"dst is float64, the op writes float32$"):
+        check_output(capture.case, capture.case.digest, capture.dst.astype(np.float64))
