@@ -20,6 +20,7 @@ from fattn_probe.errors import InputError
 from fattn_probe.regress import command as regressing
 from fattn_probe.regress.history import History, open_history
 from fattn_probe.regress.records import Result, Run
+from fattn_probe.regress.report import report
 from fattn_probe.regress.runner import OnResult, SuiteRunner, outcomes
 from fattn_probe.regress.suite import cases_of, load_suite
 from fattn_probe.run.session import Session
@@ -134,6 +135,18 @@ def _csv_rows(run: Run, history: History) -> Iterator[tuple[object, ...]]:
     head = (run.uid, run.started, run.suite, run.identity.device, run.identity.source)
     for item in history.results(run).values():
         yield (*head, item.name, item.digest, item.status, item.metrics.get("nmse"), item.output, item.reason)
+
+
+@history_app.command("report")
+def history_report(
+    page: Annotated[Path, typer.Argument(help="The HTML file to write.")],
+    suite: Annotated[str, typer.Option(help="Runs of this suite alone.")] = "",
+    history_file: HistoryFile = DEFAULT_HISTORY,
+) -> None:
+    """One self-contained page: what changed, and each case through the nights."""
+    with open_existing(history_file) as history:
+        page.write_text(report(history, suite), encoding="utf-8")
+    NOTES.print(f"wrote {page}")
 
 
 @history_app.command("merge")

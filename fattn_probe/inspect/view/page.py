@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fattn_probe.inspect.coverage import check
@@ -56,10 +56,10 @@ def side_by_side_page(both: SideBySide) -> str:
     return environment().get_template("side_by_side.html.j2").render(words)
 
 
-def environment() -> Environment:
-    """The templates beside this module; everything is escaped but what is `Markup`."""
+def environment(*packages: str) -> Environment:
+    """The templates beside this module, and those of other packages; everything is escaped but what is `Markup`."""
     found = Environment(
-        loader=PackageLoader("fattn_probe.inspect.view"),
+        loader=ChoiceLoader([PackageLoader(name) for name in (*packages, "fattn_probe.inspect.view")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
