@@ -140,7 +140,7 @@ def _non_finite(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
             piece = np.ascontiguousarray(memory[at][first : first + AT_ONCE]).reshape(-1)
             found.append(_minus_infinities_aside(piece) if view.name == "mask" else count_non_finite(piece, view.type))
 
-    spread(count, list(np.ndindex(memory.shape[:2])))
+    spread(count, list(np.ndindex(memory.shape[:2])), operations=memory.size)
     return [f"{view.name} holds {sum(found)} values that are NaN or infinite"] if any(found) else []
 
 

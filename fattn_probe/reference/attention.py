@@ -138,7 +138,8 @@ def attention_and_lse(
             lse[seq, rows, heads] = block.state.log_sum_exp().reshape(shape.group, -1).T
 
     runs = blocking.tasks(shape, blas_threads())
-    spread(work, [(*head, run) for head in np.ndindex(shape.n_seq, shape.n_head_kv) for run in runs])
+    tasks = [(*head, run) for head in np.ndindex(shape.n_seq, shape.n_head_kv) for run in runs]
+    spread(work, tasks, operations=shape.operations)
     return out, lse
 
 

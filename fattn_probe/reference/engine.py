@@ -101,7 +101,7 @@ class RowBlock:
 
 def attend(blocks: Sequence[RowBlock], head: KVHead, step: int, op: Logits) -> None:
     """Bring every block's sums over all KV rows, `step` of them at a time; tiles that are masked are left out."""
-    room = Room.of(head, max(len(block.q) for block in blocks), step)
+    room = Room.of(head, max(len(block.q) for block in blocks), min(step, head.K.shape[2]))
     with np.errstate(invalid="ignore", over="ignore"):  # of inputs that are not finite
         for rows in slices(head.K.shape[2], step):
             seeing = [block for block in blocks if not block.hidden(rows)]

@@ -42,6 +42,11 @@ class AttentionShape:
         return self.n_head // self.n_head_kv
 
     @property
+    def operations(self) -> int:
+        """Floating point operations of the two matrix products."""
+        return 2 * self.n_seq * self.n_head * self.n_q * self.n_kv * (self.hsk + self.hsv)
+
+    @property
     def dst(self) -> Shape:
         """The shape of the answer, which is dst's `ne` reversed."""
         return (self.n_seq, self.n_q, self.n_head, self.hsv)
