@@ -29,7 +29,7 @@ from fattn_probe.inspect.cli import debug, inspect
 from fattn_probe.ops import OpsReport, Timeouts, live, run_ops
 from fattn_probe.ops import render as render_ops
 from fattn_probe.ops.options import Mode
-from fattn_probe.regress.cli import history_app, regress
+from fattn_probe.regress.cli import bisect, diff, history_app, regress
 from fattn_probe.run import command as running
 from fattn_probe.run.capture import read_capture
 from fattn_probe.run.gpu import gpu_arch, has_gpu
@@ -54,6 +54,8 @@ app.command()(inspect)
 app.command()(debug)
 app.command()(study)
 app.command()(regress)
+app.command()(diff)
+app.command()(bisect)
 
 
 @app.callback()

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import functools
 import getpass
 import io
 from collections import Counter
@@ -16,8 +17,9 @@ from rich.progress import Progress
 from fattn_probe import flags
 from fattn_probe.console import NOTES, OUT, show
 from fattn_probe.device import load_devices, parse_targets
-from fattn_probe.errors import InputError
+from fattn_probe.errors import InputError, RegressionError
 from fattn_probe.regress import command as regressing
+from fattn_probe.regress import versions
 from fattn_probe.regress.history import History, open_history
 from fattn_probe.regress.records import Result, Run
 from fattn_probe.regress.report import report
@@ -25,6 +27,7 @@ from fattn_probe.regress.runner import OnResult, SuiteRunner, outcomes
 from fattn_probe.regress.suite import cases_of, load_suite
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
+from fattn_probe.source.index import releases
 
 DEFAULT_HISTORY = Path(platformdirs.user_data_dir("fattn-probe")) / "history.db"
 DEFAULT_SUITE = Path("suites/quick.yaml")
@@ -68,6 +71,64 @@ def regress(
             file.write(regressing.markdown(found))
     show(regressing.as_json(found), lambda: regressing.render(found), as_json)
     regressing.raise_if_regressed(found, suite.lost)
+
+
+def diff(
+    a: Annotated[str, typer.Argument(metavar="SOURCE_A")],
+    b: Annotated[str, typer.Argument(metavar="SOURCE_B")],
+    paths: flags.Scenarios,
+    on: flags.On = "sim:h200",
+    timeout: flags.Timeout = 600.0,
+    devices: flags.Devices = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Two llama.cpp versions side by side on the same inputs: kernel, launch, bits, error."""
+    cases = flags.cases_of(paths)
+    targets = parse_targets(on, load_devices(devices))
+    found = [versions.diff(sessions(timeout), (a, b), cases, target) for target in targets]
+    show(regressing.versions_json(found), lambda: regressing.render_versions(found), as_json)
+    alarms = [f"{change.case}: {change.words}" for item in found for change in item.changes if change.alarm]
+    if alarms:
+        raise RegressionError("\n".join(alarms))
+
+
+def bisect(
+    good: Annotated[str, typer.Argument(help="A release that passes: pypi:NAME==VERSION.")],
+    bad: Annotated[str, typer.Argument(help="A later one that does not.")],
+    path: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    on: flags.On = "sim:h200",
+    case_name: Annotated[str, typer.Option("--case", help="One of the scenario's cases, if it has several.")] = "",
+    timeout: flags.Timeout = 600.0,
+    devices: flags.Devices = None,
+    as_json: flags.Json = False,
+) -> None:
+    """The first release of llama.cpp that gets a case wrong, and how."""
+    (target, *more) = parse_targets(on, load_devices(devices))
+    if more:
+        raise InputError("bisect runs on one target")
+    sources = versions.between(all_releases(good), good, bad)
+    NOTES.print(f"{len(sources)} releases, about {len(sources).bit_length() + 1} to try", style="dim")
+    found = versions.bisect(sessions(timeout), sources, flags.one_case(path, case_name), target)
+    show(regressing.bisection_json(found), lambda: regressing.render_bisection(found), as_json)
+
+
+def all_releases(spec: str) -> list[str]:
+    """Every release of a spec's project, the oldest first."""
+    name = spec.removeprefix("pypi:").partition("==")[0]
+    if not spec.startswith("pypi:"):
+        raise InputError(f"bisect goes over releases, pypi:NAME==VERSION; {spec!r} is none")
+    return [f"pypi:{name}=={version}" for version in releases(name)]
+
+
+def sessions(timeout: float) -> versions.SessionOf:
+    """One session a source, made when it is asked for."""
+
+    @functools.cache
+    def session_of(source: str) -> Session:
+        options = flags.BuildFlags(source).run_options(NOTES, Simulation(), timeout=timeout)
+        return Session(options, flags.build_progress(NOTES))
+
+    return session_of
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from fattn_probe.errors import ComparisonError, LostError, RegressionError
 from fattn_probe.regress.judge import Change
 from fattn_probe.regress.records import Result, Run
 from fattn_probe.regress.runner import Outcome
+from fattn_probe.regress.versions import Bisection, Versions
 
 STYLES = {"pass": "green", "fail": "bold red", "unsupported": "dim", "lost": "magenta"}
 SHOWN = 20
@@ -89,6 +90,63 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
             lines += ["| case | change | |", "| --- | --- | --- |"]
         lines += [f"| {change.case} | {change.kind} | {_cell(change.words)} |" for change in outcome.changes]
     return "\n".join(lines) + "\n"
+
+
+def render_versions(found: Sequence[Versions]) -> RenderableType:
+    """A row a case: what each version launched, whether the bits are equal, and both errors."""
+    return Group(*(_versions_table(item) for item in found))
+
+
+def _versions_table(item: Versions) -> RenderableType:
+    kinds: dict[str, list[Change]] = {}
+    for change in item.changes:
+        kinds.setdefault(change.case, []).append(change)
+    a, b = (source.rpartition("==")[2] for source in item.sources)
+    table = Table("case", f"{a}\nkernel", f"{b}\nkernel", "NMSE", "NMSE", "changed", box=SIMPLE_HEAD, title=item.on)
+    for name, result in item.a.items():
+        other = item.b[name]
+        first, second = _kernel(result), _kernel(other)
+        said = Text(", ".join(change.kind for change in kinds.get(name, [])) or "nothing")
+        said.stylize("bold red" if any(change.alarm for change in kinds.get(name, [])) else "")
+        table.add_row(name, first, "the same" if first == second else second, _nmse(result), _nmse(other), said)
+    return table
+
+
+def _kernel(result: Result) -> str:
+    return result.kernels[0].spelling if result.kernels else result.status
+
+
+def _nmse(result: Result) -> str:
+    value = result.metrics.get("nmse")
+    return f"{value:.2e}" if value is not None else ""
+
+
+def versions_json(found: Sequence[Versions]) -> dict[str, Any]:
+    """Key `targets`: `on`, `sources`, `changes`, `a` and `b` (results by case)."""
+    return {
+        "targets": [
+            {
+                "on": item.on,
+                "sources": list(item.sources),
+                "changes": [asdict(change) | {"alarm": change.alarm} for change in item.changes],
+                "a": {name: result_json(result) for name, result in item.a.items()},
+                "b": {name: result_json(result) for name, result in item.b.items()},
+            }
+            for item in found
+        ]
+    }
+
+
+def render_bisection(found: Bisection) -> RenderableType:
+    """What was tried, and the first bad one."""
+    tried = [Text(f"{source}: {result.status}", STYLES.get(result.status, "")) for source, result in found.tried]
+    return Group(*tried, Text(f"the first bad one is {found.bad}", "bold"), Text(found.result.failure))
+
+
+def bisection_json(found: Bisection) -> dict[str, Any]:
+    """Keys `bad`, `result` and `tried` (source to status)."""
+    tried = {source: result.status for source, result in found.tried}
+    return {"bad": found.bad, "result": result_json(found.result), "tried": tried}
 
 
 def _cell(text: str) -> str:

@@ -3,6 +3,7 @@
 import difflib
 import json
 import os
+import re
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
@@ -53,6 +54,12 @@ def find_sdist(spec: PypiSpec) -> IndexFile:
     if spec.version in sdists:
         return sdists[spec.version]
     raise InputError(f"{spec.name} has no sdist of version {spec.version} on {page}{nearest_versions(spec, sdists)}")
+
+
+def releases(name: str) -> list[str]:
+    """The versions of a project that have an sdist, the oldest first."""
+    found = {sdist_version(name, file.filename) for file in list_files(f"{index_url()}/{name}/")}
+    return sorted(filter(None, found), key=lambda version: [int(word) for word in re.findall(r"\d+", version)])
 
 
 def nearest_versions(spec: PypiSpec, sdists: dict[str, IndexFile]) -> str:

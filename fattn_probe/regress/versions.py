@@ -1,0 +1,79 @@
+"""Two llama.cpp versions on the same inputs, and the first bad one among many."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fattn_probe.device import Target
+from fattn_probe.errors import InputError
+from fattn_probe.regress.judge import Change, changes
+from fattn_probe.regress.records import Result
+from fattn_probe.regress.runner import result_of
+from fattn_probe.run.session import Session
+from fattn_probe.scenario import Case
+
+SessionOf = Callable[[str], Session]
+"""The session that runs a source."""
+
+
+@dataclass(frozen=True)
+class Versions:
+    """The results of two sources on one target, by case, and what changed from the one to the other."""
+
+    on: str
+    sources: tuple[str, str]
+    a: Mapping[str, Result]
+    b: Mapping[str, Result]
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """As between two nights."""
+        return changes(self.a, self.b)
+
+
+def diff(session_of: SessionOf, sources: tuple[str, str], cases: Sequence[Case], target: Target) -> Versions:
+    """Run all cases with both sources."""
+    a, b = ({case.name: result_of(session_of(source), case, target) for case in cases} for source in sources)
+    return Versions(str(target), sources, a, b)
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """The sources that were tried, in that order, and the first bad one with how it fails."""
+
+    tried: tuple[tuple[str, Result], ...]
+    bad: str
+    result: Result
+
+
+def bisect(session_of: SessionOf, sources: Sequence[str], case: Case, target: Target) -> Bisection:
+    """The first source of a row that does not give what the first one gives.
+
+    `sources` go from the good one to the bad one. InputError if the ends are not good and bad.
+    """
+    tried: dict[str, Result] = {}
+
+    def good(source: str) -> bool:
+        if source not in tried:
+            tried[source] = result_of(session_of(source), case, target)
+        return tried[source].status == "pass"
+
+    if not good(sources[0]):
+        raise InputError(f"{sources[0]} is not good: {case.name} is {tried[sources[0]].status}")
+    if good(sources[-1]):
+        raise InputError(f"{sources[-1]} is not bad: {case.name} passes")
+    low, high = 0, len(sources) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if good(sources[middle]) else (low, middle)
+    return Bisection(tuple(tried.items()), sources[high], tried[sources[high]])
+
+
+def between(releases: Sequence[str], good: str, bad: str) -> list[str]:
+    """The releases from the good one to the bad one, in order; InputError if they are not there in this order."""
+    for source in (good, bad):
+        if source not in releases:
+            raise InputError(f"{source} is none of the releases: {', '.join(releases)}")
+    first, last = releases.index(good), releases.index(bad)
+    if first >= last:
+        raise InputError(f"{good} does not come before {bad}")
+    return list(releases[first : last + 1])

@@ -1,0 +1,59 @@
+import pytest
+
+from fattn_probe.errors import InputError
+from fattn_probe.regress import versions
+from fattn_probe.regress.records import Result
+
+RELEASES = [f"pypi:x=={number}" for number in range(20)]
+
+
+class Case:
+    name = "c"
+
+
+@pytest.fixture
+def first_bad(monkeypatch):
+    tried = []
+
+    def fake(bad):
+        def result_of(source, case, target):
+            tried.append(source)
+            wrong = RELEASES.index(source) >= bad
+            return Result(case.name, "d", "fail" if wrong else "pass", failure="wrong" if wrong else "")
+
+        monkeypatch.setattr(versions, "result_of", result_of)
+        return tried
+
+    return fake
+
+
+@pytest.mark.parametrize("bad", [1, 2, 7, 10, 18, 19])
+def test_the_first_bad_release_is_found(first_bad, bad):
+    tried = first_bad(bad)
+    found = versions.bisect(lambda source: source, RELEASES, Case(), "sim:h200")
+    assert found.bad == RELEASES[bad]
+    assert found.result.failure == "wrong"
+    assert len(tried) == len(set(tried)) <= 7
+
+
+def test_ends_that_are_not_good_and_bad(first_bad):
+    first_bad(0)
+    with pytest.raises(InputError, match="pypi:x==0 is not good: c is fail"):
+        versions.bisect(lambda source: source, RELEASES, Case(), "sim:h200")
+    first_bad(99)
+    with pytest.raises(InputError, match="pypi:x==19 is not bad: c passes"):
+        versions.bisect(lambda source: source, RELEASES, Case(), "sim:h200")
+
+
+def test_releases_between_two():
+    assert versions.between(RELEASES, RELEASES[3], RELEASES[6]) == RELEASES[3:7]
+    with pytest.raises(InputError, match="does not come before"):
+        versions.between(RELEASES, RELEASES[6], RELEASES[3])
+    with pytest.raises(InputError, match="is none of the releases"):
+        versions.between(RELEASES, "pypi:x==77", RELEASES[3])
+
+
+def test_two_versions_side_by_side(first_bad):
+    first_bad(5)
+    found = versions.diff(lambda source: source, (RELEASES[1], RELEASES[9]), [Case()], "sim:h200")
+    assert [change.kind for change in found.changes] == ["new failure"]
