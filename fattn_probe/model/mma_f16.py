@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fattn_probe.model.functions import F32, Exponential, fma, rcp, tanh
 from fattn_probe.model.mma_plan import CHUNK, MmaPlan
-from fattn_probe.model.softmax import FLUSH, LOWEST, MAX_OFFSET, total
+from fattn_probe.model.softmax import FLUSH, LOWEST, total
 from fattn_probe.model.tensor_core import Factors, half_of, matrix_sum, matrix_sum_half
 
 Begins = npt.NDArray[np.bool_]
@@ -132,7 +132,7 @@ class Machine:
     def exponentials(self, state: State, KQ: F32) -> F32:
         """P of a step; the state's maximum grows, and its sums are scaled down to it."""
         before = state.maximum
-        state.maximum = np.fmax(before, np.fmax.reduce(KQ, axis=(3, 4)) + MAX_OFFSET)
+        state.maximum = np.fmax(before, np.fmax.reduce(KQ, axis=(3, 4)) + self.plan.max_offset)
         P = self.exp(KQ - state.maximum[..., None, None])
         added = np.zeros(state.rowsum.shape, np.float32)
         for chunk in range(P.shape[3]):

@@ -1,38 +1,18 @@
 """What the launch of fattn-mma-f16 says of its arithmetic: steps, warps that share a column, where blocks begin."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.model.constants import Constants
 from fattn_probe.model.tensor_core import Generation, generation_of
 from fattn_probe.run.launches import LaunchRecord
 
 KERNEL = "flash_attn_ext_f16"
 CHUNK = 16
 """KV rows that one warp multiplies at once; the warps of a column take the chunks of a step in turn."""
-
-Sizes = Mapping[int, tuple[int, int]]
-"""By number of columns: KV rows of a step (`nbatch_fa`), and of K's elements those taken at once (2 * `nbatch_K2`)."""
-
-_UP_TO_128 = {8: 128, 16: 64, 32: 64, 64: 64}
-AMPERE: Mapping[tuple[int, int], Sizes] = {
-    **{(D, D): {ncols: (rows, D) for ncols, rows in _UP_TO_128.items()} for D in (64, 80, 96, 112, 128)},
-    (192, 128): {8: (64, 192), 16: (32, 192), 32: (32, 192), 64: (32, 192)},
-    (256, 256): {8: (64, 256), 16: (64, 256), 32: (32, 256), 64: (32, 256)},
-    (320, 256): {32: (32, 256), 64: (32, 256)},
-    (512, 512): {8: (64, 256), 16: (64, 256), 32: (32, 256), 64: (32, 256)},
-    (576, 512): {8: (32, 576), 16: (32, 576), 32: (32, 320), 64: (32, 320)},
-}
-TURING: Mapping[tuple[int, int], Sizes] = {
-    (256, 256): {8: (64, 256), 16: (64, 256), 32: (64, 256), 64: (64, 256)},
-    (512, 512): {8: (32, 192), 16: (32, 192), 32: (32, 256), 64: (32, 256)},
-    (576, 512): {8: (32, 192), 16: (32, 192), 32: (32, 320), 64: (32, 320)},
-}
-NARROW = {(256, 16), (512, 16), (512, 32)}
-"""(DKQ, ncols) of the kernels whose warps work on 8 columns, beside all those with 8 columns in total."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +35,7 @@ class MmaPlan:
     warps: int
     narrow: bool
     generation: Generation
+    max_offset: np.float32
 
     @property
     def threads(self) -> int:
@@ -87,18 +68,18 @@ class MmaPlan:
         return found
 
 
-def mma_plan_of(launch: LaunchRecord, arch: int) -> MmaPlan | None:
-    """The plan of a launch; None for a kernel whose sizes are not known here (Volta and older, other sources)."""
+def mma_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> MmaPlan | None:
+    """The plan of a launch; None for another kernel, Volta, or sizes that the source does not have."""
     values = launch.values
     if launch.kernel != KERNEL or len(values) < 6 or arch < 75:
         return None
     DKQ, DV, ncols1, ncols2 = (int(value) for value in values[:4])
     ncols = ncols1 * ncols2
-    sizes = (TURING.get((DKQ, DV)) if arch < 80 else None) or AMPERE.get((DKQ, DV), {})
-    if ncols not in sizes:
+    configurations = ("turing", "ampere") if arch < 80 else ("ampere",)
+    found = [sizes for name in configurations if (sizes := constants.mma[name].get((DKQ, DV, ncols)))]
+    if not found:
         return None
-    nbatch_fa, nbatch_K = sizes[ncols]
-    narrow = ncols == 8 or (DKQ, ncols) in NARROW
+    narrow = ncols == 8 or (DKQ, ncols) in constants.narrow
     return MmaPlan(
         DKQ=DKQ,
         DV=DV,
@@ -107,9 +88,10 @@ def mma_plan_of(launch: LaunchRecord, arch: int) -> MmaPlan | None:
         softcap=values[4] == "true",
         use_sparse=len(values) > 6 and values[6] == "true",
         blocks=launch.grid[0],
-        nbatch_fa=nbatch_fa,
-        nbatch_K=nbatch_K,
+        nbatch_fa=found[0][0],
+        nbatch_K=found[0][1],
         warps=launch.block[1] * (8 if narrow else 16) // ncols,
         narrow=narrow,
         generation=generation_of(arch),
+        max_offset=np.float32(constants.max_offset),
     )

@@ -6,8 +6,6 @@ import numpy as np
 
 from fattn_probe.model.functions import F32
 
-MAX_OFFSET = np.float32(3) * np.float32(0.6931)
-"""Added to the maximum, so that P is at most 1/8 (FATTN_KQ_MAX_OFFSET)."""
 FLUSH = np.float32(-20)
 """Scales of e to less than this are zero (SOFTMAX_FTZ_THRESHOLD)."""
 LOWEST = np.float32(-np.finfo(np.float32).max / 2)

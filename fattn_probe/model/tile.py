@@ -10,15 +10,15 @@ ALiBi's products it fuses some and not others, by the place of column and row; h
 """
 
 import os
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fattn_probe.model.constants import Constants
 from fattn_probe.model.functions import F32, Exponential, fma, rcp, tanh
 from fattn_probe.model.operands import Operands, as_half
-from fattn_probe.model.softmax import LOWEST, MAX_OFFSET, slices, total
+from fattn_probe.model.softmax import LOWEST, slices, total
 from fattn_probe.model.tensor_core import half_of
 from fattn_probe.model.vec import combined, fused
 from fattn_probe.run.launches import LaunchRecord
@@ -27,26 +27,6 @@ KERNEL = "flash_attn_tile"
 LANES = 32
 COLUMNS, ROWS = 64, 512
 """Computed side by side, so that they fit a core's cache."""
-
-_NCOLS = (2, 4, 8, 16, 32)
-HALF_ROWS: Mapping[int, tuple[int, ...]] = {
-    40: (128, 128, 128, 64, 64),
-    64: (64, 64, 128, 64, 64),
-    72: (64, 128, 64, 64, 64),
-    80: (64, 64, 64, 64, 128),
-    96: (64, 64, 64, 64, 128),
-    112: (64, 64, 64, 32, 128),
-    **dict.fromkeys((128, 192, 256, 320, 512, 576), (64,) * 5),
-}
-"""KV rows of a step (`nbatch_fa`) by head size of K, for each number of columns, where f16 is fast."""
-FLOAT_ROWS: Mapping[int, tuple[int, ...]] = {
-    **dict.fromkeys((40, 72, 80, 96, 112, 320, 512, 576), (32,) * 5),
-    64: (64, 32, 32, 64, 64),
-    128: (64, 32, 64, 32, 64),
-    192: (64, 32, 32, 32, 32),
-    256: (64, 32, 32, 32, 32),
-}
-"""The same where it is not."""
 
 
 @dataclass(frozen=True)
@@ -63,25 +43,27 @@ class TilePlan:
     nbatch_fa: int
     half: bool
     alone: bool
+    max_offset: np.float32
 
 
-def tile_plan_of(launch: LaunchRecord, arch: int) -> TilePlan | None:
-    """The plan of a launch; None for another kernel, or a head size that is not known here."""
+def tile_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> TilePlan | None:
+    """The plan of a launch; None for another kernel, or sizes that the source does not have."""
     if launch.kernel != KERNEL or len(launch.values) < 5:
         return None
     DKQ, DV, ncols1, ncols2 = (int(value) for value in launch.values[:4])
     ncols, half = ncols1 * ncols2, arch != 61 and arch >= 60
-    rows = (HALF_ROWS if half else FLOAT_ROWS).get(DKQ)
-    if rows is None or ncols not in _NCOLS:
+    rows = constants.tile["fp16" if half else "fp32"].get((DKQ, ncols))
+    if rows is None:
         return None
     return TilePlan(
         DV=DV,
         softcap=launch.values[4] == "true",
         blocks=launch.grid[1],
         warps=max(1, launch.block[1] // ncols),
-        nbatch_fa=rows[_NCOLS.index(ncols)],
+        nbatch_fa=rows,
         half=half,
         alone=launch.block[1] >= ncols,
+        max_offset=np.float32(constants.max_offset),
     )
 
 
@@ -148,7 +130,7 @@ class Machine:
         mask = self.operands.mask
         if mask is None:
             return KQ
-        return KQ + self.operands.slopes[head] * mask[sequence % len(mask), queries]
+        return np.asarray(KQ + self.operands.slopes[head] * mask[sequence % len(mask), queries])
 
     def rounds(self, logits: F32, values: F32) -> tuple[F32, F32, F32]:
         """Maximum, row sum by lane, and VKQ of each warp after its last step."""
@@ -157,7 +139,7 @@ class Machine:
         sums = np.zeros((*logits.shape[1:3], plan.warps, LANES), np.float32)
         VKQ = np.zeros((*logits.shape[1:3], plan.warps, plan.DV), np.float32)
         for KQ, V in zip(logits, values, strict=True):
-            before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(KQ, axis=2) + MAX_OFFSET)
+            before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(KQ, axis=2) + self.plan.max_offset)
             scale = self.exp(before - maximum)
             P = self.exp(KQ - maximum[..., None])
             added = np.zeros(sums.shape, np.float32)

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.model.constants import Constants
 from fattn_probe.model.functions import F32, Exponential, rcp, tanh
 from fattn_probe.model.operands import Operands, as_half
 from fattn_probe.model.quantised import Codes, products, quantised_q8_1
-from fattn_probe.model.softmax import LOWEST, MAX_OFFSET, slices, total
+from fattn_probe.model.softmax import LOWEST, slices, total
 from fattn_probe.run.launches import LaunchRecord
 
 KERNEL = "flash_attn_ext_vec"
@@ -44,9 +45,10 @@ class VecPlan:
     threads_K: int
     threads_V: int
     run: int
+    max_offset: np.float32
 
 
-def vec_plan_of(launch: LaunchRecord, arch: int) -> VecPlan | None:
+def vec_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> VecPlan | None:
     """The plan of a launch; None for another kernel."""
     if launch.kernel != KERNEL or len(launch.values) < 5:
         return None
@@ -63,6 +65,7 @@ def vec_plan_of(launch: LaunchRecord, arch: int) -> VecPlan | None:
         threads_K=threads[type_K in FLOATS],
         threads_V=threads[type_V in FLOATS],
         run=copied // 2,
+        max_offset=np.float32(constants.max_offset),
     )
 
 
@@ -160,7 +163,7 @@ class Machine:
         sums = np.zeros(KQ.shape[1:], np.float32)
         VKQ = np.zeros((*KQ.shape[1:4], groups, self.plan.D), np.float32)
         for logits, V in zip(KQ, values, strict=True):
-            before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(logits, axis=3) + MAX_OFFSET)
+            before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(logits, axis=3) + self.plan.max_offset)
             scale = self.exp(before - maximum)
             P = self.exp(logits - maximum[..., None])
             sums = fused(sums, scale[..., None], P)

@@ -1,0 +1,121 @@
+"""The numbers of a source that its kernels' arithmetic depends on: how many KV rows a step has, how far P is shifted.
+
+They change from release to release; `constants_of` reads them in a tree, `SHIPPED` has those of the default source.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fattn_probe.source import Tree
+from fattn_probe.source.features import CUDA
+
+MmaSizes = Mapping[tuple[int, int, int], tuple[int, int]]
+"""(DKQ, DV, ncols): KV rows of a step (`nbatch_fa`), and elements of K's rows taken at once (2 * `nbatch_K2`)."""
+TileSizes = Mapping[tuple[int, int], int]
+"""(DKQ, ncols): KV rows of a step."""
+
+_FUNCTION = re.compile(r"get_config(?:_nvidia)?_(\w+)\s*\([^)]*\)\s*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
+_CASE = re.compile(r"CONFIG_CASE\(([\d\s,]+)")
+_NARROW = re.compile(r"template<> struct mma_tile_sizes<\s*(\d+)\s*,\s*(\d+)\s*>")
+_OFFSET = re.compile(r"define\s+FATTN_KQ_MAX_OFFSET\s+\(?([\d.]+)f?(?:\s*\*\s*([\d.]+)f?)?")
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the plans take from the source.
+
+    `max_offset` is added to every maximum (FATTN_KQ_MAX_OFFSET), so that P is at most 1/8. `mma` is by configuration
+    (ampere, turing), `tile` by arithmetic (fp16, fp32); warps of the (DKQ, ncols) in `narrow` work on 8 columns, as do
+    those with 8 columns in total, others on 16.
+    """
+
+    max_offset: float
+    mma: Mapping[str, MmaSizes]
+    narrow: frozenset[tuple[int, int]]
+    tile: Mapping[str, TileSizes]
+
+
+def constants_of(tree: Tree) -> Constants:
+    """The constants of a source."""
+    texts = {name: (tree.root / CUDA / f"fattn-{name}.cuh").read_text() for name in ("mma-f16", "tile", "common")}
+    mma = {
+        name: {(DKQ, DV, ncols): (rows, 2 * K2) for DKQ, DV, ncols, _, _, rows, K2, *_ in cases}
+        for name, cases in _configurations(texts["mma-f16"]).items()
+    }
+    tile = {
+        name: {(DKQ, ncols): rows for DKQ, _, ncols, _, _, rows, _ in cases}
+        for name, cases in _configurations(texts["tile"]).items()
+    }
+    offset = _OFFSET.search(texts["common"])
+    factors = [np.float32(part) for part in offset.groups() if part] if offset else [np.float32(0)]
+    return Constants(
+        max_offset=float(np.prod(factors, dtype=np.float32)),
+        mma={name: mma[name] for name in ("ampere", "turing")},
+        narrow=frozenset((int(DKQ), int(ncols)) for DKQ, ncols in _NARROW.findall(texts["mma-f16"])),
+        tile={name: tile[name] for name in ("fp16", "fp32")},
+    )
+
+
+def _configurations(text: str) -> dict[str, list[tuple[int, ...]]]:
+    """The cases of each configuration function, by the end of its name."""
+    return {
+        name: [tuple(int(word) for word in case.split(",") if word.strip()) for case in _CASE.findall(body)]
+        for name, body in _FUNCTION.findall(text)
+    }
+
+
+def _mma(sizes: Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]) -> MmaSizes:
+    return {(*head, ncols): pair for head, by_ncols in sizes.items() for ncols, pair in by_ncols.items()}
+
+
+def _tile(rows: Mapping[int, Mapping[int, int]]) -> TileSizes:
+    return {(DKQ, ncols): each for DKQ, by_ncols in rows.items() for ncols, each in by_ncols.items()}
+
+
+_SMALL = {D: {8: (128, D), 16: (64, D), 32: (64, D), 64: (64, D)} for D in (64, 80, 96, 112, 128)}
+_AMPERE = {
+    **{(D, D): sizes for D, sizes in _SMALL.items()},
+    (192, 128): {8: (64, 192), 16: (32, 192), 32: (32, 192), 64: (32, 192)},
+    (256, 256): {8: (64, 256), 16: (64, 256), 32: (32, 256), 64: (32, 256)},
+    (320, 256): {32: (32, 256), 64: (32, 256)},
+    (512, 512): {8: (64, 256), 16: (64, 256), 32: (32, 256), 64: (32, 256)},
+    (576, 512): {8: (32, 576), 16: (32, 576), 32: (32, 320), 64: (32, 320)},
+}
+_TURING = {
+    (256, 256): {8: (64, 256), 16: (64, 256), 32: (64, 256), 64: (64, 256)},
+    (320, 256): {32: (32, 256), 64: (32, 256)},
+    (512, 512): {8: (32, 192), 16: (32, 192), 32: (32, 256), 64: (32, 256)},
+    (576, 512): {8: (32, 192), 16: (32, 192), 32: (32, 320), 64: (32, 320)},
+}
+_FP16 = {
+    40: {2: 128, 4: 128, 8: 128, 16: 64, 32: 64},
+    64: {2: 64, 4: 64, 8: 128, 16: 64, 32: 64},
+    72: {2: 64, 4: 128, 8: 64, 16: 64, 32: 64},
+    80: {2: 64, 4: 64, 8: 64, 16: 64, 32: 128},
+    96: {2: 64, 4: 64, 8: 64, 16: 64, 32: 128},
+    112: {2: 64, 4: 64, 8: 64, 16: 32, 32: 128},
+    **{D: dict.fromkeys((2, 4, 8, 16, 32), 64) for D in (128, 192, 256)},
+    320: {16: 64},
+    512: dict.fromkeys((2, 4, 8, 16), 64),
+    576: dict.fromkeys((4, 8, 16), 64),
+}
+_FP32 = {
+    **{D: dict.fromkeys((2, 4, 8, 16, 32), 32) for D in (40, 72, 80, 96, 112)},
+    64: {2: 64, 4: 32, 8: 32, 16: 64, 32: 64},
+    128: {2: 64, 4: 32, 8: 64, 16: 32, 32: 64},
+    192: {2: 64, 4: 32, 8: 32, 16: 32, 32: 32},
+    256: {2: 64, 4: 32, 8: 32, 16: 32, 32: 32},
+    320: {16: 32},
+    512: dict.fromkeys((2, 4, 8, 16), 32),
+    576: dict.fromkeys((4, 8, 16), 32),
+}
+
+SHIPPED = Constants(
+    max_offset=float(np.float32(3) * np.float32(0.6931)),
+    mma={"ampere": _mma(_AMPERE), "turing": _mma(_TURING)},
+    narrow=frozenset({(256, 16), (512, 16), (512, 32)}),
+    tile={"fp16": _tile(_FP16), "fp32": _tile(_FP32)},
+)
