@@ -93,6 +93,7 @@ def _families(error: F64, suspect: Suspect) -> Iterator[Family]:
     if len(p) <= MOST_KEYS:
         yield Family(pulls, _weighted(p, _key_words(p)))
         yield _swaps(error, p, row.V)
+        yield from _unmasked(row, out)
     if step:
         starts = np.arange(0, len(p), step)
         yield Family(np.add.reduceat(pulls, starts), _weighted(np.add.reduceat(p, starts), _step_words(step, len(p))))
@@ -160,6 +161,25 @@ def _swaps(error: F64, p: F64, V: F64) -> Family:
     return Family(
         directions, lambda i, _: Cause("two rows of V are swapped", f"KV rows {a[i]} and {b[i]}", 0.0), fixed=True
     )
+
+
+def _unmasked(row: AttentionRow, out: F64) -> Iterator[Family]:
+    """One KV row that the mask hides is seen none the less."""
+    hidden = np.flatnonzero(np.isneginf(row.mask))
+    seen = np.flatnonzero(~np.isneginf(row.mask))
+    if not len(hidden) or not len(seen):
+        return
+    logits = replace(row, mask=np.zeros_like(row.mask)).logits
+    top = logits[seen].max() if row.sink is None else max(logits[seen].max(), row.sink)
+    total = np.exp(logits[seen] - top).sum() + (0.0 if row.sink is None else np.exp(row.sink - top))
+    r = np.exp(np.minimum(logits[hidden] - top, 300.0)) / total
+
+    def say(index: int, _: float) -> Cause:
+        after = hidden[index] == seen[-1] + 1
+        words = "the KV row after the last visible one is seen" if after else "a KV row that the mask hides is seen"
+        return Cause(words, f"KV row {hidden[index]}", 0.0)
+
+    yield Family((r / (1 + r))[:, None] * (row.V[hidden] - out), say, fixed=True)
 
 
 def _instead(row: AttentionRow, out: F64, others: Sequence[tuple[str, F64]]) -> Iterator[Family]:

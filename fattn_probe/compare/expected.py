@@ -9,7 +9,7 @@ from fattn_probe.compare.metrics import F32, F64, Deviation
 
 RMSE_LIMIT = 2.0
 """Measured by predicted RMSE, over the output: correct kernels have 0.5 to 1.5."""
-ROW_LIMIT = 4.0
+ROW_LIMIT = 8.0
 """The same of one row, whose few errors depend on each other."""
 MODEL_LIMIT = 0.14
 """The RMSE of an output beside the model's, as a share of the model's own error: 2 % of its NMSE."""
@@ -146,7 +146,9 @@ def _against_model(dst: F32, reference: F64, model: F32) -> Held:
     floor = LEAST_ULPS * np.finfo(np.float32).eps * _root_mean_square(reference)
     unit, rows = np.hypot(_root_mean_square(own), floor / MODEL_ROW_LIMIT), _root_mean_square(off)
     by_row = np.divide(rows, unit, out=np.zeros_like(rows), where=rows > 0)
-    whole = float(np.sqrt(np.mean(off**2)) / (np.sqrt(np.mean(own**2)) + floor.mean() or 1.0))
+    spread = float(np.hypot(np.sqrt(np.mean(own**2)), np.sqrt(np.mean(floor**2)) / MODEL_LIMIT))
+    distance = float(np.sqrt(np.mean(off**2)))
+    whole = distance / spread if distance else 0.0
     unlike = ~both & ~equal
     problems = [
         f"{int(unlike.sum())} elements are finite in the output or in the model only" if unlike.any() else "",

@@ -29,6 +29,9 @@ LEAST = 12.0
 """Bits that a pattern must save, so that a few chance errors make none."""
 MOST_PATTERNS = 3
 UNUSUAL = 4
+"""How much the bits of a property count when words are chosen for a region that has several."""
+MORE, ALL = 1.25, 0.995
+"""How much denser than the whole a region must be, or which share of all that is wrong it must hold."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +103,8 @@ def find_patterns(wrong: Bools, labellings: Sequence[Labelling]) -> list[Pattern
         if region is None or null - region.cost < max(LEAST, WORTH * null):
             return found
         box = np.asarray(region.rows[..., None] & region.columns)
+        if not _tells(region, evidence):
+            return found
         hit = int((wrong & box).sum())
         words, also = " of ".join(region.words), _other_words(region, evidence, labellings)
         found.append(Pattern(words, hit / int(box.sum()), hit / total, null - region.cost, also))
@@ -107,6 +112,12 @@ def find_patterns(wrong: Bools, labellings: Sequence[Labelling]) -> list[Pattern
         if evidence.wrong.sum() < WORTH * total:
             return found
     return found
+
+
+def _tells(region: Region, evidence: "_Evidence") -> bool:
+    """Whether a region holds far more than its share of what is wrong, or all of it."""
+    share = evidence.wrong.sum() / evidence.considered.sum()
+    return bool(region.wrong / region.size >= MORE * share or region.wrong >= ALL * evidence.wrong.sum())
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,11 @@ import numpy.typing as npt
 Numbers = npt.NDArray[Any]
 Ints = npt.NDArray[np.intp]
 
+FEW = 24
+"""Labels of which `all but one`, or all but some, is worth saying."""
+MOST_RUNS = 6
+"""Runs of neighbouring labels that people take in; a set with more is none."""
+
 
 @dataclass(frozen=True, eq=False)
 class Counts:
@@ -72,7 +77,7 @@ def _one(counts: Counts, bits: float) -> Iterator[Subset]:
     costs = counts.cost_of(counts.wrong, counts.size)
     if np.isfinite(costs.min()):
         yield Subset(np.array([costs.argmin()]), bits)
-    if counts.labels > 3:
+    if 3 < counts.labels <= FEW:
         costs = counts.cost_of(counts.wrong.sum() - counts.wrong, counts.size.sum() - counts.size)
         if np.isfinite(costs.min()):
             yield Subset(np.delete(np.arange(counts.labels), costs.argmin()), bits + 1)
@@ -108,8 +113,11 @@ def _any(counts: Counts, bits: float) -> Iterator[Subset]:
     costs = counts.cost_of(np.cumsum(counts.wrong[order]), np.cumsum(counts.size[order]))
     costs = costs + bits + np.array([_log2_choices(counts.labels, k) for k in range(1, len(order) + 1)])
     best = int(costs.argmin())
-    if best > 0 and np.isfinite(costs[best]):
-        yield Subset(np.sort(order[: best + 1]), bits + _log2_choices(counts.labels, best + 1))
+    chosen = np.sort(order[: best + 1])
+    runs = 1 + int((np.diff(chosen) > 1).sum())
+    most_runs = MOST_RUNS if counts.labels <= FEW or 2 * len(chosen) <= counts.labels else 1
+    if best > 0 and np.isfinite(costs[best]) and runs <= most_runs:
+        yield Subset(chosen, bits + _log2_choices(counts.labels, best + 1))
 
 
 def _log2_choices(n: int, k: int) -> float:
