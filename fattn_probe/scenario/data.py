@@ -234,3 +234,5 @@ _DRAW: dict[str, Callable[..., Floats]] = {
 
 RUNS = {"constant": 0, "uniform": 1, "extreme": 2}
 """How many uniform numbers an element takes, by kind; the kinds left out draw normal numbers, some in several tries."""
+SEVERAL_RUNS = {"fa3_outliers"}
+"""Kinds that draw all of a head's numbers of one sort before those of the next, so not row by row."""

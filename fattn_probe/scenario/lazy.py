@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .cases import Case, element_offset
-from .data import RUNS, STREAMS, Logits, Window, draw, stream
+from .data import RUNS, SEVERAL_RUNS, STREAMS, Logits, Window, draw, stream
 from .ggml_types import Bytes, Floats, decode, encode, rounded, row_size
 from .layout import ViewOfK
 
+AT_ONCE = 2**18  # numbers drawn at a time, so that they stay in the cache
 AnyFloats = npt.NDArray[np.floating[Any]]
 
 
@@ -63,6 +64,7 @@ class _InOrder:
 
     def __init__(self, case: Case, name: str, keep: int) -> None:
         self._case, self._name, self._keep = case, name, keep
+        self._view = case.tensors[name]
         self._lock = threading.Lock()
         self._begin()
 
@@ -72,21 +74,31 @@ class _InOrder:
 
     def rows(self, place: int, rows: slice) -> AnyFloats:
         """Rows of a head; `place` counts heads through all sequences."""
-        view = self._case.tensors[self._name]
+        view, made = self._view, self._made.get(place)
+        if made is None:
+            made = self._wait_for(place)
+        packed = made[row_size(view.type, rows.start * view.ne[0]) : row_size(view.type, rows.stop * view.ne[0])]
+        values = packed.view(np.float16) if view.type == "f16" else decode(packed, view.type)
+        return values.reshape(-1, view.ne[0])
+
+    def _wait_for(self, place: int) -> Bytes:
         with self._lock:
             if place not in self._made and place < self._next:
                 self._begin()
             while place not in self._made:
                 self._draw_next()
-            made = self._made[place]
-        packed = made[row_size(view.type, rows.start * view.ne[0]) : row_size(view.type, rows.stop * view.ne[0])]
-        values = packed.view(np.float16) if view.type == "f16" else decode(packed, view.type)
-        return values.reshape(-1, view.ne[0])
+            return self._made[place]
 
     def _draw_next(self) -> None:
-        case, view = self._case, self._case.tensors[self._name]
-        data, _ = case.data_of(self._name)
-        values = draw(data, self._name, (view.ne[1], view.ne[0]), self._rng, Logits(case.scale, case.hsk))
-        self._made[self._next] = encode(values, view.type)
+        hs, n, *_ = self._view.ne
+        data, _ = self._case.data_of(self._name)
+        step = n if data.kind in SEVERAL_RUNS else max(1, AT_ONCE // hs)
+        packed = np.empty(row_size(self._view.type, n * hs), np.uint8)
+        for first in range(0, n, step):
+            shape = (min(step, n - first), hs)
+            values = draw(data, self._name, shape, self._rng, Logits(self._case.scale, self._case.hsk))
+            piece = encode(values, self._view.type)
+            packed[row_size(self._view.type, first * hs) :][: piece.size] = piece
+        self._made[self._next] = packed
         self._next += 1
         self._made.pop(self._next - 1 - self._keep, None)

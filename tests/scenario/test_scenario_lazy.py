@@ -1,12 +1,14 @@
 """Rows made when they are asked for are those that make_inputs stores."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from fattn_probe.scenario import Scenario, expand, make_inputs, view_values
+from fattn_probe.scenario import Scenario, expand, lazy, make_inputs, view_values
 from fattn_probe.scenario.data import STREAMS, Window, stream
 from fattn_probe.scenario.ggml_types import TYPE_NAMES, decode, encode, is_quantized, rounded
 from fattn_probe.scenario.lazy import GeneratedRows
@@ -72,17 +74,22 @@ def cases(draw):
 
 
 @settings(max_examples=120, deadline=None)
-@given(cases(), st.randoms(use_true_random=False))
-def test_any_rows_in_any_order_are_those_stored(case, random):
+@given(cases(), st.randoms(use_true_random=False), st.sampled_from([64, lazy.AT_ONCE]))
+def test_any_rows_in_any_order_are_those_stored(case, random, at_once):
+    with mock.patch.object(lazy, "AT_ONCE", at_once):
+        compare_some(case, random)
+
+
+def compare_some(case, random):
     inputs = make_inputs(case)
     for name in "KV":
-        stored, lazy = view_values(case, inputs, name), GeneratedRows(case, name, keep=1)
-        assert lazy.shape == stored.shape
+        stored, made = view_values(case, inputs, name), GeneratedRows(case, name, keep=1)
+        assert made.shape == stored.shape
         for _ in range(6):
             seq, head = random.randrange(case.n_seq), random.randrange(case.n_head_kv)
             first = random.randrange(case.n_kv)
             rows = slice(first, random.randint(first + 1, case.n_kv))
-            np.testing.assert_array_equal(lazy[seq, head, rows], stored[seq, head, rows])
+            np.testing.assert_array_equal(made[seq, head, rows], stored[seq, head, rows])
 
 
 @settings(max_examples=60, deadline=None)
@@ -132,10 +139,12 @@ def test_some_rows_of_a_mask_and_what_they_see(mask, n_kv, n_q, seed, data):
         assert (seen.any(axis=2) == (first < stop)).all()
 
 
-@pytest.mark.parametrize("type_", TYPE_NAMES)
-def test_a_head_that_is_gone_is_drawn_again(type_):
-    op = OP | {"hsk": 32, "n_kv": 4, "n_head": 4, "type_K": type_, "data": {"K": {"kind": "normal"}}}
+@pytest.mark.parametrize("type_", ["f16", "bf16", "q5_0"])
+@pytest.mark.parametrize("kind", ["normal", "fa3_outliers", "large_logits", "far_below_zero"])
+def test_heads_drawn_in_pieces_and_drawn_again(kind, type_):
+    op = OP | {"hsk": 32, "n_kv": 9, "n_head": 4, "type_K": type_, "data": {"Q": {"kind": kind}, "K": {"kind": kind}}}
     (case,) = expand(Scenario.model_validate(op))
-    lazy, stored = GeneratedRows(case, "K", keep=1), view_values(case, make_inputs(case), "K")
-    for head in (3, 0, 1, 0):
-        np.testing.assert_array_equal(lazy[0, head, slice(1, 3)], stored[0, head, 1:3])
+    made, stored = GeneratedRows(case, "K", keep=1), view_values(case, make_inputs(case), "K")
+    with mock.patch.object(lazy, "AT_ONCE", 64):
+        for head in (3, 0, 1, 0):
+            np.testing.assert_array_equal(made[0, head, slice(1, 8)], stored[0, head, 1:8])
