@@ -250,7 +250,8 @@ class Block:
         """Mean square errors of the logits that come of summing, softcap, mask and exp in f32 (and products in f16)."""
         raw, square = self._cut(self.logits.raw, 0.0), self.q.square.astype(np.float32)[ROWS]
         likely = square * self._by_row(self.kv.square_K)
-        error = np.float32(F32.relative * self.kernel.chain) * (raw**2 / 3 + likely / 6)
+        along, scatter = self.kernel.chain
+        error = np.float32(F32.relative) * (along * raw**2 + scatter * likely)
         if self.kernel.products_f16:
             error += np.float32(F16.relative) * likely
         x = np.where(np.isneginf(self.x), np.float32(0), self.x)

@@ -50,9 +50,10 @@ class Split:
 class Kernel:
     """The arithmetic of one launch.
 
-    `ncols1` queries of `ncols2` heads make an output tile; `blocks` is the launch's grid. `chain`: additions in f32,
-    one after the other, that make a logit, as errors go (a tensor core cuts instead of rounding, which has four times
-    the mean square). `products_f16`: each q*k is rounded to f16 before it is summed.
+    `ncols1` queries of `ncols2` heads make an output tile; `blocks` is the launch's grid. `products_f16`: each q*k is
+    rounded to f16 before it is summed. `chain` is what the f32 sum of a logit costs: mean squares of its partial sums,
+    added up, in units of the logit's square and of |q|^2 |k|^2 / hsk (the first has them grow evenly to the logit, the
+    second scatter about that).
     """
 
     family: Family
@@ -66,7 +67,7 @@ class Kernel:
     converts_K: bool
     converts_V: bool
     blocks: tuple[int, int, int]
-    chain: float
+    chain: tuple[float, float]
     products_f16: bool = False
     sparse: bool = False
 
@@ -111,7 +112,7 @@ def _mma_f16(case: Case, launch: LaunchRecord, arch: int) -> Kernel:
         converts_K=True,
         converts_V=True,
         blocks=launch.grid,
-        chain=4 * hsk / group,
+        chain=(4 / 3 * hsk / group, 4 / 6 * hsk / group),  # cut, not rounded: four times the mean square
         sparse=len(launch.values) > 6 and launch.values[6] == "true",
     )
 
@@ -145,7 +146,7 @@ def _tile(case: Case, launch: LaunchRecord, arch: int) -> Kernel:
         converts_K=True,
         converts_V=True,
         blocks=launch.grid,
-        chain=hsk,
+        chain=(hsk / 3, hsk / 6),
         products_f16=fast,
     )
 
@@ -176,8 +177,18 @@ def _vec(case: Case, launch: LaunchRecord, arch: int) -> Kernel:
         converts_K=type_K != case.type_K,
         converts_V=type_V != case.type_V,
         blocks=launch.grid,
-        chain=hsk * bytes_ / 128 + 6 if type_K in {"f16", "bf16"} else 6,
+        chain=_lanes_chain(hsk, 128 // bytes_)
+        if type_K in {"f16", "bf16"}
+        else _lanes_chain(hsk // 4, min(32, hsk // 4)),
     )
+
+
+def _lanes_chain(length: int, lanes: int) -> tuple[float, float]:
+    """`Kernel.chain` of a sum whose terms are dealt out to lanes, which are then added pairwise."""
+    each = length / lanes
+    pairs = [2**level for level in range(lanes.bit_length() - 1)]  # sums that a round of shuffles leaves, last first
+    along = each / 3 / lanes + sum(1 / number for number in pairs)
+    return along, each / 6 + each / 3 * (1 - 1 / lanes) + sum(1 - 1 / number for number in pairs)
 
 
 def _type(value: str) -> str:
