@@ -8,7 +8,7 @@ import numpy as np
 
 from fattn_probe.reference.mask_tiles import GroupMask
 from fattn_probe.reference.shapes import F64, Rows
-from fattn_probe.reference.softmax import RunningSoftmax
+from fattn_probe.reference.softmax import RunningSoftmax, by_columns
 
 
 class Logits(Protocol):
@@ -62,7 +62,7 @@ class Room:
     def of(cls, head: KVHead, rows: int, kv: int) -> "Room":
         """Room for blocks of `rows` by `kv`."""
         hsk, hsv = head.K.shape[3], head.V.shape[3]
-        return cls(np.empty((kv, hsk)), np.empty((kv, hsv)), np.empty(rows * kv), np.empty((rows, hsv)))
+        return cls(np.empty((kv, hsk)), np.empty((kv, hsv)), np.empty(rows * kv), by_columns(rows, hsv))
 
 
 @dataclass

@@ -28,7 +28,7 @@ class RunningSoftmax:
     @classmethod
     def empty(cls, rows: int, hsv: int) -> "RunningSoftmax":
         """No KV row seen: maximum -inf, sums 0."""
-        return cls(np.full(rows, -np.inf), np.zeros(rows), np.zeros((rows, hsv)))
+        return cls(np.full(rows, -np.inf), np.zeros(rows), by_columns(rows, hsv))
 
     def raise_maximum(self, candidate: F64) -> F64:
         """Make the maximum at least `candidate`, rescale the sums, and return what to subtract from logits (finite)."""
@@ -45,7 +45,7 @@ class RunningSoftmax:
     def add(self, logits: F64, values: F64, *, bound: float = np.inf, room: F64 | None = None) -> None:
         """Take in a block: logits (rows, kv), which are overwritten, and values (kv, hsv).
 
-        No logit but -inf is larger than `bound`, up or down. `room` (rows, hsv) is overwritten.
+        No logit but -inf is larger than `bound`, up or down. `room` (rows, hsv), if given, is overwritten.
         """
         if not (self.plain and bound <= SAFE):
             shift = self.raise_maximum(logits.max(axis=1))
@@ -67,3 +67,8 @@ class RunningSoftmax:
         """The logarithm of the sum of exp(logit), -inf for a row that saw nothing."""
         with np.errstate(divide="ignore"):
             return np.log(self.total) + (0.0 if self.plain else self.maximum)
+
+
+def by_columns(rows: int, columns: int) -> F64:
+    """Zeros (rows, columns) with the columns one after the other, as BLAS writes a product of few rows fastest."""
+    return np.zeros((columns, rows)).T

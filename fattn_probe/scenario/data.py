@@ -179,8 +179,10 @@ def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: Uniforms, logits
 
 def _placed(values: Floats, scale: float, mean: float) -> Floats:
     """mean + scale * values, in float32 and in place."""
-    values *= np.float32(scale)
-    values += np.float32(mean)
+    if scale != 1.0:
+        values *= np.float32(scale)
+    if mean != 0.0:
+        values += np.float32(mean)
     return values
 
 

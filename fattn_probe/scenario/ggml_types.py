@@ -10,6 +10,7 @@ TypeName = Literal["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0",
 TYPE_NAMES: tuple[str, ...] = get_args(TypeName)
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+SMALLEST_NORMAL_F16, LARGEST_F16 = np.array([2**-14, 65504], np.float32).view(np.uint32) << 1  # without the sign
 AT_ONCE = 32768  # elements: `gguf` takes rows in small groups, 20 to 60 times as long as in one row of this length
 
 
@@ -95,8 +96,9 @@ def _rounded_to_f16(values: Floats) -> Floats:
     cut += bits
     cut &= np.uint32(0xFFFFE000)
     result = cut.view(np.float32)
-    size = np.abs(flat)
-    odd = np.flatnonzero(~((size >= np.float32(2**-14)) & (size < np.float32(65504))))
+    size = bits << np.uint32(1)
+    size -= SMALLEST_NORMAL_F16
+    odd = np.flatnonzero(size >= LARGEST_F16 - SMALLEST_NORMAL_F16)
     with np.errstate(over="ignore"):
         result[odd] = flat[odd].astype(np.float16)
     return result.reshape(values.shape)

@@ -107,7 +107,7 @@ def test_a_window_is_the_stream_further_on(seed, run, length, data):
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1), st.sampled_from(TYPE_NAMES))
 def test_rounded_is_there_and_back(numbers, type_):
     values = np.zeros((2, -(-len(numbers) // 32) * 32), np.float32)
-    values[0, : len(numbers)] = numbers if type_ in ("f16", "f32", "bf16") else np.tanh(numbers)
+    values[0, : len(numbers)] = numbers if type_ in ("f16", "f32", "bf16") else np.round(np.tanh(numbers), 3)
     np.testing.assert_array_equal(rounded(values, type_).reshape(-1), decode(encode(values, type_), type_))
 
 
