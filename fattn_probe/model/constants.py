@@ -27,9 +27,9 @@ _OFFSET = re.compile(r"define\s+FATTN_KQ_MAX_OFFSET\s+\(?([\d.]+)f?(?:\s*\*\s*([
 class Constants:
     """What the plans take from the source.
 
-    `max_offset` is added to every maximum (FATTN_KQ_MAX_OFFSET), so that P is at most 1/8. `mma` is by configuration
-    (ampere, turing), `tile` by arithmetic (fp16, fp32); warps of the (DKQ, ncols) in `narrow` work on 8 columns, as do
-    those with 8 columns in total, others on 16.
+    `max_offset` is added to every maximum (FATTN_KQ_MAX_OFFSET), so that P is at most 1/8. `mma` is by configuration:
+    ampere, and what turing and volta have otherwise; `tile` by arithmetic: fp16, fp32. Warps of the (DKQ, ncols) in
+    `narrow` work on 8 columns, as do those with 8 columns in total, others on 16.
     """
 
     max_offset: float
@@ -53,7 +53,7 @@ def constants_of(tree: Tree) -> Constants:
     factors = [np.float32(part) for part in offset.groups() if part] if offset else [np.float32(0)]
     return Constants(
         max_offset=float(np.prod(factors, dtype=np.float32)),
-        mma={name: mma[name] for name in ("ampere", "turing")},
+        mma={name: mma[name] for name in ("ampere", "turing", "volta")},
         narrow=frozenset((int(DKQ), int(ncols)) for DKQ, ncols in _NARROW.findall(texts["mma-f16"])),
         tile={name: tile[name] for name in ("fp16", "fp32")},
     )
@@ -90,6 +90,11 @@ _TURING = {
     (512, 512): {8: (32, 192), 16: (32, 192), 32: (32, 256), 64: (32, 256)},
     (576, 512): {8: (32, 192), 16: (32, 192), 32: (32, 320), 64: (32, 320)},
 }
+_VOLTA = {
+    (320, 256): {32: (32, 256), 64: (32, 256)},
+    (512, 512): {8: (32, 512), 16: (32, 512), 32: (32, 256), 64: (32, 256)},
+    (576, 512): {8: (32, 576), 16: (32, 576), 32: (32, 320), 64: (32, 320)},
+}
 _FP16 = {
     40: {2: 128, 4: 128, 8: 128, 16: 64, 32: 64},
     64: {2: 64, 4: 64, 8: 128, 16: 64, 32: 64},
@@ -115,7 +120,7 @@ _FP32 = {
 
 SHIPPED = Constants(
     max_offset=float(np.float32(3) * np.float32(0.6931)),
-    mma={"ampere": _mma(_AMPERE), "turing": _mma(_TURING)},
+    mma={"ampere": _mma(_AMPERE), "turing": _mma(_TURING), "volta": _mma(_VOLTA)},
     narrow=frozenset({(256, 16), (512, 16), (512, 32)}),
     tile={"fp16": _tile(_FP16), "fp32": _tile(_FP32)},
 )

@@ -2,7 +2,7 @@
 
 A *column* is a query of a head. Q is scaled and rounded to f16; a column's KQ are sums of tensor cores with float32
 accumulators, its P = exp(KQ - maximum) are rounded to f16, and VKQ are sums with f16 accumulators, rescaled as the
-maximum grows. The KV rows of a step go in chunks of 16 to the warps that share the column, each of which has maximum,
+maximum grows. The KV rows of a step go in chunks (of 16) to the warps that share the column, each of which has maximum,
 row sum and VKQ of its own. A column's steps are cut in pieces where CUDA blocks begin (stream-K); the fixup kernel
 combines them, the last piece first.
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.model.functions import F32, Exponential, fma, rcp, tanh
-from fattn_probe.model.mma_plan import CHUNK, MmaPlan
+from fattn_probe.model.mma_plan import MmaPlan
 from fattn_probe.model.softmax import FLUSH, LOWEST, total
 from fattn_probe.model.tensor_core import Factors, half_of, matrix_sum, matrix_sum_half
 
@@ -127,7 +127,7 @@ class Machine:
     def by_warp(self, KQ: F32) -> F32:
         """(batch, columns, rows) to (batch, warps, columns, chunks, rows of a chunk)."""
         batch, columns, _ = KQ.shape
-        return np.moveaxis(KQ.reshape(batch, columns, -1, self.plan.warps, CHUNK), 3, 1)
+        return np.moveaxis(KQ.reshape(batch, columns, -1, self.plan.warps, self.plan.chunk), 3, 1)
 
     def exponentials(self, state: State, KQ: F32) -> F32:
         """P of a step; the state's maximum grows, and its sums are scaled down to it."""
@@ -150,7 +150,7 @@ class Machine:
     def add_values(self, state: State, P: F32, rows: slice) -> None:
         """VKQ += P V, chunk by chunk."""
         plan = self.plan
-        V = self.columns.V[:, rows].reshape(P.shape[0], -1, plan.warps, CHUNK, plan.DV)
+        V = self.columns.V[:, rows].reshape(P.shape[0], -1, plan.warps, plan.chunk, plan.DV)
         half = half_of(P)
         for chunk in range(P.shape[3]):
             factors = Factors(np.ascontiguousarray(half[:, :, :, chunk]))
@@ -182,7 +182,7 @@ class Machine:
 
     def sum_of_warps(self, scales: F32, sums: F32) -> F32:
         """A warp's lanes hold some of the warps' sums each, then exchange them; of two products the first is fused."""
-        lanes = min(self.plan.warps, 32 // (8 if self.plan.narrow else 16))
+        lanes = min(self.plan.warps, 32 // self.plan.columns)
         scale, part = (np.split(array, self.plan.warps // lanes, axis=1) for array in (scales, sums))
         found = scale[0] * part[0]
         if len(part) > 1:

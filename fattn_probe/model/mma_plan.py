@@ -11,13 +11,11 @@ from fattn_probe.model.tensor_core import Generation, generation_of
 from fattn_probe.run.launches import LaunchRecord
 
 KERNEL = "flash_attn_ext_f16"
-CHUNK = 16
-"""KV rows that one warp multiplies at once; the warps of a column take the chunks of a step in turn."""
 
 
 @dataclass(frozen=True)
 class MmaPlan:
-    """One launch. `blocks` is the grid; a column is a query of a head, `narrow` warps work on 8 of them, others on 16.
+    """One launch. `blocks` is the grid; a column is a query of a head, a warp works on `columns` (8, 16; Volta 32).
 
     `nbatch_fa` KV rows are a step, `warps` share a column (upstream's np), `nbatch_K` elements of K's rows are taken at
     once.
@@ -33,14 +31,19 @@ class MmaPlan:
     nbatch_fa: int
     nbatch_K: int
     warps: int
-    narrow: bool
+    columns: int
     generation: Generation
     max_offset: np.float32
 
     @property
+    def chunk(self) -> int:
+        """KV rows of a step that go to one warp, then to the next: those of one fragment."""
+        return 8 if self.columns == 32 else 16
+
+    @property
     def threads(self) -> int:
         """Threads that share the row sum of a column in one warp."""
-        return 8 if self.narrow else 4
+        return {8: 8, 16: 4, 32: 2}[self.columns]
 
     @cached_property
     def k_order(self) -> npt.NDArray[np.intp]:
@@ -52,13 +55,13 @@ class MmaPlan:
     def thread_rows(self) -> npt.NDArray[np.intp]:
         """KV rows of a chunk that a thread sums, in its order: (rows, threads).
 
-        Source: PTX ISA, accumulator fragments of m16n8k16; KV rows are the fragment's rows if it is narrow, else its
-        columns.
+        Source: PTX ISA, accumulator fragments of m16n8k16, whose rows are KV rows with 8 columns, and columns are with
+        16; and of m8n8k4.
         """
         thread = np.arange(self.threads)
-        if self.narrow:
+        if self.columns == 8:
             return np.stack([thread, thread + 8])
-        return np.stack([2 * thread, 2 * thread + 1, 2 * thread + 8, 2 * thread + 9])
+        return np.stack([2 * thread + row for row in (0, 1, self.chunk // 2, self.chunk // 2 + 1)])
 
     def begins(self, tiles: int, steps: int) -> npt.NDArray[np.bool_]:
         """At which steps of which output tiles a CUDA block begins, (tiles, steps): each has an equal share of all."""
@@ -69,17 +72,17 @@ class MmaPlan:
 
 
 def mma_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> MmaPlan | None:
-    """The plan of a launch; None for another kernel, Volta, or sizes that the source does not have."""
+    """The plan of a launch; None for another kernel, or sizes that the source does not have."""
     values = launch.values
-    if launch.kernel != KERNEL or len(values) < 6 or arch < 75:
+    if launch.kernel != KERNEL or len(values) < 6:
         return None
     DKQ, DV, ncols1, ncols2 = (int(value) for value in values[:4])
     ncols = ncols1 * ncols2
-    configurations = ("turing", "ampere") if arch < 80 else ("ampere",)
-    found = [sizes for name in configurations if (sizes := constants.mma[name].get((DKQ, DV, ncols)))]
+    own = "volta" if arch < 75 else "turing" if arch < 80 else "ampere"
+    found = [sizes for name in (own, "ampere") if (sizes := constants.mma[name].get((DKQ, DV, ncols)))]
     if not found:
         return None
-    narrow = ncols == 8 or (DKQ, ncols) in constants.narrow
+    columns = 32 if arch < 75 else 8 if ncols == 8 or (DKQ, ncols) in constants.narrow else 16
     return MmaPlan(
         DKQ=DKQ,
         DV=DV,
@@ -90,8 +93,8 @@ def mma_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> MmaPla
         blocks=launch.grid[0],
         nbatch_fa=found[0][0],
         nbatch_K=found[0][1],
-        warps=launch.block[1] * (8 if narrow else 16) // ncols,
-        narrow=narrow,
+        warps=launch.block[1] * columns // ncols,
+        columns=columns,
         generation=generation_of(arch),
         max_offset=np.float32(constants.max_offset),
     )
