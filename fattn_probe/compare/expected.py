@@ -112,7 +112,7 @@ def _against_prediction(dst: F32, reference: F64, prediction: Prediction) -> Hel
     with np.errstate(divide="ignore", invalid="ignore"):
         by_bound = np.where(error == 0.0, 0.0, error / bound)
         by_row = np.where(rows == 0.0, 0.0, rows / prediction.row_rmse)
-    rmse = float(np.sqrt(np.mean(error**2)))
+    rmse = float(np.sqrt((error**2).sum() / max(1, int(finite.sum()))))
     whole = rmse / prediction.rmse if prediction.rmse else float(np.inf if rmse else 0.0)
     problems = [
         _limit("an error is {:.3g} times its bound", float(by_bound.max()), 1.0),

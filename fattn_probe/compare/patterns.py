@@ -204,11 +204,12 @@ def _narrowed(region: Region, labelling: Labelling, counts: Counts, chosen: Ints
 
 
 def _other_words(region: Region, evidence: _Evidence, labellings: Sequence[Labelling]) -> tuple[str, ...]:
-    """Other properties that alone name the very same elements; at most two."""
-    said: list[str] = []
+    """Other properties that alone name the very same elements, each once; at most two."""
+    said: dict[int, str] = {}
     others = [one for one in labellings if one not in region.named]
     for other in _inside(_everything(evidence), evidence, others):
         same = np.array_equal(other.rows, region.rows) and np.array_equal(other.columns, region.columns)
-        if same and other.words[0] not in (*said, *region.words):
-            said.append(other.words[0])
-    return tuple(sorted(said, key=len)[:2])
+        if same:
+            said.setdefault(id(other.named[0]), other.words[0])
+    words = dict.fromkeys(word for word in said.values() if word not in region.words)
+    return tuple(sorted(words, key=len)[:2])

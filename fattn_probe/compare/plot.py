@@ -24,8 +24,9 @@ def plot_row(row: Row, folder: Path) -> Iterator[Path]:
     if row.dst is None or row.verdict.deviation is None:
         return
     figure = Figure(figsize=(9.0, 3.6), dpi=100, layout="constrained", facecolor="white")
-    figure.suptitle(f"{row.case} on {row.on}: {row.status.value}", fontsize=10)
     maps = error_maps(row.dst, row.verdict.deviation)
+    holes = "" if all(np.isfinite(found.values).all() for found in maps) else " (orange: not finite, or unwritten)"
+    figure.suptitle(f"{row.case} on {row.on}: {row.status.value}{holes}", fontsize=10)
     axes = figure.subplots(1, len(maps))
     for axis, found in zip(axes, maps, strict=True):
         image = _draw(axis, found)
@@ -41,7 +42,7 @@ def plot_row(row: Row, folder: Path) -> Iterator[Path]:
 def _draw(axis: Axes, found: ErrorMap) -> AxesImage:
     rows, columns = found.values.shape
     values = shrunk(found.values, PIXELS, PIXELS)
-    colours = colormaps["cividis"].with_extremes(bad=NOT_FINITE)
+    colours = colormaps["cividis_r"].with_extremes(bad=NOT_FINITE)
     shown = np.ma.masked_invalid(values)
     image = axis.imshow(
         np.ma.maximum(shown, LEAST),
