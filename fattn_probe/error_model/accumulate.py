@@ -20,6 +20,8 @@ Bools = npt.NDArray[np.bool_]
 
 NODES = ((0.0, 0.2), (0.5988, 0.2), (-0.5988, 0.2), (1.4635, 0.2), (-1.4635, 0.2))
 """Places and weights that stand for a normal distribution: the middles of five equal shares, at variance 1."""
+MUCH = 3e-3
+"""Share of a sum from which its loss is followed."""
 PARTS, ROUNDS = 64, 3
 """Where much is lost: parts in which an accumulator is followed, and rounds to find the loss within one."""
 NEGLIGIBLE = 1e-15
@@ -48,6 +50,10 @@ class Chains:
         """Some of the additions, all KV steps' marks left as they are."""
         names = ("weight", "square", "top", "top_square", "scale")
         return replace(self, **{name: getattr(self, name)[:, :, where] for name in names})
+
+    def rows(self, which: Bools) -> "Chains":
+        """Some of the rows."""
+        return Chains(**{name: value[which] for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,10 @@ class _Held:
         """After some of the additions."""
         return _Held(self.weight[:, :, where], self.square[:, :, where], self.active[:, :, where])
 
+    def rows(self, which: Bools) -> "_Held":
+        """Of some of the rows."""
+        return _Held(self.weight[which], self.square[which], self.active[which])
+
 
 def accumulate(chains: Chains, number: Format, mean_square_V: float) -> Sums:
     """The expected error of sums in a format, for V with this mean square of its channels' means."""
@@ -106,8 +116,9 @@ def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float) 
         return number.relative * _total(np.where(held.active, _power(held, mean_square), 0)), np.zeros(len(held.weight))
     mean = float(np.sqrt(mean_square))
     variance, loss = _pass(chains, held, mean, held.weight)
-    if np.abs(loss).max(initial=0.0) > 3e-3 * held.weight.max():
-        return _march(chains, held, mean)
+    much = np.abs(loss).max(axis=1) > MUCH * held.weight.max(axis=(1, 2))
+    if much.any():
+        variance[much], loss[much] = _march(chains.rows(much), held.rows(much), mean)
     return variance.sum(axis=1), loss.sum(axis=1)
 
 
@@ -133,7 +144,7 @@ def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
             path = np.maximum(before + lost[..., None] * share, 0).astype(np.float32)
             more, lost = _pass(some, now, mean, path)
         variance, loss = variance + more, loss + lost
-    return variance.sum(axis=1), loss.sum(axis=1)
+    return variance, loss
 
 
 def _additions(chains: Chains, path: F32s, square: F32s, mean: float) -> tuple[F32s, F32s]:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.error_model.kernel import Kernel, QForm
+from fattn_probe.error_model.rounding import F16
 
 Floats = npt.NDArray[np.floating[Any]]
 F32s = npt.NDArray[np.float32]
@@ -133,5 +134,4 @@ def _offset(k: F32s, type_K: str) -> F32s | None:
 
 
 def _in_f16(values: Floats) -> F64:
-    with np.errstate(over="ignore"):
-        return values.astype(np.float16).astype(np.float64)
+    return np.clip(values, -F16.largest, F16.largest).astype(np.float16).astype(np.float64)

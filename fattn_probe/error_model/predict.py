@@ -12,6 +12,7 @@ from fattn_probe.error_model.hyperbolic import tanh_error
 from fattn_probe.error_model.kernel import Kernel, Work, kernel_of, steps_of
 from fattn_probe.error_model.operands import KVMoments, QRows
 from fattn_probe.error_model.prediction import Heads, Prediction
+from fattn_probe.error_model.rounding import F16
 from fattn_probe.error_model.words import why
 from fattn_probe.reference.attention import alibi_slopes
 from fattn_probe.run.launches import LaunchRecord
@@ -153,7 +154,8 @@ def _prediction(case: Case, kernel: Kernel, heads: list[KVMoments], rows: Rows) 
         mean_V=by_head([kv.channel_mean for kv in heads]),
         largest=by_head([kv.channel_largest for kv in heads]),
     )
-    largest = rows.largest * moments.largest.max(axis=3)
+    largest = moments.largest.max(axis=3)
     number, all_ = kernel.accumulator, np.ones(case.n_q, np.bool_)
-    prediction = Prediction(rows, moments, number.half_ulp, all_, largest > number.largest, "")
+    overflows = (rows.largest * largest > number.largest) | (kernel.converts_V & (largest > F16.largest))
+    prediction = Prediction(rows, moments, number.half_ulp, all_, overflows, "")
     return replace(prediction, why=why(case, kernel, rows, prediction.causes))
