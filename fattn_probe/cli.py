@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -16,9 +16,7 @@ from fattn_probe import flags
 from fattn_probe.build import RUNNER, TEST_BACKEND_OPS, BuildRequest
 from fattn_probe.build import command as building
 from fattn_probe.build.key import Engine
-from fattn_probe.compare import command as comparing
-from fattn_probe.compare import show as verdicts
-from fattn_probe.compare.run import compare_work
+from fattn_probe.compare.cli import compare
 from fattn_probe.console import NOTES, OUT, show
 from fattn_probe.device import Target, find_device, load_devices, parse_targets
 from fattn_probe.device import show as devices_show
@@ -31,7 +29,6 @@ from fattn_probe.ops import render as render_ops
 from fattn_probe.ops.options import Mode
 from fattn_probe.regress.cli import bisect, diff, history_app, regress
 from fattn_probe.run import command as running
-from fattn_probe.run.capture import read_capture
 from fattn_probe.run.gpu import gpu_arch, has_gpu
 from fattn_probe.run.needed import needed_kernels
 from fattn_probe.run.session import Session
@@ -50,6 +47,7 @@ app.add_typer(scenario_app, name="scenario")
 app.add_typer(source_app, name="source")
 app.add_typer(device_app, name="device")
 app.add_typer(history_app, name="history")
+app.command()(compare)
 app.command()(inspect)
 app.command()(debug)
 app.command()(study)
@@ -151,44 +149,6 @@ def run(
     done = list(running.run_cases(Session(options, flags.build_progress(NOTES)), work, captures))
     show(running.run_json(done), lambda: running.render_run(done), as_json)
     running.raise_if_failed(done)
-
-
-@app.command()
-def compare(
-    paths: Annotated[list[Path], typer.Argument(help="Scenarios; or two captures (.gguf).", metavar="SCENARIO...")],
-    on: flags.On = "",
-    source: flags.Source = DEFAULT_SOURCE,
-    patch: flags.Patches = [],  # noqa: B006
-    debug: flags.Debug = False,
-    check: flags.Check = False,
-    sanitize: flags.Sanitize = "",
-    quants: flags.Quants = "",
-    folder: flags.BuildFolder = None,
-    schedule: flags.Schedule = 0,
-    threads: flags.Threads = None,
-    timeout: flags.Timeout = 600.0,
-    devices: flags.Devices = None,
-    as_json: flags.Json = False,
-) -> None:
-    """Judge the output of scenarios by an exact float64 reference, or compare two captures bit by bit."""
-    if any(path.suffix == ".gguf" for path in paths):
-        compare_files(paths, as_json)
-        return
-    chosen = flags.BuildFlags(source, patch, debug, check, sanitize, quants, folder)
-    work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
-    options = chosen.run_options(NOTES, Simulation(schedule, threads), timeout=timeout)
-    rows = list(compare_work(Session(options, flags.build_progress(NOTES)), work))
-    show(verdicts.rows_as_json(rows), lambda: verdicts.render(rows), as_json)
-    comparing.raise_if_failed(rows)
-
-
-def compare_files(paths: Sequence[Path], as_json: bool) -> None:
-    """The captures of one op, side by side."""
-    if len(paths) != 2:
-        raise InputError(f"two captures are compared, not {len(paths)}; scenarios are a comparison of their own")
-    a, b = (read_capture(path) for path in paths)
-    difference = comparing.compare_captures(a, b, (paths[0].name, paths[1].name))
-    show(verdicts.difference_as_json(difference), lambda: verdicts.render_difference(difference), as_json)
 
 
 @app.command()

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from fattn_probe.compare.agreement import digest_of
-from fattn_probe.compare.command import compare_case
+from fattn_probe.compare.command import row_of
 from fattn_probe.compare.outcome import verdict_without_output
+from fattn_probe.compare.run import arch_number, expected_of
 from fattn_probe.compare.verdict import Verdict
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, LostError
@@ -146,7 +147,14 @@ def _judged(session: Session, case: Case, target: Target) -> Result:
     if not isinstance(outcome, Capture):
         verdict = verdict_without_output(outcome)
         return Result(case.name, case.digest, verdict.status, _first(verdict.reason), failure=verdict.reason)
-    (row,) = compare_case(case, {str(target): outcome}, reference_of(case, inputs), fully_masked_of(case, inputs))
+    row = row_of(
+        case,
+        str(target),
+        outcome,
+        reference_of(case, inputs),
+        fully_masked_of(case, inputs),
+        expected=expected_of(case, inputs, outcome, arch_number(target), "never"),
+    )
     real = target.engine == "cuda"
     return Result(
         name=case.name,
