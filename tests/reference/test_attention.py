@@ -84,7 +84,7 @@ def ops(draw):
         draw(st.floats(0.1, 3)), draw(st.sampled_from([0.0, 8.0])), draw(st.sampled_from([0.0, 2.0, 30.0]))
     )
     sinks = rng.standard_normal(n_head).astype(np.float32) * 3 if draw(st.booleans()) else None
-    return (*arrays, params, sinks), Blocking(draw(st.integers(1, 9)), draw(st.integers(1, 9)))
+    return (*arrays, params, sinks), Blocking(*(draw(st.integers(1, 9)) for _ in range(3)))
 
 
 @settings(max_examples=150, deadline=None)
