@@ -102,21 +102,21 @@ def truncated(exact: F64) -> F32:
 
 
 def fma(a: F32 | np.float32, b: F32, c: F32) -> F32:
-    """a*b + c, rounded once: the float64 sum is made odd where it is not exact, so that rounding it again is right.
+    """a*b + c, rounded once.
 
-    Boldo and Melquiond, "When double rounding is odd" (2005); the error of the sum is Knuth's two-sum.
+    The float64 sum, rounded again, is wrong only where it lies halfway between two float32 and is not exact itself: it
+    is moved toward the exact sum there (the error of a sum is Knuth's two-sum).
     """
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         product = np.multiply(a, b, dtype=np.float64)
-        total = product + c
-        part = total - product
-        error = (product - (total - part)) + (c - part)
-    inexact = (error != 0) & np.isfinite(total)
-    if inexact.any():
-        bits = total.view(np.int64)
-        step = np.where((error > 0) == (total > 0), 1, -1)
-        bits += np.where(inexact & (bits & 1 == 0), step, 0)
-    return total.astype(np.float32)
+        total = np.asarray(product + c)
+        halfway = total.view(np.int64) & 0x1FFFFFFF == 0x10000000
+        if halfway.any():
+            part = total - product
+            error = (product - (total - part)) + (c - part)
+            away = np.where((error > 0) == (total > 0), 1, -1)
+            total.view(np.int64)[...] += np.where(halfway & (error != 0), away, 0)
+        return total.astype(np.float32)
 
 
 @dataclass(frozen=True)

@@ -117,12 +117,9 @@ class Machine:
         Q = Factors(columns.Q[..., order])
         zeros = np.zeros((*Q.value.shape[:2], K.value.shape[2]), np.float32)
         KQ = matrix_sum(Q, K, zeros, self.plan.generation)
-        flat = bool((columns.slope == 1).all())
-        if self.plan.softcap and flat:
-            return fma(columns.softcap, tanh(KQ), mask)
         if self.plan.softcap:
             KQ = columns.softcap * tanh(KQ)
-        return KQ + mask if flat else fma(columns.slope[..., None], mask, KQ)
+        return KQ + mask if (columns.slope == 1).all() else fma(columns.slope[..., None], mask, KQ)
 
     def by_warp(self, KQ: F32) -> F32:
         """(batch, columns, rows) to (batch, warps, columns, chunks, rows of a chunk)."""

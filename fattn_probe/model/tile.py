@@ -20,7 +20,7 @@ from fattn_probe.model.functions import F32, Exponential, fma, rcp, tanh
 from fattn_probe.model.operands import Operands, as_half
 from fattn_probe.model.softmax import LOWEST, slices, total
 from fattn_probe.model.tensor_core import half_of
-from fattn_probe.model.vec import combined, fused
+from fattn_probe.model.vec import combined
 from fattn_probe.run.launches import LaunchRecord
 
 KERNEL = "flash_attn_tile"
@@ -116,7 +116,7 @@ class Machine:
         found = np.zeros((len(Q), len(K)), np.float32)
         if not self.plan.half:
             for k in range(Q.shape[1]):
-                found = fused(Q[:, None, k], K[None, :, k], found)
+                found = fma(Q[:, None, k], K[None, :, k], found)
             return found
         for k in range(0, Q.shape[1], 2):
             x, y = (half_of(np.multiply(Q[:, None, i], K[None, :, i], dtype=np.float64)) for i in (k, k + 1))
@@ -145,7 +145,7 @@ class Machine:
             added = np.zeros(sums.shape, np.float32)
             for part in np.moveaxis(P.reshape(*P.shape[:2], -1, plan.warps, LANES), 2, 0):
                 added += part
-            sums = fused(sums, scale[..., None, None], added)
+            sums = fma(sums, scale[..., None, None], added)
             VKQ = self.add_values(VKQ, scale, P, V)
         return maximum, sums, VKQ
 
@@ -162,7 +162,7 @@ class Machine:
         shared = (half_of(P) if plan.half else P).reshape(*P.shape[:2], -1, plan.warps, 1)
         rows = V.reshape(1, len(V), -1, plan.warps, plan.DV)
         if plan.alone and not plan.half:
-            VKQ = fused(VKQ, scale[..., None, None], shared[:, :, 0] * rows[:, :, 0])
+            VKQ = fma(VKQ, scale[..., None, None], shared[:, :, 0] * rows[:, :, 0])
         else:
             VKQ = self.fused(shared[:, :, 0], rows[:, :, 0], self.scaled(VKQ, scale))
         for i in range(1, rows.shape[2]):
@@ -172,7 +172,7 @@ class Machine:
     def fused(self, a: F32, b: F32, c: F32) -> F32:
         """a*b + c in the arithmetic of VKQ."""
         if not self.plan.half:
-            return fused(a, b, c)
+            return fma(a, b, c)
         exact = np.multiply(a, b, dtype=np.float64)
         exact += c
         return half_of(exact)

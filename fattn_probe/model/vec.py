@@ -11,10 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from fattn_probe.model.constants import Constants
-from fattn_probe.model.functions import F32, Exponential, rcp, tanh
+from fattn_probe.model.functions import F32, Exponential, fma, rcp, tanh
 from fattn_probe.model.operands import Operands, as_half
 from fattn_probe.model.quantised import Codes, products, quantised_q8_1
 from fattn_probe.model.softmax import LOWEST, slices, total
@@ -128,7 +127,7 @@ class Machine:
         Q, K = (each.reshape(len(each), -1, plan.threads_K) for each in (Q, K))
         lanes = np.zeros((len(Q), len(K), plan.threads_K), np.float32)
         for i in range(Q.shape[1]):
-            lanes = fused(Q[:, None, i], K[None, :, i], lanes)
+            lanes = fma(Q[:, None, i], K[None, :, i], lanes)
         return total(lanes)
 
     def dot_of_codes(self, Q: Codes, K: Codes) -> F32:
@@ -136,7 +135,7 @@ class Machine:
         steps = [np.moveaxis(part.reshape(*part.shape[:2], -1, self.plan.threads_K), 2, 0) for part in products(Q, K)]
         found = np.zeros(steps[0].shape[1:], np.float32)
         for a, b in zip(*steps, strict=True):
-            found = fused(a, b, found)
+            found = fma(a, b, found)
         return total(found)
 
     def masked(self, KQ: F32, sequence: int, heads: slice) -> F32:
@@ -148,7 +147,7 @@ class Machine:
         if mask is not None:
             slope = np.repeat(self.operands.slopes[heads], n_q)[:, None]
             rows = np.tile(mask[sequence % len(mask), :n_q], (heads.stop - heads.start, 1))
-            KQ = fused(slope, rows, KQ)
+            KQ = fma(slope, rows, KQ)
         padding = -n_kv % (STEP * self.plan.blocks)
         return np.pad(KQ, [(0, 0), (0, padding)], constant_values=-np.inf)
 
@@ -166,12 +165,19 @@ class Machine:
             before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(logits, axis=3) + self.plan.max_offset)
             scale = self.exp(before - maximum)
             P = self.exp(logits - maximum[..., None])
-            sums = fused(sums, scale[..., None], P)
+            sums = fma(sums, scale[..., None], P)
             shared = P.reshape(*P.shape[:3], -1, groups)
-            VKQ = fused(VKQ, scale[..., None, None], V[None, :, :, 0] * shared[:, :, :, 0, :, None])
-            for k in range(1, shared.shape[3]):
-                VKQ = fused(V[None, :, :, k], shared[:, :, :, k, :, None], VKQ)
+            VKQ, done = self.rescaled(VKQ, scale[..., None, None], V[None, :, :, 0], shared[:, :, :, 0, :, None])
+            for k in range(done, shared.shape[3]):
+                VKQ = fma(V[None, :, :, k], shared[:, :, :, k, :, None], VKQ)
         return maximum, sums, VKQ
+
+    def rescaled(self, VKQ: F32, scale: F32, V: F32, P: F32) -> tuple[F32, int]:
+        """VKQ times the scale, and how many rows are added already.
+
+        With one query in a block the compiler fuses it with the first row, with two it does not.
+        """
+        return (fma(VKQ, scale, V * P), 1) if self.plan.ncols == 1 else (VKQ * scale, 0)
 
     def add_sinks(self, maximum: F32, sums: F32, VKQ: F32, sinks: F32) -> None:
         """A column's sink joins the first block, the warp that has the column's number in it, and there lane 0."""
@@ -182,7 +188,7 @@ class Machine:
         scale = self.exp(maximum[place] - most)
         first = np.zeros((len(column), LANES), np.float32)
         first[:, 0] = self.exp(sinks - most)
-        maximum[place], sums[place] = most, fused(sums[place], scale[:, None], first)
+        maximum[place], sums[place] = most, fma(sums[place], scale[:, None], first)
         VKQ[place] *= scale[:, None, None]
 
     def combine(self, maximum: F32, sums: F32, VKQ: F32, sequence: int, heads: slice) -> F32:
@@ -206,13 +212,6 @@ def combined(parts: F32, maximum: F32, rowsum: F32, exp: Exponential) -> F32:
     scale = exp(maximum - maximum.max(axis=1, keepdims=True))
     numerator, denominator = np.zeros(parts[:, 0].shape, np.float32), np.zeros(len(parts), np.float32)
     for block in range(parts.shape[1]):
-        numerator = fused(scale[:, block, None], parts[:, block], numerator)
-        denominator = fused(scale[:, block], rowsum[:, block], denominator)
+        numerator = fma(scale[:, block, None], parts[:, block], numerator)
+        denominator = fma(scale[:, block], rowsum[:, block], denominator)
     return numerator * rcp(denominator)[:, None]
-
-
-def fused(a: npt.NDArray[np.float32], b: F32, c: F32) -> F32:
-    """a*b + c through float64: rounded twice only where the sum has more than 53 bits, and then hardly ever wrong."""
-    found = np.multiply(a, b, dtype=np.float64)
-    found += c
-    return found.astype(np.float32)
