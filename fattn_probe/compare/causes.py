@@ -34,11 +34,15 @@ class Cause:
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """Faults of one kind: the directions (n, hsv) of the error; `fixed` if the error must be as long as well."""
+    """Faults of one kind: the directions (n, hsv) of the error; `fixed` if the error must be as long as well.
+
+    `rarity` is how much better than another one a fault of this kind must fit, by Schwarz' criterion.
+    """
 
     directions: F64
     say: Callable[[int, float], Cause]
     fixed: bool = False
+    rarity: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +65,7 @@ def cause_of(error: F64, suspect: Suspect) -> Cause | None:
     for family in _families(error, suspect) if power else ():
         if len(family.directions):
             index, factor, left = _fit(error, family)
-            freedom = 2 * np.log(len(family.directions)) + (0 if family.fixed else 4)
+            freedom = 2 * np.log(len(family.directions)) + (0 if family.fixed else 4) + family.rarity
             score = len(error) * np.log(max(left / power, 1e-12)) + freedom
             if score < best and left < (1 - EXPLAINED) * power:
                 best, found = score, replace(family.say(index, factor), explained=1 - left / power)
@@ -136,7 +140,7 @@ def _step_words(step: int, n_kv: int) -> Callable[[int], Cause]:
 
 
 def _shares(pulls: F64, p: F64, suspect: Suspect) -> Iterator[Family]:
-    """What each of several CUDA blocks did of the tile."""
+    """What each of several CUDA blocks did of the tile, and where their shares meet."""
     parts = suspect.parts
     if len(parts) < 2:
         return
@@ -149,6 +153,25 @@ def _shares(pulls: F64, p: F64, suspect: Suspect) -> Iterator[Family]:
         return Cause("one CUDA block's share of the tile", where, 0.0)
 
     yield Family(member @ pulls, _weighted(member @ p, name))
+    seams = _seams(steps, parts)
+    where = f"blocks {parts[0].block}..{parts[-1].block}"
+    directions, weights = (np.array([part @ of for part in seams.values()]) for of in (pulls, p))
+    yield Family(directions, _weighted(weights, lambda index: Cause(list(seams)[index], where, 0.0)), rarity=8.0)
+
+
+def _seams(steps: npt.NDArray[np.intp], parts: Sequence[Part]) -> dict[str, npt.NDArray[np.bool_]]:
+    """KV rows that have to do with where the shares of blocks meet."""
+    ends = [range(part.start, part.stop, part.every)[-1] for part in parts]
+    longer = [end for end, part in zip(ends, parts, strict=True) if end > part.start]
+    whole = {end + 1 for end in ends[:-1]}
+    return {
+        "the KV step before each seam of CUDA blocks": np.isin(steps, ends[:-1]),
+        "the KV step before each seam, of CUDA blocks with several": np.isin(
+            steps, [e for e in longer if e + 1 in whole]
+        ),
+        "the KV step behind each seam of CUDA blocks": np.isin(steps, [part.start for part in parts[1:]]),
+        "all but the last CUDA block's share": np.isin(steps, range(parts[-1].start, parts[-1].stop), invert=True),
+    }
 
 
 def _swaps(error: F64, p: F64, V: F64) -> Family:

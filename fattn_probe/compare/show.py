@@ -27,7 +27,8 @@ STYLES = {
     Status.LOST: "magenta",
 }
 COLUMNS = ("case\non", "kernel", "NMSE\nallowed", "max error\nat s, q, h, d", "by design", "verdict")
-LISTED_KERNELS = 4
+LISTED_BLOCKS = 4
+KERNEL_WIDTH = 30
 
 
 def render(rows: Sequence[Row], maps: bool = True) -> RenderableType:
@@ -37,7 +38,7 @@ def render(rows: Sequence[Row], maps: bool = True) -> RenderableType:
     """
     table = Table(box=SIMPLE_HEAD, leading=1)
     for column in COLUMNS:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", min_width=KERNEL_WIDTH if column == "kernel" else None)
     for row in rows:
         table.add_row(*_cells(row))
     return Group(table, *(part for row in rows for part in _explanation(row, maps)), _counted(rows))
@@ -105,16 +106,15 @@ def _explanation(row: Row, maps: bool) -> Iterator[RenderableType]:
             ending = "passes" if row.upstream.passes else "fails too"
             text.append(f"; by upstream's bound it {ending} ({row.upstream.reason})")
         yield text
-    accuracy = row.verdict.accuracy
-    if accuracy is not None and not accuracy.passes and row.verdict.metrics and row.verdict.metrics.all_finite:
-        designed = row.verdict.design is not None and row.verdict.design.passes
-        said = f" {row.case} on {row.on}: {'as designed, but ' if designed else ''}{accuracy.reason}"
-        yield Text.assemble(("accuracy warning", "yellow"), said)
+    if said := _warning(row.verdict):
+        yield Text.assemble(("accuracy warning", "yellow"), f" {row.case} on {row.on}: {said}")
     for check in row.checks:
         if not check.fails:
             style = "green" if check.passes else "yellow"
             mark = check.name if check.passes else f"not {check.name}"
             yield Text.assemble((mark, style), f" {row.case} on {row.on}: {check.reason}")
+    if row.status is Status.FAIL and row.verdict.metrics is not None:
+        yield Text(f"  {_errors(row.verdict.metrics)}")
     if row.missing and row.status is Status.FAIL:
         yield Text(f"  {row.missing}", "dim")
     if row.diagnosis is not None:
@@ -122,6 +122,24 @@ def _explanation(row: Row, maps: bool) -> Iterator[RenderableType]:
         if maps and row.dst is not None and row.verdict.deviation is not None:
             drawn = [render_map(found) for found in error_maps(row.dst, row.verdict.deviation) if found.values.size > 1]
             yield Padding(Group(*drawn, legend()), (0, 0, 1, 2))
+
+
+def _errors(metrics: Metrics) -> str:
+    """The errors in one line."""
+    return (
+        f"errors: RMSE {metrics.rmse:.3g}, largest {metrics.max_abs:.3g}, by the answer's size {metrics.max_rel:.3g}, "
+        f"in f16 ulps {metrics.f16_ulps:.3g} (mean {metrics.mean_f16_ulps:.2g}), mean error {100 * metrics.bias:+.2g} %"
+    )
+
+
+def _warning(verdict: Verdict) -> str:
+    """What is to be said of an output that is finite and as designed, and yet inaccurate."""
+    accuracy, metrics = verdict.accuracy, verdict.metrics
+    if accuracy is None or accuracy.passes or metrics is None or not metrics.all_finite:
+        return ""
+    if verdict.design is None:
+        return accuracy.reason if verdict.status is Status.PASS else ""
+    return f"as designed, but {accuracy.reason}" if verdict.design.passes else ""
 
 
 def _diagnosis(found: Diagnosis) -> RenderableType:
@@ -154,9 +172,9 @@ def _worst(element: Element) -> list[Text]:
 def _blocks(blocks: Sequence[int]) -> str:
     if not blocks:
         return "-"
-    if len(blocks) > LISTED_KERNELS and np.ptp(blocks) == len(blocks) - 1:
+    if len(blocks) > LISTED_BLOCKS and np.ptp(blocks) == len(blocks) - 1:
         return f"{blocks[0]}..{blocks[-1]}"
-    return ", ".join(map(str, blocks[:LISTED_KERNELS])) + (", ..." if len(blocks) > LISTED_KERNELS else "")
+    return ", ".join(map(str, blocks[:LISTED_BLOCKS])) + (", ..." if len(blocks) > LISTED_BLOCKS else "")
 
 
 def _counted(rows: Sequence[Row]) -> Text:

@@ -1,13 +1,15 @@
 """Rows, table, JSON and exit of `compare`, on captures made by hand."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from fattn_probe.compare.command import compare_captures, compare_case, raise_if_failed
+from fattn_probe.compare.bitwise import repeated
+from fattn_probe.compare.command import compare_captures, compare_case, raise_if_failed, row_of
+from fattn_probe.compare.expected import Expected
 from fattn_probe.compare.show import difference_as_json, render, render_difference, rows_as_json
 from fattn_probe.compare.verdict import Status, Verdict
 from fattn_probe.errors import ComparisonError, InputError, LostError
@@ -152,6 +154,47 @@ def test_two_captures_that_differ_say_where_and_by_which_kernels():
         "elements", "equal_bits", "share", "nmse", "max_abs", "worst", "patterns",
     }  # fmt: skip
     assert document["equal_bits"] == 783
+
+
+def test_where_two_captures_differ_has_a_pattern():
+    dst = good().dst.copy()
+    dst[:, :, 3] *= np.float32(1.5)
+    difference = compare_captures(good(), capture(dst))
+    assert "; the others: all of head 3" in difference.reason
+    assert difference_as_json(difference)["patterns"][0]["recall"] == 1.0
+
+
+@dataclass(frozen=True)
+class Predicted:
+    rmse: float = 1e-3
+    mean_error: float = 0.0
+    why: str = "mma-f16 sums P.V in f16"
+    row_rmse: np.ndarray = field(default_factory=lambda: np.full(REFERENCE.shape[:3], 1e-3))
+    bound: np.ndarray = field(default_factory=lambda: np.full(REFERENCE.shape, 8e-3))
+
+
+def test_as_designed_and_accurate_are_said_apart():
+    dst = REFERENCE.astype(np.float32)
+    case = Case(tolerance=Tolerance())
+    row = row_of(case, "sim:h200", capture(dst * np.float32(1.05), LAUNCHED), REFERENCE, expected=Expected(Predicted()))
+    assert (row.status, row.verdict.design.passes, row.verdict.accuracy.passes) == (Status.FAIL, False, False)
+    large = Predicted(rmse=0.05, row_rmse=np.full(REFERENCE.shape[:3], 0.1), bound=np.ones(REFERENCE.shape))
+    row = row_of(case, "sim:h200", capture(dst * np.float32(1.05), LAUNCHED), REFERENCE, expected=Expected(large))
+    assert (row.status, row.verdict.design.passes, row.verdict.accuracy.passes) == (Status.PASS, True, False)
+    text = shown(render([row]))
+    assert "accuracy warning gqa on sim:h200: as designed, but NMSE 2.5" in text
+    assert "which upstream allows" in text
+    document = json.loads(json.dumps(rows_as_json([row]), allow_nan=False))["rows"][0]
+    assert document["design"]["by"] == "prediction"
+    assert document["accuracy"]["passes"] is False
+
+
+def test_a_run_of_other_bits_fails_what_passes():
+    check = repeated(good().dst, [bad().dst], "")
+    row = replace(rows(h200=good())[0], checks=(check,))
+    assert (row.verdict.status, row.status) == (Status.PASS, Status.FAIL)
+    with pytest.raises(ComparisonError, match="not deterministic: 1 of 2 runs"):
+        raise_if_failed([row])
 
 
 def test_captures_of_different_shapes_are_refused():

@@ -84,7 +84,6 @@ def test_a_stream_k_fault_is_placed_at_its_seams(session):
     (row,) = rows_of(patched, LONG_CACHE)
     assert row.status is Status.FAIL
     causes = [cause.words for cause, _ in row.diagnosis.causes]
-    assert causes == ["one KV tile is left out"]
-    for element in row.diagnosis.worst:
-        assert len(element.blocks) == 1
-        assert element.cause.step is not None
+    assert causes == ["the KV step before each seam of CUDA blocks is left out"]
+    assert row.diagnosis.causes[0][0].explained > 0.99
+    assert row.diagnosis.worst[0].blocks[0] in (0, 132)
