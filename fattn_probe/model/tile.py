@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from fattn_probe.model.constants import Constants
 from fattn_probe.model.functions import F32, Exponential, fma, rcp, tanh
@@ -25,6 +26,7 @@ from fattn_probe.run.launches import LaunchRecord
 
 KERNEL = "flash_attn_tile"
 LANES = 32
+Bools = npt.NDArray[np.bool_]
 COLUMNS, ROWS = 64, 512
 """Computed side by side, so that they fit a core's cache."""
 
@@ -33,7 +35,8 @@ COLUMNS, ROWS = 64, 512
 class TilePlan:
     """One launch: `warps` share a column (upstream's np), `blocks` take turns on it; `half` where f16 is fast.
 
-    With one column a warp (`alone`) float32's VKQ is rescaled by the multiply-add that adds the first row.
+    Where `fused`, float32's VKQ is rescaled by the multiply-add that adds the first row, but in the very last step of
+    a kernel that minds the end of K (`checks_end`): g++ does so for heads of 128 and steps of 32 rows.
     """
 
     DV: int
@@ -42,7 +45,8 @@ class TilePlan:
     warps: int
     nbatch_fa: int
     half: bool
-    alone: bool
+    fused: bool
+    checks_end: bool
     max_offset: np.float32
 
 
@@ -62,7 +66,8 @@ def tile_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> TileP
         warps=max(1, launch.block[1] // ncols),
         nbatch_fa=rows,
         half=half,
-        alone=launch.block[1] >= ncols,
+        fused=DKQ == 128 and rows == LANES,
+        checks_end=ncols2 == 1,
         max_offset=np.float32(constants.max_offset),
     )
 
@@ -138,7 +143,8 @@ class Machine:
         maximum = np.full(logits.shape[1:3], LOWEST)
         sums = np.zeros((*logits.shape[1:3], plan.warps, LANES), np.float32)
         VKQ = np.zeros((*logits.shape[1:3], plan.warps, plan.DV), np.float32)
-        for KQ, V in zip(logits, values, strict=True):
+        last = (-(-self.operands.K.shape[2] // plan.nbatch_fa) - 1) if plan.checks_end else -1
+        for turn, (KQ, V) in enumerate(zip(logits, values, strict=True)):
             before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(KQ, axis=2) + self.plan.max_offset)
             scale = self.exp(before - maximum)
             P = self.exp(KQ - maximum[..., None])
@@ -146,7 +152,8 @@ class Machine:
             for part in np.moveaxis(P.reshape(*P.shape[:2], -1, plan.warps, LANES), 2, 0):
                 added += part
             sums = fma(sums, scale[..., None, None], added)
-            VKQ = self.add_values(VKQ, scale, P, V)
+            fused = np.full(plan.blocks, plan.fused) & (np.arange(plan.blocks) + turn * plan.blocks != last)
+            VKQ = self.add_values(VKQ, scale, P, V, fused)
         return maximum, sums, VKQ
 
     def scaled(self, VKQ: F32, scale: F32) -> F32:
@@ -156,15 +163,17 @@ class Machine:
             return half_of(np.multiply(VKQ, scale[..., None, None], dtype=np.float64))
         return VKQ * scale[..., None, None]
 
-    def add_values(self, VKQ: F32, scale: F32, P: F32, V: F32) -> F32:
+    def add_values(self, VKQ: F32, scale: F32, P: F32, V: F32, fused: Bools) -> F32:
         """VKQ, rescaled, + P V, row after row, rows dealt to the warps."""
         plan = self.plan
         shared = (half_of(P) if plan.half else P).reshape(*P.shape[:2], -1, plan.warps, 1)
         rows = V.reshape(1, len(V), -1, plan.warps, plan.DV)
-        if plan.alone and not plan.half:
-            VKQ = fma(VKQ, scale[..., None, None], shared[:, :, 0] * rows[:, :, 0])
+        unfused = self.fused(shared[:, :, 0], rows[:, :, 0], self.scaled(VKQ, scale))
+        if not plan.half:
+            at_once = fma(VKQ, scale[..., None, None], shared[:, :, 0] * rows[:, :, 0])
+            VKQ = np.where(fused[:, None, None], at_once, unfused)
         else:
-            VKQ = self.fused(shared[:, :, 0], rows[:, :, 0], self.scaled(VKQ, scale))
+            VKQ = unfused
         for i in range(1, rows.shape[2]):
             VKQ = self.fused(shared[:, :, i], rows[:, :, i], VKQ)
         return VKQ

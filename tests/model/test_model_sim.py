@@ -59,11 +59,13 @@ matrix:
     - {type_K: q4_0, hsk: 256, n_q: 1}
     - {type_K: bf16, n_q: 1, n_kv: 1024, sinks: true}
     - {hsk: 256, logit_softcap: 30, n_q: 1}
+    - {hsk: 72, n_q: 5, n_kv: 300}
+    - {hsk: 72, n_q: 40, n_kv: 1024, mask: {kind: sliding_window, window: 700}, sinks: true}
 """
 
 
 @pytest.mark.slow  # a kernel is compiled for each
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("number", range(12))
 def test_other_shapes(session, tmp_path, number):
     (tmp_path / "shapes.yaml").write_text(SHAPES)
     case = expand(load(tmp_path / "shapes.yaml"))[number]
@@ -73,11 +75,12 @@ def test_other_shapes(session, tmp_path, number):
     assert found.nmse <= 1e-12
 
 
+GENERATIONS = ["t4", "rtx3060", *(pytest.param(name, marks=pytest.mark.slow) for name in ("v100", "gtx1060"))]
 SOME = ["gqa", "unaligned", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mla", "softcap", "sinks"))]
 
 
 @pytest.mark.parametrize("name", SOME)
-@pytest.mark.parametrize("device", ["t4", "rtx3060"])
+@pytest.mark.parametrize("device", GENERATIONS)
 def test_other_generations(session, device, name):
     case = expand(load(SCENARIOS / f"{name}.yaml"))[-1]
     found = likeness(session, case, f"sim:{device}")
