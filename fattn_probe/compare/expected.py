@@ -152,8 +152,8 @@ def _against_model(dst: F32, reference: F64, model: F32) -> Held:
     unlike = ~both & ~equal
     problems = [
         f"{int(unlike.sum())} elements are finite in the output or in the model only" if unlike.any() else "",
-        _limit("the output is {:.3g} of the kernel's own error away from the model", whole, MODEL_LIMIT),
-        _limit("a row is {:.3g} of its own error away from the model", float(by_row.max()), MODEL_ROW_LIMIT),
+        _limit("the output is {:.3g} times the kernel's own error away from the model", whole, MODEL_LIMIT),
+        _limit("a row {:.3g} times its own", float(by_row.max()), MODEL_ROW_LIMIT),
     ]
     found = [problem for problem in problems if problem]
     wrong = unlike | (off > np.maximum(MODEL_ROW_LIMIT / 2 * unit, floor)[..., None])

@@ -151,7 +151,7 @@ def _diagnosis(found: Diagnosis) -> RenderableType:
     for cause, number in found.causes:
         detail = f" ({cause.detail})" if cause.detail else ""
         explains = (
-            f"{number} of {found.rows_tried} rows looked into; explains {100 * cause.explained:.3g} % of the first"
+            f"{number} of {found.rows_tried} rows looked into, {100 * cause.explained:.3g} % of the first one's error"
         )
         lines.append(Text.assemble("what:  ", (f"{cause.words}{detail}", "bold"), f": {explains}"))
     table = Table("seq", "query", "head", "d", "value", "expected", "tile", "blocks", "cause", box=SIMPLE_HEAD)
