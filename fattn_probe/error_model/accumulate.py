@@ -33,14 +33,15 @@ class Chains:
     """What the accumulators of rows take, in order, arrays (rows, accumulators, additions).
 
     `weight` is the sum of the addition's weights p (as the kernel has them, relative to its running maximum), `square`
-    that of p^2 times V's variance; `top` and `top_square` are the parts in them of the maximum, whose weight is the
-    power of two exp(-3 ln 2) when rounded, so that its product with V needs no rounding. `scale` makes them relative
-    to the row's final maximum. `raised` (rows, accumulators, KV steps) marks the steps at whose beginning the running
-    maximum rose.
+    that of p^2 times V's variance, `unsure` the variance of `weight` itself, whose last bits hang on those of the
+    logits; `top` and `top_square` are the parts in them of the maximum, whose weight is the power of two exp(-3 ln 2)
+    when rounded, so that its product with V needs no rounding. `scale` makes them relative to the row's final maximum.
+    `raised` (rows, accumulators, KV steps) marks the steps at whose beginning the running maximum rose.
     """
 
     weight: F32s
     square: F32s
+    unsure: F32s
     top: F32s
     top_square: F32s
     scale: F32s
@@ -48,7 +49,7 @@ class Chains:
 
     def part(self, where: slice) -> "Chains":
         """Some of the additions, all KV steps' marks left as they are."""
-        names = ("weight", "square", "top", "top_square", "scale")
+        names = ("weight", "square", "unsure", "top", "top_square", "scale")
         return replace(self, **{name: getattr(self, name)[:, :, where] for name in names})
 
     def rows(self, which: Bools) -> "Chains":
@@ -148,17 +149,22 @@ def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
 
 
 def _additions(chains: Chains, path: F32s, square: F32s, mean: float) -> tuple[F32s, F32s]:
-    """Mean and variance of the error of each addition in f16, as the accumulator has them; averages over channels."""
+    """Mean and variance of the error of each addition in f16, as the accumulator has them; averages over channels.
+
+    Where the maximum rose and its product fits the grid, what has to be rounded is all the rest, old and new.
+    """
     back = _inverse(chains.scale)
-    middle, width = mean * path * back, np.sqrt(square) * back
-    first, second = np.zeros_like(middle), np.zeros_like(middle)
+    held, scatter = path * back, square * back**2
     top_ulp = F16.ulp(np.sqrt(mean**2 * chains.top**2 + chains.top_square))
+    weight = np.where(chains.top > 0, held - chains.top, chains.weight)
+    spread = np.maximum(np.where(chains.top > 0, scatter - chains.top_square, chains.square), 0)
+    first, second = np.zeros_like(held), np.zeros_like(held)
     for place, share in NODES:
-        ulp = F16.ulp(middle + place * width)
-        rest = ulp > top_ulp
-        step = mean * np.where(rest, chains.weight, chains.weight - chains.top)
-        spread = np.sqrt(np.maximum(np.where(rest, chains.square, chains.square - chains.top_square), 0))
-        bias, noise = _in_ulps(step / ulp, spread / ulp)
+        ulp = F16.ulp(mean * held + place * np.sqrt(scatter))
+        fits = ulp <= top_ulp
+        step = mean * np.where(fits, weight, chains.weight) / ulp
+        deviation = np.sqrt(np.where(fits, spread, chains.square) + mean**2 * chains.unsure) / ulp
+        bias, noise = _in_ulps(step, deviation)
         first += share * ulp * bias
         second += share * ulp**2 * (noise - bias**2)
     return first, second

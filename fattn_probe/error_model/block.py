@@ -102,9 +102,9 @@ class Block:
 
     def rows(self) -> Rows:
         """The expected errors."""
-        sums, total = self._sums(), self.total
         weights, flushed, coarse = self._weights()
         logits, shifted, deviation = self._logit_errors()
+        sums, total = self._sums(deviation), self.total
         seen = _total(self.share)
         converted = F16.half_ulp if self.kv.error_V.any() else 0.0
         single = self.share * (converted + self.kernel.weights.half_ulp + FAR * deviation)
@@ -185,8 +185,9 @@ class Block:
     def _by_row(self, values: F64) -> F32s:
         return self._cut(values.astype(np.float32)[None], 0.0)
 
-    def _sums(self) -> Sums:
+    def _sums(self, deviation: F32s) -> Sums:
         spread = self._by_row(self.kv.spread_V)
+        unsure = (self.p * deviation) ** 2 + (F16.ulp(self.p) ** 2 / 12 if self.kernel.weights is F16 else 0)
         top = np.where(self.x == self.maximum, self.p, np.float32(0))
         weight, square = self.p.sum(axis=7), (self.p**2 * spread).sum(axis=7)
         raised = np.zeros(self.maximum.shape, np.bool_)
@@ -194,6 +195,7 @@ class Block:
         chains = Chains(
             weight=_chains(weight),
             square=_chains(square),
+            unsure=_chains(np.where(self.x == self.maximum, 0, unsure).sum(axis=7)),
             top=_chains(top.sum(axis=7)),
             top_square=_chains((top**2 * spread).sum(axis=7)),
             scale=_chains(np.broadcast_to(self.scale[..., 0], weight.shape)),
