@@ -7,7 +7,7 @@ too large, one too small and one that takes many words all lose to the one that 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from fattn_probe.compare.subsets import Counts, code_length, subsets
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
+Numbers = npt.NDArray[Any]
 Spelling = Callable[[Sequence[int]], str]
 """How a set of labels is said, which is sorted and not empty."""
 
@@ -127,18 +128,40 @@ class _Evidence:
     wrong: Bools
     considered: Bools
 
-    def counts(self, region: Region, labelling: Labelling) -> Counts:
-        """By label of a property, within a region."""
-        rows = labelling.axis == "rows"
-        where = region.rows if rows else region.columns
-        labels = labelling.labels[where]
+    def within(self, region: Region) -> "_Within":
+        """What there is in a region."""
+        columns, rows = region.columns, region.rows
+        whole = bool(columns.all())
 
-        def by_label(of: Bools) -> npt.NDArray[np.float64]:
-            weights = of[..., region.columns].sum(axis=3) if rows else of[region.rows].sum(axis=0)
-            return np.asarray(np.bincount(labels, weights[where].astype(np.float64), labelling.size), np.float64)
+        def by_row(of: Bools) -> Numbers:
+            return np.asarray(of.sum(axis=3)[rows] if whole else of[rows][:, columns].sum(axis=1))
+
+        def by_column(of: Bools) -> Numbers:
+            return np.asarray(of.sum(axis=(0, 1, 2)) if rows.all() else of[rows].sum(axis=0))[columns]
 
         outside = (int(self.wrong.sum()) - region.wrong, int(self.considered.sum()) - region.size)
-        return Counts(by_label(self.wrong), by_label(self.considered), outside)
+        by_rows, by_columns = ((by(self.wrong), by(self.considered)) for by in (by_row, by_column))
+        return _Within(region, by_rows, by_columns, outside)
+
+
+@dataclass(frozen=True, eq=False)
+class _Within:
+    """The wrong elements and all elements of a region, by its rows and by its columns; `outside` as in Counts."""
+
+    region: Region
+    rows: tuple[Numbers, Numbers]
+    columns: tuple[Numbers, Numbers]
+    outside: tuple[int, int]
+
+    def counts(self, labelling: Labelling) -> Counts:
+        """By label of a property."""
+        rows = labelling.axis == "rows"
+        labels = labelling.labels[self.region.rows if rows else self.region.columns]
+        wrong, size = (
+            np.bincount(labels, weights.astype(np.float64), labelling.size)
+            for weights in (self.rows if rows else self.columns)
+        )
+        return Counts(wrong, size, self.outside)
 
 
 def _best(evidence: _Evidence, labellings: Sequence[Labelling]) -> tuple[Region | None, float]:
@@ -176,10 +199,11 @@ def _distinct(regions: Sequence[Region]) -> list[Region]:
 
 def _inside(region: Region, evidence: _Evidence, labellings: Sequence[Labelling]) -> Iterator[Region]:
     """The region with one more condition."""
+    within = evidence.within(region)
     for labelling in labellings:
         if any(labelling is used for used in region.named):
             continue
-        counts = evidence.counts(region, labelling)
+        counts = within.counts(labelling)
         for chosen in subsets(counts, labelling.ordered):
             yield _narrowed(region, labelling, counts, chosen.labels, chosen.bits)
 
