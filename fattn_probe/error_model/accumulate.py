@@ -24,6 +24,8 @@ MUCH = 3e-3
 """Share of a sum from which its loss is followed."""
 PARTS, ROUNDS = 64, 3
 """Where much is lost: parts in which an accumulator is followed, and rounds to find the loss within one."""
+SURELY = 6.0
+"""Deviations that an accumulator stays within."""
 NEGLIGIBLE = 1e-15
 """Scale below which what an accumulator holds does not reach the output."""
 
@@ -62,7 +64,7 @@ class Sums:
     """The errors of accumulators, arrays (rows,), relative to the row's maximum but not divided by the row sum.
 
     `variance` as a mean over the channels, `walk` the part of it due to V's scatter and not to its mean; `loss` as a
-    share of V's mean (negative: lost); as shares of the largest |V|, `worst` and what an accumulator holds, `largest`.
+    share of V's mean (negative: lost), `worst` as one of the largest |V|; `largest` is what an accumulator may hold.
     """
 
     variance: F64
@@ -100,7 +102,8 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float) -> Sums:
     variance, loss = _roundings(chains, number, held, mean_square_V)
     variance += _rescaling(chains, number, held, mean_square_V)
     power = _total(np.where(held.active, _power(held, mean_square_V), 0))
-    largest = held.weight * _inverse(chains.scale)
+    back, mean = _inverse(chains.scale), float(np.sqrt(mean_square_V))
+    largest = mean * held.weight * back + SURELY * np.sqrt(held.square) * back
     return Sums(
         variance=variance,
         walk=variance * _total(np.where(held.active, held.square, 0)) / np.where(power == 0, 1, power),

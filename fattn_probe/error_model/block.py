@@ -17,6 +17,8 @@ F64 = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 Number = TypeVar("Number", np.float32, np.bool_)
 
+LARGEST_P = 0.125
+"""exp(-3 ln 2), the largest weight."""
 KQ_MAX_OFFSET = np.float32(3.0 * 0.6931)
 EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
 """Mean square of ex2.approx's relative error: of its table (measured on Hopper), and its argument's truncation."""
@@ -55,8 +57,8 @@ class Rows:
     of P*V, the conversion of V; `walk` is the part of `sums` that comes of what V's scatter puts into the accumulators.
     `peak` is the largest weight; `size` is the output's own root mean square. As shares of V's mean, signed, by cause:
     `loss_logits` (weight moved to the sink), `loss_weights` and `loss_sums` (what is below the last bit). As shares of
-    the largest |V|: `single`, the largest error of one addend, `worst`, the largest error there can be, and `largest`,
-    what an accumulator holds. `roundings` is their number per accumulator.
+    the largest |V|: `single`, the largest error of one addend, and `worst`, the largest error there can be. `largest`
+    is what an accumulator may hold but for one outlier of V, `roundings` their number per accumulator.
     """
 
     logits: F64

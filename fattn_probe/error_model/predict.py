@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.error_model.block import Block, Logits, Rows
+from fattn_probe.error_model.block import LARGEST_P, Block, Logits, Rows
 from fattn_probe.error_model.hyperbolic import tanh_error
 from fattn_probe.error_model.kernel import Kernel, Work, kernel_of, steps_of
 from fattn_probe.error_model.operands import KVMoments, QRows
@@ -156,6 +156,6 @@ def _prediction(case: Case, kernel: Kernel, heads: list[KVMoments], rows: Rows) 
     )
     largest = moments.largest.max(axis=3)
     number, all_ = kernel.accumulator, np.ones(case.n_q, np.bool_)
-    overflows = (rows.largest * largest > number.largest) | (kernel.converts_V & (largest > F16.largest))
+    overflows = (rows.largest + LARGEST_P * largest > number.largest) | (kernel.converts_V & (largest > F16.largest))
     prediction = Prediction(rows, moments, number.half_ulp, all_, overflows, "")
     return replace(prediction, why=why(case, kernel, rows, prediction.causes))
