@@ -1,5 +1,6 @@
 """From metrics to a verdict, with its reason in words."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -83,13 +84,16 @@ def judge(
     tolerance: Tolerance,
     fully_masked: Bools | None = None,
     expected: Expected | None = None,
+    *,
+    where: Callable[[Bools], str] = where_in_words,
 ) -> Verdict:
     """Hold an output against the exact answer, and against what is expected of its kernel.
 
     It passes if all of it was written, is finite, is as designed, and is within the tolerance; a tolerance that the
     scenario does not give counts only where nothing is expected. Arrays have dst's shape (n_seq, n_q, n_head, hsv).
     `fully_masked` (n_seq, n_q, n_head) marks the rows whose mask is -inf everywhere; it changes no verdict, but NaN
-    found only there gets its known reason. Raises InputError for different shapes or a reference that is not finite.
+    found only there gets its known reason; `where` says which rows (n_seq, n_q, n_head) are wrong. Raises InputError
+    for different shapes or a reference that is not finite.
     """
     if not np.isfinite(reference).all():
         raise InputError("the exact answer is not finite everywhere: an input holds NaN or an infinity")
@@ -105,7 +109,7 @@ def judge(
     if not problems:
         return Verdict(Status.PASS, _praise(metrics, tolerance, design, judged), metrics, design, judged, deviation)
     rows: Bools = np.any(deviation.wrong, axis=3)
-    reason = "; ".join([*problems, where_in_words(rows)] if rows.any() else problems)
+    reason = "; ".join([*problems, where(rows)] if rows.any() else problems)
     return Verdict(Status.FAIL, reason, metrics, design, judged, deviation)
 
 
