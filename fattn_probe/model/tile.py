@@ -36,7 +36,8 @@ class TilePlan:
     """One launch: `warps` share a column (upstream's np), `blocks` take turns on it; `half` where f16 is fast.
 
     Where `fused`, float32's VKQ is rescaled by the multiply-add that adds the first row, but in the very last step of
-    a kernel that minds the end of K (`checks_end`): g++ does so for heads of 128 and steps of 32 rows.
+    a kernel that minds the end of K (`checks_end`: those of one head): g++ does so for heads of 128 and steps of 32
+    rows.
     """
 
     DV: int
@@ -129,13 +130,14 @@ class Machine:
         return found * np.float32(4)
 
     def masked(self, KQ: F32, sequence: int, head: int, queries: slice) -> F32:
-        """Softcap and mask."""
+        """Softcap and mask; the two are fused where the kernel takes several heads, so that no slope is in between."""
+        softcap, mask = self.operands.logit_softcap, self.operands.mask
+        bias = None if mask is None else self.operands.slopes[head] * mask[sequence % len(mask), queries]
+        if self.plan.softcap and bias is not None and not self.plan.checks_end:
+            return fma(softcap, tanh(KQ), bias)
         if self.plan.softcap:
-            KQ = self.operands.logit_softcap * tanh(KQ)
-        mask = self.operands.mask
-        if mask is None:
-            return KQ
-        return np.asarray(KQ + self.operands.slopes[head] * mask[sequence % len(mask), queries])
+            KQ = softcap * tanh(KQ)
+        return KQ if bias is None else KQ + bias
 
     def rounds(self, logits: F32, values: F32) -> tuple[F32, F32, F32]:
         """Maximum, row sum by lane, and VKQ of each warp after its last step."""
