@@ -85,7 +85,8 @@ class Pattern:
     also: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        whole = "all of " if self.precision > 0.95 else ""
+        plain = self.precision <= 0.95 or self.words.startswith("every")
+        whole = "" if plain else "all " if self.words.startswith(("rows", "tiles")) else "all of "
         also = f" (that is: {'; '.join(self.also)})" if self.also else ""
         part = "" if self.precision > 0.95 else f"; {100 * self.precision:.2g} % of it is wrong"
         rest = "" if self.recall > 0.995 else f"; {100 * self.recall:.3g} % of what is wrong is there"

@@ -29,19 +29,23 @@ STYLES = {
 COLUMNS = ("case\non", "kernel", "NMSE\nallowed", "max error\nat s, q, h, d", "by design", "verdict")
 LISTED_BLOCKS = 4
 KERNEL_WIDTH = 30
+MOST_MAPS = 4
+"""Failed rows whose error maps are drawn; a longer page is not read."""
 
 
 def render(rows: Sequence[Row], maps: bool = True) -> RenderableType:
     """A table of the rows, then a paragraph for each of which there is more to say, then the count.
 
-    With `maps`, those that fail get error maps.
+    With `maps`, the first of those that fail get error maps.
     """
     table = Table(box=SIMPLE_HEAD, leading=1)
     for column in COLUMNS:
         table.add_column(column, overflow="fold", min_width=KERNEL_WIDTH if column == "kernel" else None)
     for row in rows:
         table.add_row(*_cells(row))
-    return Group(table, *(part for row in rows for part in _explanation(row, maps)), _counted(rows))
+    drawn = [row for row in rows if row.diagnosis is not None][:MOST_MAPS] if maps else []
+    explained = [part for row in rows for part in _explanation(row, any(row is one for one in drawn))]
+    return Group(table, *explained, _counted(rows))
 
 
 def render_difference(difference: Difference) -> RenderableType:
