@@ -113,6 +113,12 @@ class TestOnTheSimulator:
         assert "fattn-common.cuh:370" in done.stdout
         assert "no barrier between" in " ".join(done.stdout.split())
 
+    def test_a_kernel_that_is_no_kernel_on_volta(self):
+        """A GPU that few own: the dispatch takes a kernel whose device code is left out there."""
+        done = probe("run", "scenarios/known-faults/volta-columns.yaml", code=5)
+        assert "__trap()" in done.stdout
+        assert "flash_attn_ext_f16<128,128,16,1,false,false,false>" in done.stdout
+
     def test_another_order_of_warps_gives_the_same_bits(self, tmp_path):
         for seed in ("0", "7"):
             probe("run", "scenarios/gqa.yaml", "--schedule", seed, "--captures", str(tmp_path / seed))
