@@ -119,19 +119,20 @@ def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float) 
     if number is not F16:
         return number.relative * _total(np.where(held.active, _power(held, mean_square), 0)), np.zeros(len(held.weight))
     mean = float(np.sqrt(mean_square))
-    variance, loss = _pass(chains, held, mean, held.weight)
-    much = np.abs(loss).max(axis=1) > MUCH * held.weight.max(axis=(1, 2))
+    variance, loss, furthest = _pass(chains, held, mean, held.weight)
+    much = furthest.max(axis=1) > MUCH * held.weight.max(axis=(1, 2))
     if much.any():
         variance[much], loss[much] = _march(chains.rows(much), held.rows(much), mean)
     return variance.sum(axis=1), loss.sum(axis=1)
 
 
-def _pass(chains: Chains, held: _Held, mean: float, path: F32s) -> tuple[F64, F64]:
-    """Variance and loss of each accumulator if what it holds is the path, (rows, accumulators)."""
+def _pass(chains: Chains, held: _Held, mean: float, path: F32s) -> tuple[F64, F64, F64]:
+    """Variance, loss and largest loss on the way, if what the accumulators hold is the path, (rows, accumulators)."""
     first, second = _additions(chains, path, held.square, mean)
     change = np.where(held.active, first * chains.scale, 0)
     variance = np.where(held.active, second * chains.scale**2, 0).sum(axis=2, dtype=np.float64)
-    return variance, change.sum(axis=2, dtype=np.float64) / (mean or 1.0)
+    loss = np.cumsum(change, axis=2, dtype=np.float64) / (mean or 1.0)
+    return variance, loss[:, :, -1], np.abs(loss).max(axis=2)
 
 
 def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
@@ -146,7 +147,7 @@ def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
         for _ in range(ROUNDS):
             share = np.linspace(0, 1, before.shape[2])
             path = np.maximum(before + lost[..., None] * share, 0).astype(np.float32)
-            more, lost = _pass(some, now, mean, path)
+            more, lost, _ = _pass(some, now, mean, path)
         variance, loss = variance + more, loss + lost
     return variance, loss
 
