@@ -31,6 +31,8 @@ LEAST = 12.0
 MOST_PATTERNS = 3
 UNUSUAL = 4
 """How much the bits of a property count when words are chosen for a region that has several."""
+LONGEST = 60
+"""Letters of other words for a region; longer ones explain nothing."""
 MORE, ALL = 1.25, 0.995
 """How much denser than the whole a region must be, or which share of all that is wrong it must hold."""
 
@@ -236,5 +238,5 @@ def _other_words(region: Region, evidence: _Evidence, labellings: Sequence[Label
         same = np.array_equal(other.rows, region.rows) and np.array_equal(other.columns, region.columns)
         if same:
             said.setdefault(id(other.named[0]), other.words[0])
-    words = dict.fromkeys(word for word in said.values() if word not in region.words)
+    words = dict.fromkeys(word for word in said.values() if word not in region.words and len(word) <= LONGEST)
     return tuple(sorted(words, key=len)[:2])

@@ -45,7 +45,7 @@ def render(rows: Sequence[Row], maps: bool = True) -> RenderableType:
         table.add_row(*_cells(row))
     drawn = [row for row in rows if row.diagnosis is not None][:MOST_MAPS] if maps else []
     explained = [part for row in rows for part in _explanation(row, any(row is one for one in drawn))]
-    return Group(table, *explained, _counted(rows))
+    return Group(table, *explained, *_missing(rows), _counted(rows))
 
 
 def render_difference(difference: Difference) -> RenderableType:
@@ -119,13 +119,19 @@ def _explanation(row: Row, maps: bool) -> Iterator[RenderableType]:
             yield Text.assemble((mark, style), f" {row.case} on {row.on}: {check.reason}")
     if row.status is Status.FAIL and row.verdict.metrics is not None:
         yield Text(f"  {_errors(row.verdict.metrics)}")
-    if row.missing and row.status is Status.FAIL:
-        yield Text(f"  {row.missing}", "dim")
     if row.diagnosis is not None:
         yield Padding(_diagnosis(row.diagnosis), (0, 0, 0, 2))
         if maps and row.dst is not None and row.verdict.deviation is not None:
             drawn = [render_map(found) for found in error_maps(row.dst, row.verdict.deviation) if found.values.size > 1]
             yield Padding(Group(*drawn, legend()), (0, 0, 1, 2))
+
+
+def _missing(rows: Sequence[Row]) -> Iterator[Text]:
+    """What could not be expected of some rows, and so what decided instead; each reason once."""
+    for reason in dict.fromkeys(row.missing for row in rows if row.missing):
+        concerned = [row for row in rows if row.missing == reason]
+        more = f" and {len(concerned) - 1} more" if len(concerned) > 1 else ""
+        yield Text(f"{concerned[0].case} on {concerned[0].on}{more}: {reason}", "dim")
 
 
 def _errors(metrics: Metrics) -> str:

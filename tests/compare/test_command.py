@@ -189,6 +189,12 @@ def test_as_designed_and_accurate_are_said_apart():
     assert document["accuracy"]["passes"] is False
 
 
+def test_what_decided_where_nothing_is_known_is_said_once():
+    found = [row_of(Case(), on, good(), REFERENCE, expected=Expected(missing="no model of it")) for on in ("a", "b")]
+    assert [row.missing for row in found] == ["no model of it"] * 2
+    assert shown(render(found)).count("gqa on a and 1 more: no model of it") == 1
+
+
 def test_a_run_of_other_bits_fails_what_passes():
     check = repeated(good().dst, [bad().dst], "")
     row = replace(rows(h200=good())[0], checks=(check,))
