@@ -42,7 +42,7 @@ def plot_row(row: Row, folder: Path) -> Iterator[Path]:
 def _draw(axis: Axes, found: ErrorMap) -> AxesImage:
     rows, columns = found.values.shape
     values = shrunk(found.values, PIXELS, PIXELS)
-    colours = colormaps["cividis_r"].with_extremes(bad=NOT_FINITE)
+    colours = colormaps["Blues"].with_extremes(bad=NOT_FINITE)
     shown = np.ma.masked_invalid(values)
     image = axis.imshow(
         np.ma.maximum(shown, LEAST),
