@@ -14,8 +14,9 @@ from fattn_probe.run.result import read_result
 
 LAUNCHES_ENV = "FATTN_PROBE_LAUNCHES"
 # What calls kernels, and what reports on them.
-# Frames of the simulator itself, of the C++ library, of the compiler's intrinsics, of a sanitizer
-MACHINERY = re.compile(r" at (\S*native/sim/|\S*/include/c\+\+/|\S*/gcc/\S*/include/|\S*/libsanitizer/|\?\?)")
+# Frames of the simulator itself, of the C++ library (its templates are inlined into any file), of the compiler's
+# intrinsics, of a sanitizer
+MACHINERY = re.compile(r"^std::| at (\S*native/sim/|\S*/include/c\+\+/|\S*/gcc/\S*/include/|\S*/libsanitizer/|\?\?)")
 
 
 def execute(
