@@ -90,12 +90,16 @@ def _by_design(design: Design | None) -> str:
         return "-"
     words = []
     if design.rmse_by_predicted is not None:
-        words.append(f"RMSE {design.rmse_by_predicted:.2f}x")
+        words.append(f"RMSE {_times(design.rmse_by_predicted)}")
     if design.error_by_bound is not None:
-        words.append(f"max {design.error_by_bound:.2f}x")
+        words.append(f"max {_times(design.error_by_bound)}")
     if design.equal_bits is not None:
         words.append(f"bits {100 * design.equal_bits:.4g} %")
     return "\n".join(words)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:.2g}x"
 
 
 def _short(place: Coordinate | None) -> str:
