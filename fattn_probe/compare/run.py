@@ -1,6 +1,7 @@
 """Run cases on targets, and judge each output by the exact reference and by what is expected of its kernel."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,12 +21,14 @@ from fattn_probe.compare.verdict import Status
 from fattn_probe.device import Target
 from fattn_probe.error_model import predict
 from fattn_probe.model import model_of
+from fattn_probe.model.constants import SHIPPED, Constants, constants_of
 from fattn_probe.reference.adapter import fully_masked_of, reference_of
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.command import Work
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.session import Session, arch_of
 from fattn_probe.scenario import Case, make_inputs, view_values
+from fattn_probe.source import Tree
 
 Bytes = npt.NDArray[np.uint8]
 UseModel = Literal["auto", "always", "never"]
@@ -76,7 +79,9 @@ class _Job:
         """What the kernels that ran should have computed."""
         if not capture.launches:
             return Expected(missing="ggml's CPU backend has no error model: the scenario's tolerance decides")
-        return expected_of(self.case, self.inputs, capture, arch_number(target), self.options.model)
+        constants = known_constants(self.session.options.tree)
+        arch = arch_number(target)
+        return expected_of(self.case, self.inputs, capture, arch, self.options.model, constants=constants)
 
     def diagnosed(self, row: Row, capture: Capture, target: Target) -> Row:
         """The row with a diagnosis, if its output is wrong."""
@@ -123,8 +128,28 @@ class _Job:
         return batch_invariance(alone, batch, names)
 
 
-def expected_of(case: Case, inputs: Mapping[str, Bytes], capture: Capture, arch: int, model: UseModel) -> Expected:
-    """What the launches of a run make one expect; says what is missing and why."""
+@functools.cache
+def known_constants(tree: Tree | None) -> Constants | None:
+    """The step sizes and offsets of a source's kernels; None where they cannot be read: other kernels, or no source."""
+    try:
+        return constants_of(tree) if tree is not None else None
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def expected_of(
+    case: Case,
+    inputs: Mapping[str, Bytes],
+    capture: Capture,
+    arch: int,
+    model: UseModel,
+    *,
+    constants: Constants | None = SHIPPED,
+) -> Expected:
+    """What the launches of a run make one expect; says what is missing and why.
+
+    `constants` are those of the source that was run, which the model needs; None if they are not known.
+    """
     memory = dict(inputs)
     size = sum(8 * int(np.prod(view.ne)) for view in case.tensors.values())
     if size > MOST_BYTES:
@@ -135,7 +160,9 @@ def expected_of(case: Case, inputs: Mapping[str, Bytes], capture: Capture, arch:
         return Expected(missing="no error model of this kernel: the scenario's tolerance decides")
     if model == "never" or (model == "auto" and case.flop > MODEL_FLOP):
         return Expected(prediction, missing="the model of the kernel's rounding was left out (--model always)")
-    found: F32 | None = model_of(case, memory, capture.launches, arch)
+    if constants is None:
+        return Expected(prediction, missing="the configurations of this source's kernels are not known to the model")
+    found: F32 | None = model_of(case, memory, capture.launches, arch, constants=constants)
     return Expected(prediction, found, "" if found is not None else "there is no model of this kernel's rounding")
 
 

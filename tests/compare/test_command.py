@@ -171,6 +171,7 @@ class Predicted:
     why: str = "mma-f16 sums P.V in f16"
     row_rmse: np.ndarray = field(default_factory=lambda: np.full(REFERENCE.shape[:3], 1e-3))
     bound: np.ndarray = field(default_factory=lambda: np.full(REFERENCE.shape, 8e-3))
+    looked_at: np.ndarray = field(default_factory=lambda: np.ones(REFERENCE.shape[1], bool))
 
 
 def test_as_designed_and_accurate_are_said_apart():

@@ -24,6 +24,10 @@ class Prediction:
     why: str = "mma-f16 sums P.V in f16"
 
     @property
+    def looked_at(self):
+        return np.ones(self.row_rmse.shape[1], bool)
+
+    @property
     def row_rmse(self):
         return np.full(SHAPE[:3], RMSE)
 
