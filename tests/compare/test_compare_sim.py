@@ -60,6 +60,13 @@ def test_a_correct_kernel_is_deterministic_and_batches_differ_by_their_kernels(s
     assert row.status is Status.PASS
 
 
+def test_another_source_is_held_to_its_own_step_sizes():
+    earlier = Session(RunOptions(resolve("pypi:xllamacpp==0.2.8")))
+    (row,) = rows_of(earlier, "gqa.yaml", (parse_target("sim:rtx4070", DEVICES),))
+    assert row.status is Status.PASS
+    assert row.verdict.design.equal_bits > 0.999
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("n_kv", LENGTHS)
 def test_all_planted_faults_are_caught(session, n_kv):
