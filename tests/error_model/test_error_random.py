@@ -11,7 +11,7 @@ from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, resolve
 
-pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.slow]
+pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.night]
 
 
 def test_the_simulator_is_as_wrong_as_predicted():

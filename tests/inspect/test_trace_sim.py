@@ -160,7 +160,7 @@ def test_steps_follow_one_another_and_one_may_be_asked_for(inspector):
     assert np.array_equal(only[0].VKQ, first.VKQ)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("case", SHIPPED, ids=lambda case: case.name)
 def test_a_block_of_every_shipped_case_agrees(inspector, case):
     tracer = tracer_of(inspector, case)

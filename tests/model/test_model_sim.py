@@ -64,7 +64,7 @@ matrix:
 """
 
 
-@pytest.mark.slow  # a kernel is compiled for each
+@pytest.mark.night  # a kernel is compiled for each
 @pytest.mark.parametrize("number", range(12))
 def test_other_shapes(session, tmp_path, number):
     (tmp_path / "shapes.yaml").write_text(SHAPES)
@@ -82,7 +82,7 @@ LONG = [
 ]
 
 
-@pytest.mark.parametrize(("device", "name"), [*SHORT, *(pytest.param(*each, marks=pytest.mark.slow) for each in LONG)])
+@pytest.mark.parametrize(("device", "name"), [*SHORT, *(pytest.param(*each, marks=pytest.mark.night) for each in LONG)])
 def test_other_generations(session, device, name):
     case = expand(load(SCENARIOS / f"{name}.yaml"))[-1]
     found = likeness(session, case, f"sim:{device}")
