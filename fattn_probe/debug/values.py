@@ -294,9 +294,15 @@ def _plain_numbers(text: str) -> list[Value] | None:
     except ValueError:
         pass
     try:
-        return [float(item) for item in items]
+        floats: list[Value] = [float(item) for item in items]
     except ValueError:
         return None
+    # An integer that no double is was not printed of a float: this is no array, and each member has its own type
+    exact = (
+        len(item) < 16 or not INTEGER.fullmatch(item) or int(item) == value
+        for item, value in zip(items, floats, strict=True)
+    )
+    return floats if all(exact) else None
 
 
 def _members(text: str, at: int) -> tuple[list[tuple[str | None, Value]], int]:

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fattn_probe.debug.mi import OverMI
@@ -383,6 +383,7 @@ values = st.recursive(
 )
 
 
+@example([[9007199254740993, 1e17]])
 @settings(max_examples=200, deadline=None)
 @given(values)
 def test_what_gdb_prints_is_read_back(value):
