@@ -1,7 +1,7 @@
 """A case and its inputs to the arrays the reference works on: the only place here that knows what is stored how."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,29 +13,13 @@ from fattn_probe.reference.shapes import F64, Floats, Shape
 from fattn_probe.reference.threads import spread
 from fattn_probe.scenario import TensorView, row_bytes
 from fattn_probe.scenario.ggml_types import count_non_finite, decode, type_size
+from fattn_probe.scenario.op import Op
 
 Bytes = npt.NDArray[np.uint8]
 Inputs = dict[str, Bytes]
 NATIVE = {"f32": np.float32, "f16": np.float16}
 OF_THE_OP = {"Q": "f32", "mask": "f16", "sinks": "f32"}
 AT_ONCE = 4096  # rows
-
-
-class Op(Protocol):
-    """What the reference needs to know of an op: a scenario's case and a capture's record have it."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def digest(self) -> str: ...  # noqa: D102
-    @property
-    def scale(self) -> float: ...  # noqa: D102
-    @property
-    def max_bias(self) -> float: ...  # noqa: D102
-    @property
-    def logit_softcap(self) -> float: ...  # noqa: D102
-    @property
-    def tensors(self) -> Mapping[str, TensorView]: ...  # noqa: D102
 
 
 def reference_of(case: Op, inputs: Mapping[str, Bytes]) -> F64:

@@ -23,32 +23,21 @@ from fattn_probe.run.gguf_file import (
     write_gguf,
 )
 from fattn_probe.scenario.layout import Root, TensorView
+from fattn_probe.scenario.op import Op
 
 VERSION = 1
 TENSORS = ("Q", "K", "V", "mask", "sinks")
 
 
-class CaseLike(Protocol):
+class CaseLike(Op, Protocol):
     """What running needs to know of a case."""
 
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def digest(self) -> str: ...  # noqa: D102
-    @property
-    def scale(self) -> float: ...  # noqa: D102
-    @property
-    def max_bias(self) -> float: ...  # noqa: D102
-    @property
-    def logit_softcap(self) -> float: ...  # noqa: D102
     @property
     def prec(self) -> int: ...  # noqa: D102
     @property
     def n_kv_max(self) -> int: ...  # noqa: D102
     @property
     def roots(self) -> Mapping[str, Root]: ...  # noqa: D102
-    @property
-    def tensors(self) -> Mapping[str, TensorView]: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
