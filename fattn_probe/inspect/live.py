@@ -48,7 +48,7 @@ def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target:
         (folder / "plan.json").write_text(json.dumps(plan))
         root = Path(fattn_probe.__file__).parents[1]
         python = START.format(root=str(root), plan=str(folder / "plan.json"))
-        program = [str(build.runner), "case.gguf", "out.gguf", "--backend", target.backend]
+        program = [str(build.runner), *inspector.words(target)]
         with _interrupts_are_the_debuggers():
             try:
                 return subprocess.call(

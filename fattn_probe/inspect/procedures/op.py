@@ -108,14 +108,13 @@ def texts(debugger: Debugger, names: Sequence[str], level: int = 0) -> dict[str,
 
 def read_host(debugger: Debugger) -> Document:
     """What launch_fattn and its callers know, the program standing at the launch."""
-    frames = debugger.frames(FRAMES)
+    functions = [frame.function for frame in debugger.frames(FRAMES)]
     return {
         "tensors": {role: tensor for role, at in ROLES.items() if (tensor := read_tensor(debugger, at))},
         "op_params": debugger.evaluate(["dst->op_params"])[0],
         "launch": texts(debugger, LAUNCH),
         "kernel": debugger.evaluate(["fattn_kernel"])[0],
-        "frames": [[frame.function, frame.file, frame.line] for frame in frames],
-        "config": read_config(debugger, [frame.function for frame in frames]),
+        "config": read_config(debugger, functions),
     }
 
 
