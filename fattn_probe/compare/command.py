@@ -1,7 +1,7 @@
 """`compare`: what backends left of one case to verdict rows, and rows to an exit code."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -101,17 +101,6 @@ def attention_kernel(spellings: Iterable[str]) -> str:
     return next((spelling for spelling in spellings if ATTENTION_KERNEL.search(spelling)), "")
 
 
-def compare_case(
-    case: CaseLike, outcomes: Mapping[str, CaptureLike | Verdict], reference: F64, fully_masked: Bools | None = None
-) -> list[Row]:
-    """A row for each backend, by the tolerance alone.
-
-    The key in `outcomes` names it (`sim:h200`, `cpu`); the value is its capture or, where it left no output, the
-    verdict on that. For `reference` and `fully_masked` see `judge`.
-    """
-    return [row_of(case, on, outcome, reference, fully_masked) for on, outcome in outcomes.items()]
-
-
 def row_of(
     case: CaseLike,
     on: str,
@@ -121,7 +110,10 @@ def row_of(
     *,
     expected: Expected | None = None,
 ) -> Row:
-    """The row of one backend, held against what is expected of it where something is."""
+    """The row of one backend, `sim:h200` or `cpu`, held against what is expected of it where something is.
+
+    Where it left no output, `outcome` is the verdict on that. For `reference` and `fully_masked` see `judge`.
+    """
     if isinstance(outcome, Verdict):
         return Row(case.name, on, case.tolerance, (), outcome, None)
     verdict = judge(outcome.dst, reference, case.tolerance, fully_masked, expected)

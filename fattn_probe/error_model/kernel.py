@@ -16,7 +16,6 @@ from fattn_probe.scenario import Case
 Family = Literal["mma_f16", "tile", "vec"]
 QForm = Literal["f16 twice", "f16", "f32", "q8_1"]
 FAMILIES: dict[str, Family] = {"flash_attn_ext_f16": "mma_f16", "flash_attn_tile": "tile", "flash_attn_ext_vec": "vec"}
-VEC_ROWS = 128
 VEC_WARPS = 4
 PASCAL_WITHOUT_F16 = 61
 

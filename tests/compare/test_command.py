@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from fattn_probe.compare.bitwise import repeated
-from fattn_probe.compare.command import compare_captures, compare_case, raise_if_failed, row_of
+from fattn_probe.compare.command import compare_captures, raise_if_failed, row_of
 from fattn_probe.compare.expected import Expected
 from fattn_probe.compare.show import difference_as_json, render, render_difference, rows_as_json
 from fattn_probe.compare.verdict import Status, Verdict
@@ -60,7 +60,7 @@ def bad():
 
 
 def rows(**outcomes):
-    return compare_case(Case(), outcomes, REFERENCE)
+    return [row_of(Case(), on, outcome, REFERENCE) for on, outcome in outcomes.items()]
 
 
 def shown(renderable):
@@ -97,7 +97,7 @@ def test_the_table_explains_what_failed_and_only_that():
 
 
 def test_markup_in_a_name_is_shown_as_it_is():
-    assert "case[bold]" in shown(render(compare_case(Case("case[bold]"), {"cpu": good()}, REFERENCE)))
+    assert "case[bold]" in shown(render([row_of(Case("case[bold]"), "cpu", good(), REFERENCE)]))
 
 
 def test_json_has_the_keys_it_promises_and_no_nan():

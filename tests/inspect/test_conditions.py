@@ -6,7 +6,7 @@ from small_dispatch import HEADER, SOURCE, line_of
 
 from fattn_probe import source
 from fattn_probe.build.tokens import draft_of, tokenize
-from fattn_probe.inspect.dispatch.conditions import dispatch_of, read_dispatch, which_functions
+from fattn_probe.inspect.dispatch.conditions import dispatch_of, read_dispatch
 from fattn_probe.inspect.dispatch.expressions import Reader
 from fattn_probe.inspect.dispatch.logic import holds, lacking, settle, truth_of_value
 from fattn_probe.inspect.dispatch.macros import Macro, asked, expand, read_macros
@@ -175,9 +175,10 @@ def test_the_dispatch_of_every_era(era):
     prefix = "ggml_cuda_flash_attn_ext"
     families = {f"{prefix}_{word}" for word in ("vec", "vec_case", "tile", "tile_case", "mma_f16", "mma_f16_case")}
     switches = {f"{prefix}_mma_f16_switch_ncols{n}" for n in (1, 2)}
-    assert {prefix, "ggml_cuda_get_best_fattn_kernel"} | families | switches <= set(which_functions(root))
 
     dispatch = read_dispatch(root)
+    functions = {function.name for function in dispatch.functions}
+    assert {prefix, "ggml_cuda_get_best_fattn_kernel"} | families | switches <= functions
     conditions = [item for item in dispatch.conditions if item.function == "ggml_cuda_get_best_fattn_kernel"]
     turing = next(item for item in conditions if item.text.startswith("turing_mma_available(cc)"))
     assert turing.leads_to == "return BEST_FATTN_KERNEL_MMA_F16"

@@ -87,11 +87,6 @@ def _parameters(files: Iterable[SourceFile]) -> dict[str, tuple[str, ...]]:
     return {name: function.parameters for file in headers_last for name, function in file.functions.items()}
 
 
-def which_functions(root: Path) -> tuple[str, ...]:
-    """The names of the functions of the dispatch, the entry first."""
-    return tuple(function.name for function in read_dispatch(root).functions)
-
-
 def _reachable(files: Iterable[SourceFile], enums: frozenset[str]) -> Iterator[tuple[SourceFile, Function]]:
     """The functions that the entry leads to: those that are given the context, and those that return a choice."""
     known = {name: (file, function) for file in files for name, function in file.functions.items() if name != LAUNCH}

@@ -20,10 +20,6 @@ EXPLAINED = (
     " KQ_max_scale. drift: of VKQ from an online softmax in float64 that began with the tile. *: rows with gaps."
 )
 NOTHING_SEEN = -1e37
-BETWEEN = {
-    "KQ_max": "; KQ is right, and between them are the mask and the maximum over the lanes",
-    "P": "; KQ and KQ_max are right, and between them are the mask and the exponential",
-}
 
 
 def render_trace(trace: Trace, *, verbose: bool = False, lane: int | None = None) -> RenderableType:
