@@ -63,11 +63,14 @@ def _level(y: F64, start: int, stop: int) -> Level:
 
 
 def last_step(values: Sequence[float], smallest: float = 0.03) -> tuple[Level, Level] | None:
-    """The last two levels if the last one differs by more than `smallest` (relative) and three times the noise."""
+    """The last level and the one before it, where levels that do not differ by more than `smallest` (relative) and
+    three times the noise count as one: a series at triple the time is three times as noisy, and so has more levels."""
+    y = np.asarray(values, np.float64)
     found = levels(values)
-    if len(found) < 2:
-        return None
-    before, after = found[-2:]
-    change = abs(after.value - before.value)
-    significant = change > smallest * before.value and change > 3 * max(before.error, after.error)
-    return (before, after) if significant else None
+    while len(found) > 1:
+        before, after = found[-2:]
+        change = abs(after.value - before.value)
+        if change > smallest * before.value and change > 3 * max(before.error, after.error):
+            return before, after
+        found[-2:] = [_level(y, before.start, after.stop)]
+    return None
