@@ -67,9 +67,9 @@ class BuildFlags:
         return tuple(find(name, tree) for name in self.patches)
 
     def run_options(self, notes: Console, simulation: Simulation, **rest: float) -> RunOptions:
-        """What a session needs; a build of one's own needs no source."""
+        """What a session needs; a build of one's own has its source beside it."""
         build = open_build(self.folder) if self.folder else None
-        tree = None if build else self.tree(notes)
+        tree = build.tree if build else self.tree(notes)
         return RunOptions(
             tree=tree,
             flavour=self.flavour,

@@ -86,7 +86,7 @@ def announced(console: Console, title: str) -> Report:
 
 def title_of(request: BuildRequest) -> str:
     """What is being built, for people."""
-    patches = f" with {', '.join(patch.name for patch in request.patches)}" if request.patches else ""
+    patches = f" with {', '.join(patch.name for patch in request.applied)}" if request.applied else ""
     return f"Building {request.tree.spec}{patches} for {request.engine}, sm_{request.arch}, {request.flavour}"
 
 

@@ -13,6 +13,7 @@ from filelock import FileLock
 
 from fattn_probe.build.flags import Flags
 from fattn_probe.build.key import (
+    OVERLAY,
     PROGRAMS,
     RUNNER,
     Build,
@@ -147,7 +148,7 @@ def new_manifest(request: BuildRequest, toolchain: Toolchain, contents: Contents
         flavour=request.flavour,
         arch=request.arch,
         sanitize=request.sanitize,
-        patches=tuple(patch.name for patch in request.patches),
+        patches=tuple(patch.name for patch in request.applied),
         quants=request.quants,
         compilers=toolchain.versions,
         contents=contents,
@@ -195,13 +196,13 @@ def open_build(folder: Path) -> Build:
 
 
 def export(build: Build, folder: Path) -> Build:
-    """Copy what runs (bin, lib, manifest.json, registers.json) to a new folder that works on another machine."""
+    """Copy what runs, and the sources it was made from, to a new folder that works on another machine."""
     if folder.exists():
         raise InputError(f"{folder} exists already")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as name:
         part = Path(name) / "build"
-        for item in ("bin", "lib"):
+        for item in ("bin", "lib", OVERLAY):
             shutil.copytree(build.folder / item, part / item)
         for file in (MANIFEST, REGISTERS):
             if (build.folder / file).is_file():

@@ -11,7 +11,8 @@ from fattn_probe.build.toolchain import Toolchain
 from fattn_probe.cache import cache_dir
 from fattn_probe.errors import InputError
 from fattn_probe.source import Tree
-from fattn_probe.source.patches import Patch
+from fattn_probe.source.features import probe
+from fattn_probe.source.patches import Patch, needed
 
 Engine = Literal["sim", "cuda"]
 Flavour = Literal["release", "debug", "check"]
@@ -22,6 +23,7 @@ TEST_BACKEND_OPS = "test-backend-ops"
 PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS)
 SANITIZERS = ("address", "undefined")
 ARCH = re.compile(r"(\d{2,3})[af]?")
+OVERLAY = "overlay"  # the source as it is compiled, in a build's folder
 LAYOUT = 1  # of the build folder; a change makes new folders
 
 
@@ -59,6 +61,11 @@ class BuildRequest:
         ]
 
     @property
+    def applied(self) -> tuple[Patch, ...]:
+        """The patches, behind those without which a build of this kind does not run."""
+        return (*needed(self.tree, self.engine, self.flavour), *self.patches)
+
+    @property
     def cuda_arch(self) -> int:
         """`__CUDA_ARCH__` of this arch: 900 for "90"."""
         match = ARCH.fullmatch(self.arch)
@@ -89,7 +96,7 @@ def key_of(request: BuildRequest, toolchain: Toolchain) -> BuildKey:
     """The key of a request on this machine."""
     return BuildKey(
         tree=request.tree.digest,
-        patches=tuple((patch.name, patch.digest) for patch in request.patches),
+        patches=tuple((patch.name, patch.digest) for patch in request.applied),
         engine=request.engine,
         flavour=request.flavour,
         arch=request.arch,
@@ -101,7 +108,7 @@ def key_of(request: BuildRequest, toolchain: Toolchain) -> BuildKey:
 
 def folder_of(request: BuildRequest, key: BuildKey) -> Path:
     """The folder of a build in the cache."""
-    marks = [request.flavour, *sorted(request.sanitize), *(patch.name for patch in request.patches)]
+    marks = [request.flavour, *sorted(request.sanitize), *(patch.name for patch in request.applied)]
     number = f"b{request.tree.build_number}" if request.tree.build_number.isdigit() else "local"
     name = re.sub(r"[^\w.+-]", "_", "-".join([number, request.engine, f"sm{request.arch}", *marks]))
     return cache_dir() / "builds" / f"{name[:100]}-{key.digest}"
@@ -196,6 +203,18 @@ class Build:
     def test_backend_ops(self) -> Path:
         """Upstream's test-backend-ops, with the engine's device and the CPU backend."""
         return self.program(TEST_BACKEND_OPS)
+
+    @property
+    def sources(self) -> Path | None:
+        """The folder of the source as it was compiled, line by line; None if it does not lie beside the programs."""
+        root = self.folder / OVERLAY
+        return root if root.is_dir() else None
+
+    @property
+    def tree(self) -> Tree | None:
+        """What lies in `sources`."""
+        manifest, root = self.manifest, self.sources
+        return Tree(manifest.source, root, manifest.build_number, manifest.tree, probe(root)) if root else None
 
     def env(self) -> dict[str, str]:
         """What the programs want in their environment: no look for fusions, which asks operators that are left out."""

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from fattn_probe.build.key import BuildRequest
+from fattn_probe.build.key import OVERLAY, BuildRequest
 from fattn_probe.build.plan import Native, case_file, case_text
 from fattn_probe.build.rewrite import rewrite
 from fattn_probe.build.sources import CUDA, Sources
@@ -61,10 +61,10 @@ def prepare(folder: Path, request: BuildRequest, sources: Sources, cases: Iterab
     """Bring the overlay and native/ of a build folder up to date; files whose content is right keep their times."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".overlay-", dir=folder) as name:
-        fresh = Path(name) / "overlay"
+        fresh = Path(name) / OVERLAY
         make_overlay(fresh, request, sources)
-        settle(fresh, folder / "overlay", keep="fattn-probe-*")
-    instances = folder / "overlay" / CUDA / "template-instances"
+        settle(fresh, folder / OVERLAY, keep="fattn-probe-*")
+    instances = folder / OVERLAY / CUDA / "template-instances"
     for case in cases:
         write_if_changed(instances / case_file(case), case_text(case))
     for path in own_files():
@@ -78,7 +78,7 @@ def make_overlay(overlay: Path, request: BuildRequest, sources: Sources) -> None
         target = overlay / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(request.tree.root / path, target)
-    for patch in request.patches:
+    for patch in request.applied:
         patches.apply(patch, overlay)
     declare_cases(overlay / CUDA, sources.cases.values())
     version = f'#pragma once\n#define GGML_VERSION "{sources.version}"\n#define GGML_COMMIT "unknown"\n'

@@ -26,6 +26,7 @@ class InProcess:
         self._last = Stop("exited")
         # Internal: MI announces each change of any other, with all of its locations, and every hit is a change
         self._points: dict[int, gdb.Breakpoint] = {}
+        self._reads_variables = "cuda" not in gdb.execute("show version", to_string=True)
         gdb.execute("set print frame-arguments presence")
         gdb.execute("set breakpoint always-inserted on")
         gdb.events.stop.connect(self._on_stop)
@@ -91,7 +92,7 @@ class InProcess:
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
         """Expressions as gdb prints their values, in frame `level`; None what cannot be evaluated."""
         with _frame(level) as frame:
-            return [_text(frame, expression) for expression in expressions]
+            return [_text(frame if self._reads_variables else None, expression) for expression in expressions]
 
     def local_names(self, level: int = 0) -> set[str]:
         """The variables and arguments in scope in a frame."""
@@ -162,16 +163,19 @@ def _frame(level: int) -> Iterator[gdb.Frame]:
         newest.select()
 
 
-def _text(frame: gdb.Frame, expression: str) -> str | None:
-    """A variable is looked up in the frame first: ten times as fast as to parse an expression among all symbols."""
+def _text(frame: gdb.Frame | None, expression: str) -> str | None:
+    """A variable is looked up in the frame first: ten times as fast as to parse an expression among all symbols.
+
+    cuda-gdb 13.0 ends with an internal error where a frame of device code does not have it: there is no frame then.
+    """
     try:
         return str(_value(frame, expression).format_string(deref_refs=True))
     except (gdb.error, gdb.MemoryError):
         return None
 
 
-def _value(frame: gdb.Frame, expression: str) -> gdb.Value:
-    if expression.isidentifier():
+def _value(frame: gdb.Frame | None, expression: str) -> gdb.Value:
+    if frame is not None and expression.isidentifier():
         try:
             return frame.read_var(expression)
         except ValueError:  # no such local; a global, perhaps

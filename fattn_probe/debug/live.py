@@ -14,6 +14,7 @@ import gdb.printing
 from fattn_probe.debug.printers import printers
 
 TILE_VARIABLES = ("kb0", "kb0_start", "kb0_stop", "jt", "zt_gqa", "z_KV", "zt", "sequence", "kbc", "kbc_stop", "iter_k")
+KERNEL = "flash_attn"  # in the names of the kernels and of what they call
 
 
 class Fattn(gdb.Command):
@@ -45,7 +46,7 @@ class Fattn(gdb.Command):
 
 def tile_lines(block: str, thread: str) -> Iterator[str]:
     """This thread's place in its grid, and the variables of the tile it works on, from whichever frame has them."""
-    if not (gdb.selected_frame().name() or "").startswith("flash_attn"):
+    if KERNEL not in (gdb.selected_frame().name() or ""):
         raise gdb.GdbError("fattn tile: this frame is not a flash-attention kernel's")
     for name, expression in (("block", block), ("thread", thread)):
         value = gdb.parse_and_eval(expression)
@@ -57,13 +58,19 @@ def tile_lines(block: str, thread: str) -> Iterator[str]:
 
 
 def nearest(name: str) -> str | None:
-    """The variable in the innermost frame that has it."""
+    """The variable in the innermost frame that has it.
+
+    Found among the symbols of its blocks: `read_var` of one that is not there ends cuda-gdb 13.0.
+    """
     frame: gdb.Frame | None = gdb.selected_frame()
-    while frame is not None and (frame.name() or "").startswith("flash_attn"):
-        try:
-            return frame.read_var(name).format_string()
-        except ValueError:
-            frame = frame.older()
+    while frame is not None and KERNEL in (frame.name() or ""):
+        block: gdb.Block | None = frame.block()
+        while block is not None and not block.is_static and not block.is_global:
+            for symbol in block:
+                if symbol.name == name and not (value := symbol.value(frame)).is_optimized_out:
+                    return value.format_string()
+            block = block.superblock
+        frame = frame.older()
     return None
 
 
@@ -78,7 +85,10 @@ def start(path: str) -> None:
     run_to("continue", plan["launch"])
     for command in plan["at_launch"]:
         gdb.execute(command)
-    run_to("continue", f"*{int(gdb.parse_and_eval('fattn_kernel')):#x}", plan["condition"])
+    for command in plan["enter"]:
+        gdb.execute(command, to_string=True)
+    if not plan["enter"]:
+        run_to("continue", f"*{int(gdb.parse_and_eval('fattn_kernel')):#x}", plan["condition"])
     gdb.execute("next", to_string=True)  # behind the function's entry, where its arguments can be read
     gdb.write(plan["welcome"] + "\n")
     gdb.execute("frame")

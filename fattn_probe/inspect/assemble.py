@@ -10,10 +10,21 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from fattn_probe.debug.values import Pointer, parse_value
 from fattn_probe.inspect.facts import BlockFacts, Choice, Decision, Grid, KernelLaunch, TensorFacts, TileWork, Value
+from fattn_probe.inspect.tiles import Limits, index_of, tiles_of
 from fattn_probe.run.kernel_name import parse_kernel_name
 from fattn_probe.run.launches import LaunchRecord, Names, Types
 
 FAMILIES = {"flash_attn_ext_f16": "mma_f16", "flash_attn_tile": "tile", "flash_attn_ext_vec": "vec"}
+CUDA_EXCEPTIONS = {
+    "CUDA_EXCEPTION_1": "illegal address",
+    "CUDA_EXCEPTION_4": "illegal instruction",
+    "CUDA_EXCEPTION_5": "address out of range",
+    "CUDA_EXCEPTION_6": "misaligned address",
+    "CUDA_EXCEPTION_10": "illegal address",
+    "CUDA_EXCEPTION_12": "assertion",
+    "CUDA_EXCEPTION_14": "illegal address",
+}
+"""What cuda-gdb stops with, as its manual has it: those that a kernel's own mistakes lead to."""
 OP_PARAMS = ("scale", "max_bias", "logit_softcap")
 Raw = Mapping[str, Any]
 
@@ -146,12 +157,32 @@ class Tiling:
             linear = x + self.blocks_num[0] * (y + self.blocks_num[1] * z)
             block = blocks.get(linear, BlockFacts(linear, (x, y, z), None, None, ()))
             if record["at"] == "kbc":
-                block = replace(block, kbc=record["kbc"], kbc_stop=record["kbc_stop"])
+                block = replace(block, kbc=record["kbc"], kbc_stop=record["kbc_stop"], sm=record.get("sm"))
             else:
                 tile = self._stream_k(record) if record["at"] == "tile" else self._split_kv(record)
-                block = replace(block, tiles=(*block.tiles, tile))
+                block = replace(block, tiles=(*block.tiles, tile), sm=record.get("sm", block.sm))
             blocks[linear] = block
         return tuple(blocks[linear] for linear in sorted(blocks))
+
+    def followed(self, records: Sequence[Raw], scanned: Raw | None) -> tuple[BlockFacts, ...]:
+        """The blocks of a kernel of which each said its `kbc` and some a tile, as on a real GPU.
+
+        The other tiles follow from `kbc`, and from `scanned`, the mask as the kernel before this one left it.
+        """
+        grid = self.grid(records)
+        return tuple(self._follow(block, grid, scanned) for block in self.blocks(records)) if grid else ()
+
+    def _follow(self, block: BlockFacts, grid: Grid, scanned: Raw | None) -> BlockFacts:
+        if block.kbc is None or block.kbc_stop is None:
+            return block
+        limits = limits_of_mask(parse_value(scanned["values"]), scanned, grid) if scanned else None
+        works = {
+            _place(work, grid): replace(work, read=False) for work in tiles_of(block.kbc, block.kbc_stop, grid, limits)
+        }
+        for work in block.tiles:
+            due = works.get(_place(work, grid))
+            works[_place(work, grid)] = replace(work, kb0_limit=due.kb0_limit if due else None)
+        return replace(block, tiles=tuple(works[place] for place in sorted(works)))
 
     def _stream_k(self, record: Raw) -> TileWork:
         limits = [value for name, value in record.items() if name.startswith(("KV_max", "(KV_max"))]
@@ -189,6 +220,37 @@ class Tiling:
             return Grid(first["iter_k"], first["iter_j"], iter_z_gqa, self.ne["K"][2], self.ne["Q"][3])
         iter_k = -(-first["ne11"] // self.rows(first))
         return Grid(iter_k, self.blocks_num[0], groups, self.ne["K"][2], self.ne["Q"][3])
+
+
+def _place(work: TileWork, grid: Grid) -> int:
+    """Where a work begins in the row of all tiles' KV steps."""
+    return index_of(work.tile, grid) * grid.iter_k + work.kb0_start
+
+
+def limits_of_mask(KV_max: Sequence[int], record: Raw, grid: Grid) -> Limits:
+    """The KV step at which each sequence's query tile ends, of `KV_max` in KV rows, as the kernel has it.
+
+    A scanned mask ends with a whole step; a sparse kernel gathers `KV_max` rows, and its last step may be part of one.
+    """
+    masks = max(1, len(KV_max) // grid.iter_j)
+    rows = record["nbatch_fa"]
+    more = rows - 1 if record["sparse"] else 0
+    return {
+        (sequence, jt): (KV_max[sequence % masks * grid.iter_j + jt] + more) // rows
+        for sequence in range(grid.ne03)
+        for jt in range(grid.iter_j)
+    }
+
+
+def fault_of(records: Sequence[Raw]) -> str:
+    """How the kernel ended before it was done, in words; empty if it did not."""
+    record: Raw = records[-1] if records else {}
+    if record.get("at") != "ended":
+        return ""
+    function, file, line = record["place"]
+    what = CUDA_EXCEPTIONS.get(record["detail"], record["reason"])
+    where = f" in {function.rpartition('::')[2].partition('<')[0]} at {file}:{line}" if function else ""
+    return f"the kernel ended: {what} {record['detail']}".rstrip() + where
 
 
 def kernel_variables(records: Sequence[Raw]) -> Iterator[tuple[str, Value]]:

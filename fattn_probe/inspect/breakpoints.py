@@ -71,6 +71,7 @@ def watch(
         "stops": wanted.stops,
         "condition": THREAD.format(warp=at.warp, lane=at.lane or 0) if simulated else "",
         "at_launch": [f"set var simt::focus.block = {at.block}"] if simulated else [],
+        "thread": [] if simulated else [at.block, at.warp, at.lane or 0],
     }
     with inspector.place(case, inputs) as folder:
         found = inspector.procedure(WATCH, plan, folder, target)

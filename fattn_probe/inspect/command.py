@@ -150,6 +150,7 @@ def _problems(item: Seen) -> Iterator[str]:
     if isinstance(item.inspection.result, Fault | Failed):
         yield f"{item.where}: a kernel failed"
     if item.facts is not None:
+        yield from [f"{item.where}: {item.facts.fault}"] * bool(item.facts.fault)
         yield from (f"{item.where}: {mismatch}" for mismatch in mismatches(item.expect, item.facts))
         coverage = check(item.facts)
         if coverage is not None and not coverage.passes:

@@ -58,9 +58,9 @@ class Part:
 
 
 def check(facts: Facts) -> Coverage | None:
-    """Check the blocks against the grid; None if the facts hold no grid or no blocks."""
+    """Check the blocks against the grid; None if the facts hold no grid or no blocks, or not all of them."""
     grid = facts.grid
-    if grid is None or not facts.blocks:
+    if grid is None or not facts.blocks or facts.fault:
         return None
     parts = _parts(facts.blocks)
     limits = limits_of(facts.blocks)

@@ -80,7 +80,7 @@ class TileWork:
     A step is `nbatch_fa` KV rows. The tile is `ncols1` queries from `jt * ncols1` on, of `ncols2` heads from
     `zt_gqa * ncols2` on among those of K/V head `z_KV`. `needs_fixup`: another block does the tile's beginning.
     `is_fixup`: another block does its end. `kb0_limit` is where the scanned mask says that nothing is left to see;
-    None if it was not scanned.
+    None if it was not scanned. `read`: the running kernel said so; else it follows from the block's `kbc`.
     """
 
     sequence: int
@@ -93,6 +93,7 @@ class TileWork:
     needs_fixup: bool = False
     is_fixup: bool = False
     kb0_limit: int | None = None
+    read: bool = field(default=True, compare=False)
 
     @property
     def tile(self) -> tuple[int, int, int, int]:
@@ -112,7 +113,7 @@ class BlockFacts:
     kbc: int | None
     kbc_stop: int | None
     tiles: tuple[TileWork, ...]
-    sm: int | None = None
+    sm: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,10 @@ class Missing:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that an inspection found; what was not asked for or not found is None or empty."""
+    """Everything that an inspection found; what was not asked for or not found is None or empty.
+
+    `fault` says how the kernel ended if it did before it was done: what came behind it is not known then.
+    """
 
     about: Mapping[str, str]
     tensors: tuple[TensorFacts, ...] = ()
@@ -150,6 +154,7 @@ class Facts:
     grid: Grid | None = None
     blocks: tuple[BlockFacts, ...] = ()
     missing: tuple[Missing, ...] = ()
+    fault: str = ""
 
     def flat(self) -> dict[str, Value]:
         """Name to value, as `expect:` of a scenario spells names: `ntiles_dst`, `blocks_num.x`, `K.ne`, `DKQ`."""

@@ -22,7 +22,7 @@ from fattn_probe.inspect.dispatch.asked import Dispatch
 from fattn_probe.inspect.dispatch.conditions import read_dispatch
 from fattn_probe.inspect.dispatch.decide import decisions, plan_of, visits_of
 from fattn_probe.inspect.dispatch.explain import explain
-from fattn_probe.inspect.facts import Decision, Facts, Missing
+from fattn_probe.inspect.facts import Decision, Facts
 from fattn_probe.process import Completed
 from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import LAUNCHES_ENV, kernel_frames, read_launches, symbolise
@@ -165,7 +165,7 @@ class Inspector:
         launches = started.folder / "launches"
         launches.unlink(missing_ok=True)
         env = self.session.env(target, started.program) | {LAUNCHES_ENV: str(launches)}
-        plan = self._plan(build, target) | {"blocks": self.options.blocks and target.engine == "sim"}
+        plan = self._plan(build, target) | {"blocks": self.options.blocks}
         with self._debugging(build, started, env, target) as debugging:
             raw = self._run(debugging, READ_OP, plan)
             version = debugging.execute("show version").splitlines()[0]
@@ -190,7 +190,11 @@ class Inspector:
 
     @contextmanager
     def _debugging(self, build: Build, started: Started, env: Mapping[str, str], target: Target) -> Iterator[Debugging]:
-        """A debugger session with the program in it."""
+        """A debugger session with the program in it.
+
+        On a GPU a launch returns when its kernel is done: what the host does next is then a stop behind the kernel.
+        """
+        env = {**env, "CUDA_LAUNCH_BLOCKING": "1"} if target.engine == "cuda" else env
         with Debugging(
             self.options.debugger or (DEBUGGERS[target.engine],),
             build.program(started.program),
@@ -220,12 +224,9 @@ class Inspector:
 
     def source(self, build: Build) -> Path:
         """The tree as it was compiled: its line numbers are those of the debug information."""
-        overlay = build.folder / "overlay"
-        if (overlay / CUDA).is_dir():
-            return overlay
-        if self.session.options.tree is None:
-            raise InputError(f"{build.folder} has no sources beside it; --source names the tree it was built from")
-        return self.session.options.tree.root
+        if build.sources is None:
+            raise InputError(f"{build.folder} has no sources beside it: `fattn-probe build --export` copies them")
+        return build.sources
 
     def _about(self, build: Build, started: Started, target: Target) -> dict[str, str]:
         manifest = build.manifest
@@ -256,12 +257,14 @@ class Inspector:
         )
 
     def _assemble(self, raw: dict[str, Any], build: Build, launches: Path, about: Mapping[str, str]) -> Facts:
+        simulated = build.manifest.engine == "sim"
         tree = self.session.options.tree
         types, names = (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
         kernels = assemble.launches_of(read_launches(launches, types=types, names=names))
         choice = assemble.choice_of(raw, self._decided(build, raw), types, names)
         launch = assemble.launch_facts(raw, kernels)
-        records = [record for record in raw.get("blocks", []) if record["at"] != "ended"]
+        records = [record for record in raw.get("blocks", []) if record["at"] not in ("ended", "KV_max")]
+        scanned = next((record for record in raw.get("blocks", []) if record["at"] == "KV_max"), None)
         tensors = assemble.tensors_of(raw["tensors"])
         tiling = assemble.Tiling(choice, launch["blocks_num"], {tensor.name: tensor.ne for tensor in tensors})
         return Facts(
@@ -272,15 +275,7 @@ class Inspector:
             launch=launch | dict(assemble.kernel_variables(records)),
             kernels=kernels,
             grid=tiling.grid(records),
-            blocks=tiling.blocks(records),
-            missing=(*self.located(build).missing, *_lost(raw.get("blocks", []))),
+            blocks=tiling.blocks(records) if simulated else tiling.followed(records, scanned),
+            missing=self.located(build).missing,
+            fault=assemble.fault_of(raw.get("blocks", [])),
         )
-
-
-def _lost(records: list[dict[str, Any]]) -> list[Missing]:
-    """What an end in the midst of the kernel took along."""
-    return [
-        Missing("blocks after this", f"the kernel ended: {record['reason']} {record['detail']}")
-        for record in records
-        if record["at"] == "ended"
-    ]

@@ -33,6 +33,15 @@ fattn tensors, fattn launch, fattn blocks: what was found before; fattn tile: wh
 SETTINGS = ("set breakpoint pending on", "set print frame-arguments presence", "set print static-members off")
 SIMULATED = {"block": "simt::blockIdx", "thread": "simt::self->thread_idx"}
 REAL = {"block": "blockIdx", "thread": "threadIdx"}
+FIBER = "simt::self != 0 && simt::self->warp->index == {warp} && simt::self->lane == {lane}"
+THREAD = "blockIdx.x == {0} && blockIdx.y == {1} && blockIdx.z == {2} && threadIdx.y == {warp} && threadIdx.x == {lane}"
+ENTER = (
+    "set cuda break_on_launch application",
+    "continue",
+    "set cuda break_on_launch none",
+    "cuda block ({0},{1},{2}) thread ({lane},{warp},0)",
+)
+"""Into a kernel that is about to be launched on a GPU: `*fattn_kernel` is the host's stub of it."""
 
 
 def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target: Target, facts: Facts) -> int:
@@ -64,11 +73,11 @@ def plan_of(inspector: Inspector, facts: Facts, target: Target, at: Trace) -> di
     """What `fattn_probe.debug.live` starts with."""
     build = inspector.session.build_for(target, RUNNER)
     simulated = target.engine == "sim"
-    condition = f"simt::self != 0 && simt::self->warp->index == {at.warp} && simt::self->lane == {at.lane or 0}"
+    block = next((item.blockIdx for item in facts.blocks if item.block == at.block), (at.block, 0, 0))
     kernel = facts.choice.kernel if facts.choice else "the kernel"
     return {
         "sections": sections(facts),
-        "condition": condition if simulated else "",
+        "condition": (FIBER if simulated else THREAD).format(*block, warp=at.warp, lane=at.lane or 0),
         "launch": inspector.located(build).locations["launch"][0],
         "before": [
             "set breakpoint pending on",
@@ -76,6 +85,7 @@ def plan_of(inspector: Inspector, facts: Facts, target: Target, at: Trace) -> di
             *_original_sources(inspector, target),
         ],
         "at_launch": [f"set var simt::focus.block = {at.block}"] if simulated else [],
+        "enter": [] if simulated else [text.format(*block, warp=at.warp, lane=at.lane or 0) for text in ENTER],
         "welcome": WELCOME.format(
             kernel=kernel, case=facts.about["case"], block=at.block, warp=at.warp, lane=at.lane or 0
         ),

@@ -15,6 +15,7 @@ import fattn_probe
 from fattn_probe.errors import InputError
 from fattn_probe.source.tree import Tree
 
+DEBUG_ALIGNMENT = "debug-alignment"
 NO_FILE = "/dev/null"
 _HEADER = re.compile(r"^#\s?(?P<text>.*)$", re.MULTILINE)
 _FILE = re.compile(r"^(?=--- .*\n\+\+\+ .*\n@@ -)", re.MULTILINE)
@@ -107,6 +108,13 @@ def find(name_or_file: str, tree: Tree) -> Patch:
             f"patch {name_or_file} is made for sources of era {eras}; {tree.spec} is of era {tree.features.era}"
         )
     return next((patch for patch in fitting if applies(patch, tree.root)), fitting[-1])
+
+
+def needed(tree: Tree, engine: str, flavour: str) -> tuple[Patch, ...]:
+    """The shipped patches without which a build of this kind does not run, as far as the tree has what they mend."""
+    if (engine, flavour) != ("cuda", "debug"):
+        return ()
+    return tuple(patch for patch in named(DEBUG_ALIGNMENT) if applies(patch, tree.root))
 
 
 def named(name: str) -> list[Patch]:

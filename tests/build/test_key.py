@@ -100,7 +100,7 @@ def test_a_build_is_complete_if_it_has_all_and_is_of_this_fattn_probe():
 
 def test_an_exported_build_is_opened_elsewhere(tmp_path):
     folder = tmp_path / "build"
-    for name in ("bin/fattn-runner", "lib/libggml-base.so", "obj/x.o"):
+    for name in ("bin/fattn-runner", "lib/libggml-base.so", "obj/x.o", "overlay/x.cu"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     (folder / "manifest.json").write_text(MANIFEST.to_json())
@@ -108,7 +108,7 @@ def test_an_exported_build_is_opened_elsewhere(tmp_path):
     copy = open_build(tmp_path / "copy")
     assert copy.manifest == MANIFEST
     assert copy.runner == tmp_path / "copy/bin/fattn-runner"
-    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["bin", "lib", "manifest.json"]
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["bin", "lib", "manifest.json", "overlay"]
     with pytest.raises(InputError, match="exists already"):
         export(copy, tmp_path / "copy")
     with pytest.raises(InputError, match="has no test-backend-ops"):

@@ -116,7 +116,8 @@ def test_pairs_break_between_not_within():
 def test_json_has_everything_by_stable_names():
     document = json.loads(json.dumps(facts_json(gqa(), REASONS)))
     assert set(document) == {
-        "about", "tensors", "op_params", "choice", "launch", "kernels", "grid", "blocks", "missing", "coverage",
+        "about", "tensors", "op_params", "choice", "launch", "kernels", "grid", "blocks", "missing", "fault",
+        "coverage",
     }  # fmt: skip
     assert document["tensors"][2]["ne"] == [64, 256, 2, 1]
     assert document["choice"]["reasons"] == list(REASONS)
@@ -124,7 +125,7 @@ def test_json_has_everything_by_stable_names():
     assert document["blocks"][3]["tiles"] == [
         {
             "sequence": 0, "z_KV": 0, "zt_gqa": 0, "jt": 0, "kb0_start": 3, "kb0_stop": 4, "kb0_step": 1,
-            "needs_fixup": True, "is_fixup": False, "kb0_limit": None,
+            "needs_fixup": True, "is_fixup": False, "kb0_limit": None, "read": True,
         }
     ]  # fmt: skip
     assert document["coverage"] == {

@@ -25,6 +25,7 @@ def plan(**more):
         "anchors": ANCHORS,
         "block": [2, 0, 0],
         "warp": 0,
+        "simulated": True,
         "tiles": 1,
         "kb0": None,
         "until_not_finite": False,

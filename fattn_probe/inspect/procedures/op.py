@@ -4,12 +4,14 @@ The same procedure runs inside gdb's Python and over MI: it knows `Debugger` alo
 this package only. What it returns is JSON: values as gdb prints them, integers where they are counted with.
 """
 
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fattn_probe.debug.protocol import Debugger, Stop
+from fattn_probe.inspect.procedures import blocks, gpu
 from fattn_probe.inspect.procedures.dispatch import LAUNCHER, trace_dispatch
+from fattn_probe.inspect.procedures.points import Points, insert_near, point_of
 
 ROLES = {"dst": "dst", "Q": "dst->src[0]", "K": "dst->src[1]", "V": "dst->src[2]", "mask": "dst->src[3]"}
 ROLES |= {"sinks": "dst->src[4]"}
@@ -26,27 +28,10 @@ CONFIG = (
     *("nthreads", "nbatch_fa", "nbatch_K2", "nbatch_V2", "nbatch_combine", "nbatch_K", "Q_in_reg", "nstages"),
     *("cols_per_warp", "cols_per_block", "nwarps", "ntiles"),
 )
-KERNEL_VARIABLES = ("iter_k", "iter_j", "iter_z_gqa", "ne12", "ne02", "ne03", "ne13", "gqa_ratio", "nbatch_fa")
-TILE_VARIABLES = ("sequence", "z_KV", "zt_gqa", "zt", "jt", "kb0_start", "kb0_stop", "needs_fixup", "is_fixup")
-# Of the mask's scan and of the sparse gather; cannot be read (null pointer) if neither was made
-KV_LIMIT = "KV_max[sequence*iter_j + jt] / nbatch_fa"
-SPARSE_LIMIT = "(KV_max[(sequence % ne33)*iter_j + jt] + nbatch_fa - 1) / nbatch_fa"
-SPLIT_VARIABLES = (
-    "sequence",
-    "head",
-    "head0",
-    "zt_gqa",
-    "ic0",
-    "col_Q_0",
-    "k_VKQ_max",
-    "nthreads",
-    "nbatch_fa",
-    "ne11",
-)
 FRAMES = 12
+INTEGER = re.compile(r"\d+")
 
 Document = dict[str, Any]
-Points = dict[int, str]
 
 
 def read_op(debugger: Debugger, plan: Document) -> Document:
@@ -69,13 +54,22 @@ def read_op(debugger: Debugger, plan: Document) -> Document:
     debugger.delete(*points)
     found |= read_host(debugger)
     if plan["blocks"]:
-        sparse = found["launch"].get("use_sparse") == "true"
-        found["blocks"] = list(read_blocks(debugger, plan["anchors"], sparse))
+        found["blocks"] = list(read_blocks(debugger, plan, found["launch"]))
+        if found["blocks"] and found["blocks"][-1]["at"] == "ended":
+            return found
     if plan["simulated"]:  # what is left is launched for the record only
         debugger.execute("set var simt::focus.skip = 1")
     debugger.resume("finish")
     debugger.execute("kill")
     return found
+
+
+def read_blocks(debugger: Debugger, plan: Document, launch: Document) -> Iterator[Document]:
+    """What each block says, the program standing at the launch whose variables `launch` has."""
+    sparse = launch.get("use_sparse") == "true"
+    if plan["simulated"]:
+        return blocks.read_blocks(debugger, plan["anchors"], sparse=sparse)
+    return gpu.read_blocks(debugger, plan["anchors"], [*map(int, INTEGER.findall(launch["blocks_num"]))], sparse=sparse)
 
 
 def to_launch(debugger: Debugger, plan: Document) -> Stop:
@@ -85,17 +79,6 @@ def to_launch(debugger: Debugger, plan: Document) -> Stop:
     """
     _, stop = trace_dispatch(debugger, plan["dispatch"])
     return stop
-
-
-def insert_near(debugger: Debugger, anchors: Mapping[str, Sequence[str]], names: Iterable[str]) -> Points:
-    """Breakpoints on all lines of some anchors, near the frames above; anchor by breakpoint number."""
-    found = ((name, location) for name in names for location in anchors[name])
-    return {number: name for name, location in found for number in debugger.insert_near(location)}
-
-
-def point_of(points: Points, stop: Stop) -> str:
-    """The anchor at which the program stopped, empty if at none."""
-    return next((points[number] for number in stop.breakpoints if number in points), "")
 
 
 def texts(debugger: Debugger, names: Sequence[str], level: int = 0) -> dict[str, str]:
@@ -131,67 +114,3 @@ def read_config(debugger: Debugger, functions: Sequence[str]) -> dict[str, str]:
     """The configuration of the kernel: the locals of the frame that called launch_fattn."""
     caller = next((level for level, name in enumerate(functions) if not name.startswith(LAUNCHER)), 1)
     return texts(debugger, CONFIG, caller)
-
-
-def read_blocks(debugger: Debugger, anchors: Mapping[str, Sequence[str]], sparse: bool) -> Iterator[Document]:
-    """The work of each block of the kernel about to be launched, said by thread 0 of the block itself.
-
-    Blocks run one after another. Each tile's call is left as soon as its arguments are read: nothing is computed.
-    """
-    points = insert_near(debugger, anchors, ("kbc", "tile_call", "vec_block", "tile_block", "launched"))
-    debugger.execute("set var simt::focus.scout = 1")
-    reader = BlockReader(debugger)
-    limit = SPARSE_LIMIT if sparse else KV_LIMIT
-    while (where := point_of(points, stop := debugger.resume("continue"))) not in ("", "launched"):
-        if where == "kbc":
-            yield reader.read(where, ("kbc", "kbc_stop", *KERNEL_VARIABLES))
-            continue
-        if where == "tile_call":
-            points[enter(debugger, stop, points)] = "tile"
-        if where in ("tile_call", "tile"):
-            yield reader.read("tile", (*TILE_VARIABLES, limit), level=1)
-        else:
-            yield reader.read(where, SPLIT_VARIABLES)
-        debugger.execute("return")
-    debugger.delete(*points)
-    if where != "launched":
-        yield {"at": "ended", "reason": stop.reason, "detail": stop.detail}
-        return
-    debugger.execute("set var simt::focus.scout = 0")
-
-
-def enter(debugger: Debugger, stop: Stop, points: Points) -> int:
-    """Go from a line that calls a function into it, and stop there from now on instead of at the line."""
-    debugger.delete(*stop.breakpoints)
-    for number in stop.breakpoints:
-        points.pop(number)
-    debugger.resume("step")
-    return debugger.insert(f"*{debugger.evaluate(['(long)$pc'])[0]}")
-
-
-class BlockReader:
-    """Reads integers at stops in a kernel; what a kind of stop does not have is asked for once."""
-
-    def __init__(self, debugger: Debugger) -> None:
-        self.debugger = debugger
-        self.address = int(debugger.evaluate(["(long)&simt::blockIdx"])[0] or 0)
-        self.known: dict[str, tuple[str, ...]] = {}
-
-    def read(self, where: str, names: Sequence[str], level: int = 0) -> Document:
-        """The integers among the variables, with the block they are of."""
-        names = self.known.get(where, tuple(names))
-        values = [number(text) for text in self.debugger.evaluate(names, level)]
-        found: Document = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-        self.known.setdefault(where, tuple(found))
-        block = struct.unpack("<3I", self.debugger.memory(self.address, 12))
-        return found | {"at": where, "blockIdx": list(block)}
-
-
-def number(text: str | None) -> int | None:
-    """An integer or bool as gdb prints it; None of anything else."""
-    if text in ("true", "false"):
-        return int(text == "true")
-    try:
-        return int(text) if text is not None else None
-    except ValueError:
-        return None

@@ -6,6 +6,7 @@ returns is JSON. Nothing is interpreted here: `fragments` knows what a register 
 
 import math
 import re
+import struct
 from collections import defaultdict
 from collections.abc import Sequence, Set
 from pathlib import PurePosixPath
@@ -30,6 +31,8 @@ TOKEN = re.compile(
     r"|(-?nan(?:\(\w+\))?|-?inf|[-+]?\d[\d.]*(?:e[-+]?\d+)?)"
     r"|<repeats (\d+) times>"
 )
+OPTIMISED_OUT = "<optimized out>"
+ACTIVE = re.compile(r"^[ *]*(\d+)\s+active\b", re.MULTILINE)
 TEMPLATE_NAMES = ("DKQ", "DV", "ncols1", "ncols2", "nwarps")
 SETTINGS = ("static-members off", "repeats unlimited", "elements unlimited", "pretty off")
 
@@ -37,8 +40,8 @@ SETTINGS = ("static-members off", "repeats unlimited", "elements unlimited", "pr
 class Lanes(Protocol):
     """Which lanes of a warp stand at a breakpoint, and how to look into one of them."""
 
-    def condition(self) -> str:
-        """What keeps other blocks and warps from stopping."""
+    def insert(self, debugger: Debugger, location: str, steps: Sequence[int]) -> list[int]:
+        """Breakpoints at which this block and warp alone stops, and in these KV steps (none: all) if it can tell."""
         ...
 
     def standing(self, debugger: Debugger) -> Sequence[int]:
@@ -49,6 +52,10 @@ class Lanes(Protocol):
         """Make the newest frame the lane's."""
         ...
 
+    def bits(self, values: Registers) -> Registers:
+        """The bits of halves, as this debugger prints them."""
+        ...
+
 
 class Fibers:
     """The simulator: each lane is a fiber and stops by itself."""
@@ -57,9 +64,10 @@ class Fibers:
         self._where = " && ".join(f"simt::blockIdx.{axis} == {at}" for axis, at in zip("xyz", block, strict=True))
         self._warp = warp
 
-    def condition(self) -> str:
-        """The block and warp of the running fiber."""
-        return f"simt::self->warp->index == {self._warp} && {self._where}"
+    def insert(self, debugger: Debugger, location: str, steps: Sequence[int]) -> list[int]:
+        """A condition on the running fiber: its step, its warp, its block."""
+        at = f"({' || '.join(f'kb0 == {step}' for step in steps)}) && " if steps else ""
+        return debugger.insert_near(location, f"{at}simt::self->warp->index == {self._warp} && {self._where}")
 
     def standing(self, debugger: Debugger) -> Sequence[int]:
         """The one fiber that runs."""
@@ -69,13 +77,45 @@ class Fibers:
     def focus(self, debugger: Debugger, lane: int) -> None:
         """Nothing: it is the running one."""
 
+    def bits(self, values: Registers) -> Registers:
+        """As they are: here a half is a struct with its bits in it."""
+        return values
+
+
+class GpuLanes:
+    """A real GPU: a warp stops as one, and cuda-gdb looks into one lane after another."""
+
+    def __init__(self, block: Sequence[int], warp: int) -> None:
+        self._thread = [*block, warp]
+
+    def insert(self, debugger: Debugger, location: str, steps: Sequence[int]) -> list[int]:
+        """A condition on block and warp; not on `kb0`, which is optimised out there: the reader looks at it."""
+        x, y, z, warp = self._thread
+        where = f"blockIdx.x == {x} && blockIdx.y == {y} && blockIdx.z == {z} && threadIdx.y == {warp}"
+        return [debugger.insert(location, where)]
+
+    def standing(self, debugger: Debugger) -> Sequence[int]:
+        """The active lanes of the warp in focus, if it is this one."""
+        names = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.y")
+        if debugger.evaluate(names) != [str(number) for number in self._thread]:
+            return ()
+        return [int(lane) for lane in ACTIVE.findall(debugger.execute("info cuda lanes"))]
+
+    def focus(self, debugger: Debugger, lane: int) -> None:
+        """cuda-gdb's focus."""
+        debugger.execute(f"cuda lane {lane}")
+
+    def bits(self, values: Registers) -> Registers:
+        """cuda-gdb prints a half as a decimal number, with digits enough to tell it from any other."""
+        return [int.from_bytes(struct.pack("<e", value), "little") for value in values]
+
 
 def trace_op(debugger: Debugger, plan: Document) -> Document:
     """Run the program to the attention kernel's launch, and `read_trace` from there.
 
     `plan` is that of `read_trace`, with `launch` among the anchors, `dispatch`, which `to_launch` takes, and `linear`,
-    the block's index: the simulator then runs this block alone. A program that ends before the launch leaves `ended`,
-    and nothing else.
+    the block's index, `simulated`: the simulator then runs this block alone. A program that ends before the launch
+    leaves `ended`, and nothing else.
     """
     stop = to_launch(debugger, plan)
     launch: list[int] = []
@@ -85,7 +125,8 @@ def trace_op(debugger: Debugger, plan: Document) -> Document:
     if not set(stop.breakpoints) & set(launch):
         return {"ended": [stop.reason, stop.detail, stop.function]}
     debugger.delete(*launch)
-    debugger.execute(f"set var simt::focus.block = {plan['linear']}")
+    if plan["simulated"]:
+        debugger.execute(f"set var simt::focus.block = {plan['linear']}")
     return read_trace(debugger, plan)
 
 
@@ -105,7 +146,8 @@ def read_trace(debugger: Debugger, plan: Document) -> Document:
     float registers are one number each, half2 registers two, the bits of x and of y. A variable that could not be read
     is missing. `indices` at `logits` are the KV rows that a sparse kernel gathers.
     """
-    return _Reader(debugger, plan, Fibers(plan["block"], plan["warp"])).read()
+    lanes = Fibers if plan["simulated"] else GpuLanes
+    return _Reader(debugger, plan, lanes(plan["block"], plan["warp"])).read()
 
 
 def numbers(text: str) -> Registers:
@@ -148,7 +190,7 @@ class _Reader:
             self._take(anchors, stop)
             if self._complete():
                 break
-            if self._one_step and len(self._readings) == 1:
+            if self._one_step and self._readings and SOFTMAX not in points.values():
                 points |= self._insert(SOFTMAX, RESCALED)  # until here they would only have stopped other steps
             stop = self._debugger.resume("continue")
         self._debugger.delete(*points)
@@ -160,16 +202,29 @@ class _Reader:
         return self._plan["kb0"] is not None
 
     def _insert(self, *anchors: str) -> dict[int, str]:
-        kb0 = self._plan["kb0"]
-        steps = {} if kb0 is None else dict.fromkeys((SOFTMAX, RESCALED), f"kb0 == {kb0} && ")
-        if kb0 is not None:
-            steps[LOGITS] = f"(kb0 == {kb0} || kb0 == {kb0 + 1}) && "  # the next one finds what this one leaves
-        found = ((anchor, location) for anchor in anchors for location in self._plan["anchors"][anchor])
+        found = [(anchor, location) for anchor in anchors for location in self._plan["anchors"][anchor]]
         return {
             number: anchor
             for anchor, location in found
-            for number in self._debugger.insert_near(location, steps.get(anchor, "") + self._lanes.condition())
+            for number in self._lanes.insert(self._debugger, location, self._steps(anchor))
         }
+
+    def _steps(self, anchor: str) -> Sequence[int]:
+        """The KV steps to stop in, none for all; the step behind the one asked for finds what that one leaves."""
+        kb0 = self._plan["kb0"]
+        if kb0 is None or anchor == ACCUMULATED:
+            return ()
+        return (kb0, kb0 + 1) if anchor == LOGITS else (kb0,)
+
+    def _values(self, names: Sequence[str]) -> list[str | None]:
+        """Expressions in the newest frame, or in its caller's: cuda-gdb loses a parameter after its last use."""
+        values = self._debugger.evaluate(names)
+        lost = [at for at, value in enumerate(values) if value is None or OPTIMISED_OUT in value]
+        if lost:
+            outer = self._debugger.evaluate([names[at] for at in lost], level=1)
+            for at, value in zip(lost, outer, strict=True):
+                values[at] = None if value is not None and OPTIMISED_OUT in value else value
+        return values
 
     def _take(self, anchors: Set[str], stop: Stop) -> None:
         """Read what a stop shows: at several anchors at once where the debugger moved one to the next one's line."""
@@ -186,18 +241,24 @@ class _Reader:
     def _read(self, anchor: str, lane: int) -> bool:
         """One lane's registers; False if it has been here in this step (an anchor in a loop)."""
         names = self._kernel["variables"].get(anchor, ())
-        at, *values = self._debugger.evaluate(("kb0", *(expression for expression, _ in names)))
+        at, *values = self._values(("kb0", *(expression for expression, _ in names)))
         kb0 = int(at) if at is not None and anchor != ACCUMULATED else None
         key = self._tile[lane], kb0, anchor
-        if lane in self._seen[key]:
+        if lane in self._seen[key] or not self._asked(anchor, kb0):
             return False
         self._seen[key].add(lane)
         self._tile[lane] += anchor == ACCUMULATED
         read = {name: numbers(value) for (_, name), value in zip(names, values, strict=True) if value is not None}
+        if "VKQ_C" in read:
+            read["VKQ_C"] = self._lanes.bits(read["VKQ_C"])
         self._readings.append({"anchor": anchor, "lane": lane, "tile": key[0], "kb0": kb0, "values": read})
         if self._not_finite is None and not _finite(read):
             self._not_finite = key
         return True
+
+    def _asked(self, anchor: str, kb0: int | None) -> bool:
+        steps = self._steps(anchor)
+        return not steps or kb0 in steps
 
     def _complete(self) -> bool:
         tiles = self._plan["tiles"]
@@ -214,11 +275,11 @@ def _kernel(debugger: Debugger, function: str) -> Document:
     """The kernel whose iteration the newest frame is: template arguments, fragments, how its registers are spelt."""
     template = TEMPLATE.search(function)
     values = [int(value) for value in template.groups()] if template else [0] * 5
-    KQ, VKQ = (_fragment(debugger.execute(f"whatis {name}")) for name in ("KQ_C[0]", "VKQ_C[0]"))
+    KQ, VKQ = (_fragment(debugger, name) for name in ("KQ_C[0]", "VKQ_C[0]"))
     VKQ_C = f"*VKQ_C@{values[1] // (16 if VKQ['I'] == 16 else 8)}"
     state = (("*KQ_max@2", "KQ_max"), ("*KQ_rowsum@2", "KQ_rowsum"))
-    (gathers,) = debugger.evaluate(["indices != 0"])
-    rows = (("*(indices + k_VKQ_0)@nbatch_fa", "indices"),) if gathers == "true" else ()
+    (gathers,) = debugger.evaluate(["indices != 0"], level=1)
+    rows = (("*(indices + kb0*nbatch_fa)@nbatch_fa", "indices"),) if gathers == "true" else ()
     return {
         "function": function,
         "template": dict(zip(TEMPLATE_NAMES, values, strict=True)),
@@ -233,8 +294,11 @@ def _kernel(debugger: Debugger, function: str) -> Document:
     }
 
 
-def _fragment(answer: str) -> Document:
-    """I, J and T of `type = ggml_cuda_mma::tile<16, 8, __half2, ...>`."""
+def _fragment(debugger: Debugger, name: str) -> Document:
+    """I, J and T of `type = ggml_cuda_mma::tile<16, 8, __half2, ...>`, or of `type = @local T_C_KQ`, which is one."""
+    answer = debugger.execute(f"whatis {name}")
+    if "<" not in answer:
+        answer = debugger.execute(f"whatis {answer.split()[-1]}")
     found = TILE_TYPE.search(answer)
     return {"I": int(found[1]), "J": int(found[2]), "T": found[3].strip("_")} if found else {"I": 0, "J": 0, "T": ""}
 

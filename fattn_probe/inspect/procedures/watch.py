@@ -3,9 +3,10 @@
 Standard library only, as all that gdb's own Python may load.
 """
 
+from pathlib import PurePosixPath
 from typing import Any
 
-from fattn_probe.debug.protocol import Debugger
+from fattn_probe.debug.protocol import Debugger, DebuggerError, Stop
 
 Document = dict[str, Any]
 
@@ -14,7 +15,8 @@ def watch(debugger: Debugger, plan: Document) -> Document:
     """Run the program and read `expressions` at each stop on one of `locations`, at most `stops` times.
 
     In a kernel one thread stops: `condition` holds for it alone, and `at_launch` are commands that leave other blocks
-    out. Returns `stops` with function, file, line and values, and `why` there were no more, empty if there may be.
+    out; on a GPU `thread` (linear block, warp, lane) must stand where it stopped. Returns `stops` with function, file,
+    line and values, and `why` there were no more, empty if there may be.
     """
     main = debugger.insert("main")
     debugger.resume("run")  # the libraries are there now: a condition can be read, and a wrong location is refused
@@ -29,8 +31,28 @@ def watch(debugger: Debugger, plan: Document) -> Document:
         if launches.intersection(stop.breakpoints):
             for command in plan["at_launch"]:
                 debugger.execute(command)
-        if points.intersection(stop.breakpoints):
+        if points.intersection(stop.breakpoints) and (not plan["thread"] or _counts(debugger, plan, stop)):
             values = dict(zip(plan["expressions"], debugger.evaluate(plan["expressions"]), strict=True))
             stops.append({"function": stop.function, "file": stop.file, "line": stop.line, "values": values})
     debugger.execute("kill")
     return {"stops": stops, "why": ""}
+
+
+def _counts(debugger: Debugger, plan: Document, stop: Stop) -> bool:
+    """Whether the thread that is asked for stands at a stop on a GPU, in focus then.
+
+    A condition on a thread would be refused in host code, and a pattern may have lines of both. Before a kernel is
+    loaded, a breakpoint on its line stands on the next line of host code instead: a stop there is none.
+    """
+    extents = debugger.evaluate(["gridDim.x", "gridDim.y"])
+    if None in extents:
+        return f"{PurePosixPath(stop.file).name}:{stop.line}" in plan["locations"]
+    block, warp, lane = plan["thread"]
+    width, height = (int(extent or 1) for extent in extents)
+    at = f"{block % width},{block // width % height},{block // width // height}"
+    try:
+        debugger.execute(f"cuda block ({at}) thread ({lane},{warp},0)")
+    except DebuggerError:  # its block has ended or has not begun
+        return False
+    (frame,) = debugger.frames(1)
+    return (frame.file, frame.line) == (stop.file, stop.line)

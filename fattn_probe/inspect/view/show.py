@@ -43,6 +43,7 @@ def render(facts: Facts, reasons: Sequence[str] = (), *, verbose: bool = False) 
         "Kernels launched": [table_of(kernel_table(facts.kernels))] if facts.kernels else [],
         "Division of work": map_lines(facts, coverage, verbose),
         "Blocks": [table_of(block_table(facts.blocks))] if verbose and facts.blocks else [],
+        "Fault": [Text(facts.fault, "bold red")] if facts.fault else [],
         "Missing": [Text.assemble((item.facts, "yellow"), f": {item.why}") for item in facts.missing],
     }
     shown = [Group(Text(f"\n{title}", "bold"), *parts) for title, parts in sections.items() if parts]
