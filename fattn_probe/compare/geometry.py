@@ -7,11 +7,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.error_model.kernel import Kernel, Work, kernel_of
+from fattn_probe.error_model.kernel import Kernel, Sizes, Work, kernel_of
 from fattn_probe.inspect.facts import Grid
 from fattn_probe.inspect.tiles import Tile, index_of, ntiles, tiles_in_turn, tiles_of
 from fattn_probe.run.launches import LaunchRecord
-from fattn_probe.scenario import Case
 
 Ints = npt.NDArray[np.intp]
 
@@ -82,7 +81,7 @@ class Geometry:
         return np.asarray(tile * grid.iter_j + query // self.kernel.ncols1)
 
 
-def geometry_of(case: Case, launches: Iterable[LaunchRecord], arch: int) -> Geometry | None:
+def geometry_of(case: Sizes, launches: Iterable[LaunchRecord], arch: int) -> Geometry | None:
     """The geometry of a case's launches; None where no attention kernel that is known is among them.
 
     `arch` is nvcc's number of the architecture. A kernel that gathers the KV rows of its mask (`n_kv_max`) has steps

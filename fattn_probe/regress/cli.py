@@ -4,9 +4,10 @@ import contextlib
 import csv
 import functools
 import getpass
-import io
+import json
 from collections import Counter
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +34,7 @@ DEFAULT_HISTORY = Path(platformdirs.user_data_dir("fattn-probe")) / "history.db"
 DEFAULT_SUITE = Path("suites/quick.yaml")
 COLUMNS = (
     *("run", "started", "suite", "device", "source"),
-    *("case", "digest", "status", "nmse", "output", "reason"),
+    *("case", "digest", "status", "nmse", "seconds", "output", "reason"),
 )
 HistoryFile = Annotated[Path, typer.Option("--history", help="The database of all runs.")]
 history_app = typer.Typer(help="The results of all regression runs.", no_args_is_help=True)
@@ -150,8 +151,9 @@ def results_bar() -> Iterator[OnResult]:
 def history_list(history_file: HistoryFile = DEFAULT_HISTORY, as_json: flags.Json = False) -> None:
     """All runs."""
     with open_existing(history_file) as history:
-        rows = [(run, dict(Counter(item.status for item in history.results(run).values()))) for run in history.runs()]
-    document = [vars(run) | {"identity": vars(run.identity), "counts": counts} for run, counts in rows]
+        counts = history.counts()
+        rows = [(run, counts.get(run.id, {})) for run in history.runs()]
+    document = [vars(run) | {"identity": vars(run.identity), "counts": found} for run, found in rows]
     show(document, lambda: regressing.render_runs(rows), as_json)
 
 
@@ -179,23 +181,24 @@ def history_accept(
 
 
 @history_app.command("export")
-def history_export(history_file: HistoryFile = DEFAULT_HISTORY) -> None:
-    """All results as CSV, on stdout."""
-    text = io.StringIO()
-    rows = csv.writer(text)
-    rows.writerow(
-        ("run", "started", "suite", "device", "source", "case", "digest", "status", "nmse", "output", "reason")
-    )
+def history_export(history_file: HistoryFile = DEFAULT_HISTORY, as_json: flags.Json = False) -> None:
+    """All results, on stdout: CSV, or with --json a JSON document a line, with metrics, launches and times."""
     with open_existing(history_file) as history:
-        for run in history.runs():
-            rows.writerows(_csv_rows(run, history))
-    OUT.file.write(text.getvalue())
+        rows = ((run, item) for run in history.runs() for item in history.results(run).values())
+        if as_json:
+            for run, item in rows:
+                OUT.file.write(json.dumps(_where(run) | regressing.result_json(item)) + "\n")
+            return
+        table = csv.writer(OUT.file, lineterminator="\n")
+        table.writerow(COLUMNS)
+        for run, item in rows:
+            found = (item.digest, item.status, item.metrics.get("nmse"), item.time, item.output, item.reason)
+            table.writerow((*_where(run).values(), item.name, *found))
 
 
-def _csv_rows(run: Run, history: History) -> Iterator[tuple[object, ...]]:
-    head = (run.uid, run.started, run.suite, run.identity.device, run.identity.source)
-    for item in history.results(run).values():
-        yield (*head, item.name, item.digest, item.status, item.metrics.get("nmse"), item.output, item.reason)
+def _where(run: Run) -> dict[str, str]:
+    identity = {"device": run.identity.device, "source": run.identity.source}
+    return {"run": run.uid, "started": run.started, "suite": run.suite, **identity}
 
 
 @history_app.command("report")
@@ -211,10 +214,13 @@ def history_report(
 
 
 @history_app.command("merge")
-def history_merge(other: Path, history_file: HistoryFile = DEFAULT_HISTORY) -> None:
-    """Take over the runs of another machine's history; twice is as good as once."""
-    with open_existing(other) as theirs, open_history(history_file) as history:
-        NOTES.print(f"{history.merge(theirs)} new runs")
+def history_merge(others: list[Path], history_file: HistoryFile = DEFAULT_HISTORY) -> None:
+    """Take over what other histories have, of another machine or shard; twice is as good as once."""
+    with open_history(history_file) as history:
+        for path in others:
+            with open_existing(path) as theirs:
+                merged = history.merge(theirs)
+            NOTES.print(f"{path}: {merged.runs} new runs, {merged.results} new results")
 
 
 @history_app.command("prune")
@@ -223,8 +229,12 @@ def history_prune(
     history_file: HistoryFile = DEFAULT_HISTORY,
 ) -> None:
     """Forget older runs, but not those that were accepted."""
+    try:
+        day = date.fromisoformat(before).isoformat()
+    except ValueError as error:
+        raise InputError(f"{before!r} is no date, allowed: YYYY-MM-DD, such as 2026-01-31") from error
     with open_existing(history_file) as history:
-        NOTES.print(f"{history.prune(before)} runs forgotten")
+        NOTES.print(f"{history.prune(day)} runs forgotten")
 
 
 @contextlib.contextmanager

@@ -73,8 +73,9 @@ def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """A result with its kernels by name."""
-    return asdict(result) | {"launches": [record.spelling for record in result.kernels]}
+    """A result with its kernels by name, without its error map."""
+    fields = {name: value for name, value in asdict(result).items() if name != "shades"}
+    return fields | {"launches": [record.spelling for record in result.kernels]}
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:

@@ -1,8 +1,8 @@
 """Running a suite: each case costs only itself, and everything that was seen is in the history at once."""
 
+import functools
 import math
 import platform
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -15,15 +15,16 @@ from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, LostError
 from fattn_probe.reference.adapter import fully_masked_of, reference_of
 from fattn_probe.regress.history import History
-from fattn_probe.regress.judge import ALARMS, UNJUDGED, Change, Kind, changes
-from fattn_probe.regress.records import Identity, Result, Run
-from fattn_probe.regress.steps import Level, last_step
+from fattn_probe.regress.judge import ALARMS, UNJUDGED, Change, changes, time_changes
+from fattn_probe.regress.records import WHOLE, CaseRecord, Identity, Part, Result, Run
+from fattn_probe.regress.shades import shades_of
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.gpu import gpu_name
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.provenance import driver, version
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case, make_inputs
+from fattn_probe.source import kernel_cases
 
 OnResult = Callable[[Result, int, int], None]
 """A result, how many there are now, and how many there will be."""
@@ -68,11 +69,14 @@ class SuiteRunner:
     suite: str
     resume: bool = False
     on_result: OnResult = lambda result, done, planned: None
+    part: Part = WHOLE
 
     def run(self, cases: Sequence[Case], target: Target) -> Outcome:
         """All cases on one target; what an interruption leaves is in the history, and can be resumed."""
         identity = identity_of(self.session, target)
-        run = (self._unfinished(identity) if self.resume else None) or self.history.begin(identity, self.suite)
+        new = functools.partial(self.history.begin, identity, self.suite, self.part, len(cases))
+        run = (self._unfinished(identity) if self.resume else None) or new()
+        self.history.know(map(CaseRecord.of, cases), identity, kernel_names(self.session))
         baseline = self.history.baseline(identity.line, self.suite)
         known = {name for name, result in self.history.results(run).items() if result.status != "lost"}
         for done, case in enumerate(cases, 1):
@@ -80,37 +84,33 @@ class SuiteRunner:
                 result = result_of(self.session, case, target)
                 self.history.add(run, result)
                 self.on_result(result, done, len(cases))
-        self.history.end(run)
+        self.history.end(run, self.part.shard)
         return self.outcome(run, baseline, len(cases))
 
     def outcome(self, run: Run, baseline: Run | None, planned: int) -> Outcome:
         """A run beside the run that was the baseline when it began."""
-        after = self.history.results(run)
-        found = changes(self.history.results(baseline), after) if baseline else ()
+        after, before = ({} if one is None else self._of_shard(self.history.results(one)) for one in (run, baseline))
+        found = changes(before, after) if baseline else ()
         return Outcome(run, after, baseline, (*found, *self._time_changes(run, after)), planned)
+
+    def _of_shard(self, results: Mapping[str, Result]) -> dict[str, Result]:
+        return {name: result for name, result in results.items() if self.part.shard.has(result.digest)}
 
     def _time_changes(self, run: Run, after: Mapping[str, Result]) -> Iterator[Change]:
         """The last level of a case's times beside the one before; a level is of several runs, never of one morning."""
-        for name, result in after.items():
-            if result.seconds:
-                series = self.history.series(run.identity.line, name)
-                times = [statistics.median(other.seconds) for _, other in series if other.seconds]
-                if step := last_step(times):
-                    yield time_change(name, *step)
+        timed = any(result.seconds for result in after.values())
+        nights = self.history.nights(run.identity.line, self.suite)
+        return time_changes(self.history.cells(nights), after) if timed else iter(())
 
     def _unfinished(self, identity: Identity) -> Run | None:
         runs = [run for run in self.history.runs(identity.line, self.suite) if run.identity == identity]
         return runs[-1] if runs and runs[-1].ended is None else None
 
 
-def time_change(case: str, before: Level, after: Level) -> Change:
-    """A step of a case's times in words."""
-    kind = Kind.SLOWER if after.value > before.value else Kind.FASTER
-    return Change(
-        case,
-        kind,
-        f"{before.value * 1e6:.1f} us became {after.value * 1e6:.1f} us, since {after.stop - after.start} runs",
-    )
+def kernel_names(session: Session) -> list[str]:
+    """All kernel cases of a session's source; empty where only a build of it is there."""
+    tree = session.options.tree
+    return [case.name for case in kernel_cases(tree)] if tree else []
 
 
 def identity_of(session: Session, target: Target) -> Identity:
@@ -166,6 +166,7 @@ def _judged(session: Session, case: Case, target: Target) -> Result:
         launches="\n".join(replace(launch, text="").to_json() for launch in outcome.launches),  # in our spelling
         seconds=outcome.seconds if real else (),
         failure="" if row.verdict.status == "pass" else row.verdict.reason,
+        shades=shades_of(row),
     )
 
 
@@ -173,7 +174,8 @@ def metrics_of(verdict: Verdict) -> dict[str, object]:
     """A verdict's metrics as JSON has them; what is not finite is null."""
     if verdict.metrics is None:
         return {}
-    return {name: _plain(value) for name, value in asdict(verdict.metrics).items()}
+    design = {name: getattr(verdict.design, name, None) for name in ("error_by_bound", "rmse_by_predicted")}
+    return {name: _plain(value) for name, value in (asdict(verdict.metrics) | design).items()}
 
 
 def _plain(value: object) -> object:
