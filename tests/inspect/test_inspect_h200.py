@@ -21,7 +21,7 @@ from fattn_probe.scenario import expand, load, make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, resolve
 
 TESTS = Path(__file__).parents[1]
-FILES = [*sorted((TESTS.parent / "scenarios").glob("*.yaml")), TESTS / "data/tile.yaml"]
+FILES = sorted((TESTS.parent / "scenarios").glob("*.yaml"))
 CASES = {case.name: case for path in FILES for case in expand(load(path))}
 H200 = json.loads(gzip.decompress((TESTS / "data/h200-inspect.json.gz").read_bytes()))
 TRACE = json.loads(gzip.decompress((TESTS / "data/h200-trace.json.gz").read_bytes()))
