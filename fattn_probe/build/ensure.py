@@ -60,12 +60,17 @@ def ensure(
     if (build := existing(folder, request)) and is_complete(build.manifest, wanted):
         return build
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f"{folder.name}.lock")):
+    with lock_of(folder):
         build = existing(folder, request)
         if build and is_complete(build.manifest, wanted):
             return build
         contents = build.manifest.contents.union(wanted) if build else wanted
         return make(folder, request, toolchain, contents, lambda path: run_ninja(path, progress, jobs))
+
+
+def lock_of(folder: Path) -> FileLock:
+    """What a process holds while it changes the build in a folder."""
+    return FileLock(folder.with_name(f"{folder.name}.lock"))
 
 
 def existing(folder: Path, request: BuildRequest | None) -> Build | None:

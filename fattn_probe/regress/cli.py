@@ -13,19 +13,22 @@ from typing import Annotated
 
 import platformdirs
 import typer
-from rich.progress import Progress
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fattn_probe import flags
 from fattn_probe.console import NOTES, OUT, show
 from fattn_probe.device import load_devices, parse_targets
 from fattn_probe.errors import InputError, RegressionError
+from fattn_probe.ops.render import short
 from fattn_probe.regress import command as regressing
 from fattn_probe.regress import versions
 from fattn_probe.regress.history import History, open_history
 from fattn_probe.regress.records import Result, Run
 from fattn_probe.regress.report import report
 from fattn_probe.regress.runner import OnResult, SuiteRunner, outcomes
-from fattn_probe.regress.suite import cases_of, load_suite
+from fattn_probe.regress.selection import select
+from fattn_probe.regress.suite import load_suite
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source.index import releases
@@ -36,6 +39,7 @@ COLUMNS = (
     *("run", "started", "suite", "device", "source"),
     *("case", "digest", "status", "nmse", "seconds", "output", "reason"),
 )
+PROGRESS = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
 HistoryFile = Annotated[Path, typer.Option("--history", help="The database of all runs.")]
 history_app = typer.Typer(help="The results of all regression runs.", no_args_is_help=True)
 
@@ -49,6 +53,8 @@ def regress(
     history_file: HistoryFile = DEFAULT_HISTORY,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the last run that did not end.")] = False,
     accept: Annotated[str, typer.Option(help="Make this run the baseline; say why.", metavar="WHY")] = "",
+    only: Annotated[str, typer.Option("--filter", help="A regular expression over the names of cases.")] = "",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores if not given.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Append a summary to this file, for a CI job.")] = None,
     timeout: flags.Timeout = 600.0,
     devices: flags.Devices = None,
@@ -56,16 +62,16 @@ def regress(
 ) -> None:
     """Run a suite, and say what changed since the last run that was accepted."""
     suite = load_suite(suite_file)
-    cases = cases_of(suite, suite_file.parent)
     targets = parse_targets(on or ",".join(suite.on), load_devices(devices))
     chosen = flags.BuildFlags(source or suite.source, patch, folder=folder)
     options = chosen.run_options(NOTES, Simulation(), repeat=suite.repeat, timeout=timeout)
     session = Session(options, flags.build_progress(NOTES))
     with open_history(history_file) as history, results_bar() as on_result:
-        runner = SuiteRunner(history, session, suite_file.stem, resume, on_result)
-        found = list(outcomes(runner, cases, targets))
-        if accept:
-            for outcome in found:
+        runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers)
+        chosen_of = functools.partial(select, suite, suite_file.parent, session, only=only)
+        found = list(outcomes(runner, chosen_of, targets))
+        for outcome in found:
+            if accept and not outcome.interrupted:
                 history.accept(outcome.run, getpass.getuser(), accept)
     if markdown is not None:
         with markdown.open("a", encoding="utf-8") as file:
@@ -136,13 +142,15 @@ def sessions(timeout: float) -> versions.SessionOf:
 def results_bar() -> Iterator[OnResult]:
     """A bar that counts results; elsewhere than on a terminal, nothing."""
     counts: Counter[str] = Counter()
-    with Progress(console=NOTES, transient=True, disable=not NOTES.is_terminal) as bar:
+    with Progress(*PROGRESS, console=NOTES, transient=True, disable=not NOTES.is_terminal) as bar:
         task = bar.add_task("", total=None)
 
         def on_result(result: Result, done: int, planned: int) -> None:
             counts[result.status] += 1
             said = ", ".join(f"{count} {status}" for status, count in counts.items())
-            bar.update(task, description=f"{said} ({result.name})", completed=done, total=planned)
+            rate = bar.tasks[0].finished_speed or bar.tasks[0].speed or 0.0
+            words = f"{rate:.1f} a second: {said} ({short(result.name)})"
+            bar.update(task, description=escape(words), completed=done, total=planned)
 
         yield on_result
 

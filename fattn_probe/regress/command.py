@@ -160,6 +160,11 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
     A failure that the accepted run has too is known: it is shown, and ends nothing.
     """
     for outcome in outcomes:
+        if outcome.interrupted:
+            left = outcome.counts["not run"]
+            raise LostError(
+                f"{outcome.run.identity.device}: stopped with {left} cases left; --resume goes on with them"
+            )
         if outcome.lost > most_lost:
             raise LostError(f"{outcome.run.identity.device}: {outcome.lost:.0%} of the cases were lost or not run")
     if alarms := [change for outcome in outcomes for change in outcome.alarms]:

@@ -3,7 +3,8 @@
 import functools
 import math
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 
 from fattn_probe.compare.agreement import digest_of
@@ -12,10 +13,11 @@ from fattn_probe.compare.outcome import verdict_without_output
 from fattn_probe.compare.run import arch_number, expected_of
 from fattn_probe.compare.verdict import Verdict
 from fattn_probe.device import Target
-from fattn_probe.errors import BuildError, LostError
+from fattn_probe.errors import BuildError, InputError, LostError
 from fattn_probe.reference.adapter import fully_masked_of, reference_of
 from fattn_probe.regress.history import History
 from fattn_probe.regress.judge import ALARMS, UNJUDGED, Change, changes, time_changes
+from fattn_probe.regress.pool import Job, cores, judged
 from fattn_probe.regress.records import WHOLE, CaseRecord, Identity, Part, Result, Run
 from fattn_probe.regress.shades import shades_of
 from fattn_probe.run.capture import Capture
@@ -39,6 +41,7 @@ class Outcome:
     baseline: Run | None
     changes: tuple[Change, ...]
     planned: int
+    interrupted: bool = False
 
     @property
     def counts(self) -> dict[str, int]:
@@ -62,30 +65,60 @@ class Outcome:
 
 @dataclass(frozen=True)
 class SuiteRunner:
-    """Runs cases on targets into a history; `resume` goes on with the last run that did not end."""
+    """Runs cases on targets into a history; `resume` goes on with the last run that did not end.
+
+    `workers` processes work at once, None for as many as there are cores; with several on one GPU no times are kept.
+    """
 
     history: History
     session: Session
     suite: str
     resume: bool = False
     on_result: OnResult = lambda result, done, planned: None
+    workers: int | None = None
     part: Part = WHOLE
 
-    def run(self, cases: Sequence[Case], target: Target) -> Outcome:
-        """All cases on one target; what an interruption leaves is in the history, and can be resumed."""
+    def run(self, cases: Sequence[Case], target: Target, settled: Sequence[Result] = ()) -> Outcome:
+        """All cases on one target, and the results that are settled without a run.
+
+        What an interruption leaves is in the history, and can be resumed.
+        """
         identity = identity_of(self.session, target)
-        new = functools.partial(self.history.begin, identity, self.suite, self.part, len(cases))
+        planned = len(cases) + len(settled)
+        new = functools.partial(self.history.begin, identity, self.suite, self.part, planned)
         run = (self._unfinished(identity) if self.resume else None) or new()
         self.history.know(map(CaseRecord.of, cases), identity, kernel_names(self.session))
         baseline = self.history.baseline(identity.line, self.suite)
         known = {name for name, result in self.history.results(run).items() if result.status != "lost"}
-        for done, case in enumerate(cases, 1):
-            if case.name not in known:
-                result = result_of(self.session, case, target)
-                self.history.add(run, result)
-                self.on_result(result, done, len(cases))
+        done = len(known)
+        fresh = [result for result in settled if result.name not in known]
+        left = [case for case in cases if case.name not in known]
+        try:
+            with closing(self._results(fresh, left, target)) as results:
+                for result in results:
+                    self.history.add(run, result)
+                    done += 1
+                    self.on_result(result, done, planned)
+        except KeyboardInterrupt:
+            return replace(self.outcome(run, baseline, planned), interrupted=True)
         self.history.end(run, self.part.shard)
-        return self.outcome(run, baseline, len(cases))
+        return self.outcome(run, baseline, planned)
+
+    def _results(self, settled: Sequence[Result], cases: Sequence[Case], target: Target) -> Generator[Result]:
+        """Results as they come; the cases' from workers."""
+        yield from settled
+        workers = self.workers_on(target)
+        threads = max(1, cores() // workers)
+        options = self.session.options
+        options = replace(options, simulation=replace(options.simulation, threads=threads))
+        job = Job(result_of if workers == 1 else result_without_times, options, self.session.builds, target)
+        with closing(judged(job, cases, workers, self.session.progress)) as results:
+            yield from results
+
+    def workers_on(self, target: Target) -> int:
+        """How many processes work on a target: timed repeats on a GPU want it for themselves."""
+        timed = target.engine == "cuda" and self.session.options.repeat > 1
+        return self.workers or (1 if timed else cores())
 
     def outcome(self, run: Run, baseline: Run | None, planned: int) -> Outcome:
         """A run beside the run that was the baseline when it began."""
@@ -135,8 +168,13 @@ def result_of(session: Session, case: Case, target: Target) -> Result:
     """Run and judge one case; whatever becomes of it is a result."""
     try:
         return _judged(session, case, target)
-    except (BuildError, LostError) as error:
+    except (BuildError, InputError, LostError) as error:
         return Result(case.name, case.digest, "lost", str(error).splitlines()[0], failure=str(error))
+
+
+def result_without_times(session: Session, case: Case, target: Target) -> Result:
+    """The same where others use the GPU meanwhile, so that times mean nothing."""
+    return replace(result_of(session, case, target), seconds=())
 
 
 def _judged(session: Session, case: Case, target: Target) -> Result:
@@ -188,6 +226,15 @@ def _first(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def outcomes(runner: SuiteRunner, cases: Sequence[Case], targets: Sequence[Target]) -> Iterator[Outcome]:
-    """One outcome a target."""
-    return (runner.run(cases, target) for target in targets)
+Select = Callable[[Target], tuple[Sequence[Case], Sequence[Result]]]
+"""The cases for a target, and results that need no run."""
+
+
+def outcomes(runner: SuiteRunner, select: Select, targets: Sequence[Target]) -> Iterator[Outcome]:
+    """One outcome a target, until one is interrupted."""
+    for target in targets:
+        cases, settled = select(target)
+        outcome = runner.run(cases, target, settled)
+        yield outcome
+        if outcome.interrupted:
+            return

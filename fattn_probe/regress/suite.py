@@ -1,10 +1,10 @@
 """A suite file: which scenarios, on which devices, with which source."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from fattn_probe.errors import InputError
 from fattn_probe.scenario import Case, expand, load
@@ -20,16 +20,26 @@ class Suite(Spec):
     """Version of this schema."""
     about: str = Field(min_length=1, max_length=200)
     """One line: what the suite is there to watch."""
-    scenarios: list[str] = Field(min_length=1)
+    scenarios: list[str] = Field(default=[])
     """Scenario files, as paths or globs relative to the suite's file."""
+    upstream: bool = False
+    """Every case of the source's own test-backend-ops too, with our inputs and judged by our reference."""
+    only: str = ""
+    """A regular expression: only the cases in whose name it is found."""
     on: list[str] = Field(default=["sim:h200"], min_length=1)
     """Where each case runs: sim:ID, gpu, gpu:N."""
     source: str = DEFAULT_SOURCE
     """The llama.cpp to run."""
     repeat: int = Field(default=1, ge=1)
-    """Timed runs of each case; times are kept of real GPUs only."""
+    """Timed runs of each case; above 1, one case at a time has a real GPU, and its times are kept."""
     lost: float = Field(default=0.02, ge=0, le=1)
     """The share of cases that may be lost before a run says nothing (exit 4)."""
+
+    @model_validator(mode="after")
+    def _has_cases(self) -> Self:
+        if not self.scenarios and not self.upstream:
+            raise ValueError("a suite needs scenarios, or upstream: true")
+        return self
 
 
 def load_suite(path: Path) -> Suite:

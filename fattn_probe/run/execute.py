@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fattn_probe.errors import BuildError, LostError
-from fattn_probe.process import run
+from fattn_probe.process import Completed, run
 from fattn_probe.run.launches import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.run.outcome import Fault, Lost, Ran, RunOutcome, Unsupported, parse_ending
 from fattn_probe.run.result import read_result
@@ -48,10 +48,15 @@ def execute(
         return dataclasses.replace(ending, frames=kernel_frames(symbolise(ending.frames)))
     if ending is not None:
         return ending
+    return outcome_of(done, out_file, read_launches(launches, types=types, names=names))
+
+
+def outcome_of(done: Completed, out_file: Path, launches: tuple[LaunchRecord, ...]) -> RunOutcome:
+    """What a runner that ended well left in its result file."""
     result = read_result(out_file)
     if result.unsupported:
         return Unsupported(result.unsupported)
-    return Ran(result, read_launches(launches, types=types, names=names), done.stderr, done.seconds)
+    return Ran(result, launches, done.stderr, done.seconds)
 
 
 def read_launches(path: Path, *, types: Types | None = None, names: Names | None = None) -> tuple[LaunchRecord, ...]:

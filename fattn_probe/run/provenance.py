@@ -1,5 +1,6 @@
 """Where a capture comes from: versions of what made it, and of the driver."""
 
+import functools
 import platform
 import re
 from importlib import metadata
@@ -10,6 +11,7 @@ DRIVER_FILE = Path("/proc/driver/nvidia/version")
 DRIVER = re.compile(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", re.MULTILINE)
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """The versions of this package, of what it makes inputs with, and of Python."""
     return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}

@@ -1,9 +1,10 @@
 """From a case and a target to an outcome: the build is made, and completed with each kernel that the run asks for."""
 
+import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from fattn_probe.build.key import Flavour
 from fattn_probe.build.ninja import Report, silent
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError
+from fattn_probe.run.batch import RunnerEndedError
 from fattn_probe.run.capture import Capture, capture_of
 from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import execute
 from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.run.gpu import gpu_arch
+from fattn_probe.run.kept import Command, KeptRunner
 from fattn_probe.run.outcome import Missing, Ran, RunOutcome
 from fattn_probe.run.provenance import driver, versions
 from fattn_probe.run.simulator import Simulation
@@ -58,6 +61,17 @@ class Session:
     options: RunOptions
     progress: Report = silent
     builds: dict[str, Build] = dataclasses.field(default_factory=dict)
+    kept: KeptRunner | None = dataclasses.field(default=None, init=False)
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Within, one runner takes case after case of a target; a case that ends it is run again in one of its own."""
+        with KeptRunner() as kept:
+            self.kept = kept
+            try:
+                yield
+            finally:
+                self.kept = None
 
     def build_for(self, target: Target, program: str | None = None) -> Build:
         """The build that a target's programs come from, made if need be."""
@@ -108,29 +122,37 @@ class Session:
             folder = Path(name)
             write_case(case, inputs, folder / "case.gguf")
             for _ in range(MOST_RETRIES):
-                outcome = self._execute(build.program(program), folder, target)
+                outcome = self._execute(build, program, folder, target)
                 if not isinstance(outcome, Missing):
                     return outcome
                 missed = outcome.symbol
                 build = self.complete(target, missed, program)
         raise BuildError(f"{case.name}: after {MOST_RETRIES} kernels the build still misses {missed}")
 
-    def _execute(self, runner: Path, folder: Path, target: Target) -> RunOutcome:
-        options = self.options
-        words = ["--backend", target.backend, "--repeat", str(options.repeat), "--warmup", str(options.warmup)]
-        if target.engine == "cpu":
-            words += ["--threads", str(os.cpu_count() or 1)]
-        tree = options.tree
+    def _execute(self, build: Build, program: str, folder: Path, target: Target) -> RunOutcome:
+        case_file, out_file, timeout = folder / "case.gguf", folder / "out.gguf", self.options.timeout
+        command, tree = Command(build, program, self._words(target), self.env(target)), self.options.tree
+        types, names = (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
+        if self.kept is not None:
+            with contextlib.suppress(RunnerEndedError):
+                return self.kept.runner(command, timeout, types, names).run(case_file, out_file, timeout)
+        command.wait_for_builders()
         return execute(
-            runner,
-            folder / "case.gguf",
-            folder / "out.gguf",
-            env=self.env(target),
-            timeout=options.timeout,
-            args=words,
-            types=ggml_types(tree) if tree else None,
-            names=template_parameters(tree) if tree else None,
+            build.program(program),
+            case_file,
+            out_file,
+            env=command.env,
+            timeout=timeout,
+            args=command.words,
+            types=types,
+            names=names,
         )
+
+    def _words(self, target: Target) -> tuple[str, ...]:
+        options = self.options
+        words = ("--backend", target.backend, "--repeat", str(options.repeat), "--warmup", str(options.warmup))
+        threads = options.simulation.threads or os.cpu_count() or 1
+        return (*words, "--threads", str(threads)) if target.engine == "cpu" else words
 
     def capture(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> Capture | RunOutcome:
         """Run one case; its capture if it ran to its end, else how it ended."""

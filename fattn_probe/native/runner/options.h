@@ -19,11 +19,12 @@ struct Options {
     int warmup = 0;
     int threads = 0; // 0: the backend's own default
     bool support_only = false;
+    bool batch = false; // cases come on standard input, see batch.h
 };
 
 inline const char *usage() {
     return "usage: fattn-runner case.gguf out.gguf [--backend NAME] [--repeat N] [--warmup N] [--threads N] "
-           "[--support-only]";
+           "[--support-only]\n       fattn-runner --batch [--backend NAME] ...   (lines `case.gguf<TAB>out.gguf` on stdin)";
 }
 
 inline int parse_count(const std::string &flag, const std::string &text, int least) {
@@ -48,6 +49,10 @@ inline Options parse_options(int argc, char **argv) {
             options.support_only = true;
             continue;
         }
+        if (word == "--batch") {
+            options.batch = true;
+            continue;
+        }
         if (i + 1 == argc) {
             throw Error(word + ": unknown, or its value is missing\n" + usage());
         }
@@ -64,10 +69,12 @@ inline Options parse_options(int argc, char **argv) {
             throw Error(word + ": unknown option\n" + usage());
         }
     }
-    if (paths.size() != 2) {
+    if (paths.size() != (options.batch ? 0 : 2)) {
         throw Error(usage());
     }
-    options.case_path = paths[0];
-    options.out_path = paths[1];
+    if (!options.batch) {
+        options.case_path = paths[0];
+        options.out_path = paths[1];
+    }
     return options;
 }

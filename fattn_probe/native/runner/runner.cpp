@@ -3,6 +3,7 @@
 // It uses ggml's public API only and compiles against every llama.cpp that has the op and gguf.h.
 
 #include "backend.h"
+#include "batch.h"
 #include "case_file.h"
 #include "op.h"
 #include "options.h"
@@ -44,9 +45,8 @@ Timer time_runs(Op &op, int warmup, int repeat) {
     return timer;
 }
 
-void run(const Options &options) {
+void run(const Options &options, ggml_backend_dev_t device) {
     const CaseFile file(options.case_path);
-    const ggml_backend_dev_t device = find_device(options.backend);
     const Backend backend = open_backend(device, options.threads);
     Op op(file, backend.get());
 
@@ -75,7 +75,13 @@ int main(int argc, char **argv) {
     bool shown = false;
     ggml_log_set(log_warnings, &shown);
     try {
-        run(parse_options(argc, argv));
+        const Options options = parse_options(argc, argv);
+        const ggml_backend_dev_t device = find_device(options.backend);
+        if (options.batch) {
+            each_of_batch(options, [device](const Options &one) { run(one, device); });
+        } else {
+            run(options, device);
+        }
         return 0;
     } catch (const std::exception &error) {
         std::fprintf(stderr, "fattn-runner: %s\n", error.what());

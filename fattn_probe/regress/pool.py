@@ -1,0 +1,167 @@
+"""Worker processes that run and judge cases, each with a runner of its own; a dead one costs nothing but time."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import tempfile
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from threadpoolctl import threadpool_limits
+
+from fattn_probe.build import Build
+from fattn_probe.build.ninja import Progress, Report, silent
+from fattn_probe.device import Target
+from fattn_probe.process import describe_code
+from fattn_probe.regress.records import Result
+from fattn_probe.run.session import RunOptions, Session
+from fattn_probe.scenario import Case
+
+Judge = Callable[[Session, Case, Target], Result]
+MOST_DEATHS = 2  # of workers with one and the same case
+END_SECONDS = 5.0
+CONTEXT = multiprocessing.get_context("forkserver")
+PRELOADED = ["fattn_probe.regress.runner"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all workers of a run are told; `folder` is for their files."""
+
+    judge: Judge
+    options: RunOptions
+    builds: Mapping[str, Build]
+    target: Target
+    folder: str = ""
+
+
+def work(connection: "Connection[Result | Progress, Case]", job: Job) -> None:
+    """A worker: take a case, send its result, until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it says when it ends
+    tempfile.tempdir = job.folder or None
+    session = Session(job.options, connection.send, dict(job.builds))
+    with contextlib.suppress(EOFError, OSError), threadpool_limits(1, "blas"), session.keeping():
+        while True:
+            connection.send(result_or_loss(job, session, connection.recv()))
+
+
+def result_or_loss(job: Job, session: Session, case: Case) -> Result:
+    """The result of a case; whatever is raised on the way makes it a lost one."""
+    try:
+        return job.judge(session, case, job.target)
+    except Exception as error:  # noqa: BLE001 (the boundary of a process: the other cases go on)
+        said = f"{type(error).__name__}: {error}"
+        return Result(case.name, case.digest, "lost", said.splitlines()[0], failure=traceback.format_exc())
+
+
+@dataclass
+class Worker:
+    """A worker process as its parent sees it; `case` is the one in flight."""
+
+    process: BaseProcess
+    connection: "Connection[Case, Result | Progress]"
+    case: Case | None = None
+
+    @classmethod
+    def start(cls, job: Job) -> "Worker":
+        """A new worker, without a case."""
+        ours, theirs = CONTEXT.Pipe()
+        process = CONTEXT.Process(target=work, args=(theirs, job), daemon=True)
+        process.start()
+        theirs.close()
+        return cls(process, ours)
+
+    def end(self) -> str:
+        """Kill it, and its runner with it; how it ended, in words."""
+        self.connection.close()
+        self.process.join(END_SECONDS if self.case is None else 0)
+        self.process.kill()
+        self.process.join()
+        return describe_code(self.process.exitcode or 0)
+
+
+@dataclass
+class Pool:
+    """Workers and the cases that are still to be given to them, the longest first."""
+
+    job: Job
+    workers: list[Worker] = field(default_factory=list)
+    left: deque[Case] = field(default_factory=deque)
+    deaths: Counter[str] = field(default_factory=Counter)
+
+    def give(self, worker: Worker) -> None:
+        """Its next case, if there is one."""
+        worker.case = self.left.popleft() if self.left else None
+        if worker.case is not None:
+            with contextlib.suppress(OSError):  # it has died: its end of the pipe will tell
+                worker.connection.send(worker.case)
+
+    def results(self, progress: Report) -> Iterator[Result]:
+        """The results, as they come."""
+        while busy := {worker.connection: worker for worker in self.workers if worker.case is not None}:
+            for connection in wait(list(busy)):
+                worker = busy[connection]  # type: ignore[index]
+                try:
+                    said = worker.connection.recv()
+                except (EOFError, OSError):
+                    yield from self._died(worker)
+                    continue
+                if isinstance(said, Progress):
+                    progress(said)
+                    continue
+                self.give(worker)
+                yield said
+
+    def _died(self, worker: Worker) -> Iterator[Result]:
+        case, how = worker.case, worker.end()
+        self.workers.remove(worker)
+        assert case is not None
+        self.deaths[case.name] += 1
+        if self.deaths[case.name] < MOST_DEATHS:
+            self.left.appendleft(case)
+        else:
+            said = f"{MOST_DEATHS} workers died of it, the last one {how}"
+            yield Result(case.name, case.digest, "lost", said, failure=said)
+        if self.left:
+            fresh = Worker.start(self.job)
+            self.workers.append(fresh)
+            self.give(fresh)
+
+
+def judged(job: Job, cases: Sequence[Case], workers: int, progress: Report = silent) -> Generator[Result]:
+    """The results of cases, as soon as they are known, from at most this many worker processes.
+
+    A worker that dies is replaced and its case run again; a case of which several workers die is lost. Closing the
+    iterator kills the workers and what they run.
+    """
+    if not cases:
+        return
+    CONTEXT.set_forkserver_preload(PRELOADED)
+    with tempfile.TemporaryDirectory(prefix="fattn-probe-workers-", ignore_cleanup_errors=True) as folder:
+        job = replace(job, target=picklable(job.target), folder=folder)
+        pool = Pool(job, left=deque(sorted(cases, key=lambda case: -case.flop)))
+        try:
+            for _ in range(min(workers, len(cases))):
+                worker = Worker.start(job)
+                pool.workers.append(worker)
+                pool.give(worker)
+            yield from pool.results(progress)
+        finally:
+            for worker in pool.workers:
+                worker.end()
+
+
+def picklable(target: Target) -> Target:
+    """The target, its device's sources in a dictionary that can be sent."""
+    device = target.device
+    return replace(target, device=replace(device, sources=dict(device.sources)) if device else None)
+
+
+def cores() -> int:
+    """How many processes can work at once."""
+    return os.cpu_count() or 1

@@ -1,0 +1,59 @@
+"""Which cases of a suite are run on a target."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.device import Target
+from fattn_probe.errors import InputError
+from fattn_probe.regress.records import Result
+from fattn_probe.regress.suite import Suite, cases_of
+from fattn_probe.regress.upstream import separate_V_of, upstream_cases, upstream_list
+from fattn_probe.run.session import Session
+from fattn_probe.scenario import Case
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Cases to run, and results of those of which all is known without a run."""
+
+    cases: tuple[Case, ...]
+    settled: tuple[Result, ...] = ()
+
+    def some(self, pattern: str) -> "Selection":
+        """Those in whose name a regular expression is found."""
+        search = compiled(pattern).search
+        cases = tuple(case for case in self.cases if search(case.name))
+        return Selection(cases, tuple(result for result in self.settled if search(result.name)))
+
+    @property
+    def names(self) -> list[str]:
+        """Of all cases."""
+        return [*(case.name for case in self.cases), *(result.name for result in self.settled)]
+
+
+def select(
+    suite: Suite, folder: Path, session: Session, target: Target, *, only: str = ""
+) -> tuple[tuple[Case, ...], tuple[Result, ...]]:
+    """A suite's cases on a target, its scenarios' and upstream's, and the results that need no run.
+
+    InputError if `only` and the suite's own leave none.
+    """
+    cases, settled = cases_of(suite, folder), list[Result]()
+    if suite.upstream:
+        listed = upstream_list(session, target)
+        separate_V = separate_V_of(session.options.tree)
+        more, settled = upstream_cases(listed, separate_V=separate_V)
+        cases += more
+    found = Selection(tuple(cases), tuple(settled)).some(suite.only).some(only)
+    if not found.names:
+        raise InputError(f"no case's name matches {only or suite.only!r}")
+    return found.cases, found.settled
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A regular expression; InputError if it is none."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise InputError(f"--filter {pattern!r}: {error}") from error

@@ -1,0 +1,80 @@
+"""Upstream's own list of FLASH_ATTN_EXT cases, as its test-backend-ops prints it for a source and a device."""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from fattn_probe.build import TEST_BACKEND_OPS
+from fattn_probe.device import Target
+from fattn_probe.errors import InputError
+from fattn_probe.ops import OpResult, Timeouts, run_ops
+from fattn_probe.regress.records import Result
+from fattn_probe.run.session import Session
+from fattn_probe.scenario import Case
+from fattn_probe.scenario.cases import resolve
+from fattn_probe.scenario.from_ops import from_ops
+from fattn_probe.source import Tree
+
+LIST = Path("tests/test-backend-ops.cpp")
+V_IS_K = re.compile(r"\bv\s*=\s*ggml_view_4d\(ctx, k,")
+LIST_SECONDS = 300.0
+UNSUPPORTED = "the backend does not support the op, says this source's test-backend-ops"
+
+
+def upstream_list(session: Session, target: Target) -> tuple[OpResult, ...]:
+    """Every case of the source's test-backend-ops: `ok` if the device supports it, else `not-supported`."""
+    report = run_ops(
+        session.build_for(target, TEST_BACKEND_OPS).test_backend_ops,
+        "support",
+        target.backend,
+        env=session.env(target, TEST_BACKEND_OPS),
+        timeouts=Timeouts(LIST_SECONDS, LIST_SECONDS),
+        on_result=lambda result, total: None,
+    )
+    if problem := report.problem():
+        raise problem
+    return report.results
+
+
+def upstream_cases(listed: Iterable[OpResult], *, separate_V: bool) -> tuple[list[Case], list[Result]]:
+    """The cases that are to be run, with our inputs, and the results of those that need not be.
+
+    A case has upstream's own text for a name, with a number behind it if the list has it twice. What the device does
+    not support has its result. A supported case that no scenario can express is lost, and says why.
+    """
+    cases: list[Case] = []
+    settled: list[Result] = []
+    for name, item in _named(listed):
+        try:
+            case = resolve(from_ops(item.case, separate_V=separate_V), name, "upstream")
+        except InputError as error:
+            digest = hashlib.sha256(item.case.encode()).hexdigest()[:16]
+            settled.append(_settled(name, digest, item, f"it cannot be replayed: {error}"))
+            continue
+        if item.status == "ok":
+            cases.append(case)
+        else:
+            settled.append(_settled(name, case.digest, item, ""))
+    return cases, settled
+
+
+def separate_V_of(tree: Tree | None) -> bool:
+    """Whether V lies apart from K in every case of a source's list; only the older spelling does not say so."""
+    path = tree.root / LIST if tree else None
+    return path is not None and path.is_file() and not V_IS_K.search(path.read_text(errors="replace"))
+
+
+def _named(listed: Iterable[OpResult]) -> Iterable[tuple[str, OpResult]]:
+    seen: Counter[str] = Counter()
+    for item in listed:
+        seen[item.case] += 1
+        yield item.case if seen[item.case] == 1 else f"{item.case} #{seen[item.case]}", item
+
+
+def _settled(name: str, digest: str, item: OpResult, problem: str) -> Result:
+    if item.status != "ok":
+        reason = f"{UNSUPPORTED}: {item.message}" if item.message else UNSUPPORTED
+        return Result(name, digest, "unsupported", reason, failure=reason)
+    return Result(name, digest, "lost", problem.splitlines()[0], failure=problem)

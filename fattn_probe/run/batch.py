@@ -1,0 +1,150 @@
+"""The native runner as a process that takes one case after the other."""
+
+import contextlib
+import os
+import selectors
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.errors import BuildError, LostError
+from fattn_probe.process import Completed, kill_group
+from fattn_probe.run.execute import LAUNCHES_ENV, outcome_of, read_launches
+from fattn_probe.run.launches import LaunchRecord, Names, Types
+from fattn_probe.run.outcome import Missing, RunOutcome, missing_symbol
+
+READY, DONE = "fattn-runner: ready", "fattn-runner: done"
+
+
+END_SECONDS = 10.0
+
+
+class RunnerEndedError(LostError):
+    """A runner ended, or did not answer: the next case needs a new one."""
+
+
+@dataclass(frozen=True)
+class BatchRunner:
+    """A running `fattn-runner --batch`, which has set up its GPU.
+
+    What it writes is in `folder`: `said` is its stderr, `launches` the records of the case in flight.
+    """
+
+    process: "subprocess.Popen[str]"
+    folder: Path
+    types: Types | None = None
+    names: Names | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked."""
+        return self.process.poll() is None
+
+    @property
+    def said(self) -> Path:
+        """What it printed besides its answers."""
+        return self.folder / "stderr"
+
+    @property
+    def launches(self) -> Path:
+        """Where the launches are recorded."""
+        return self.folder / "launches"
+
+    def run(self, case_file: Path, out_file: Path, timeout: float) -> RunOutcome:
+        """Run one case.
+
+        If the process ends or takes longer, RunnerEndedError, which says nothing of the case; but a function that the
+        build left out is an outcome.
+        """
+        start = time.monotonic()
+        for file in (self.said, self.launches):
+            os.truncate(file, 0)  # both are appended to
+        try:
+            self._ask(f"{case_file}\t{out_file}\n")
+            self.expect(DONE, timeout)
+        except RunnerEndedError:
+            if symbol := self._missing(start):
+                return Missing(symbol)
+            raise
+        done = Completed((), 0, "", self.said.read_text(errors="replace"), time.monotonic() - start)
+        launches = in_order(read_launches(self.launches, types=self.types, names=self.names))
+        return outcome_of(done, out_file, launches)
+
+    def expect(self, answer: str, timeout: float) -> None:
+        """Wait for a line of its output."""
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self.process.stdout, selectors.EVENT_READ)
+            line = self.process.stdout.readline() if waiting.select(timeout) else None
+        if line is None:
+            kill_group(self.process)
+            raise RunnerEndedError(f"no answer after {timeout:.0f} s")
+        if not line:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_SECONDS)
+        if line.rstrip("\n") != answer:
+            raise RunnerEndedError(f"the runner ended, or said {line!r}")
+
+    def _ask(self, line: str) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(line)
+            self.process.stdin.flush()
+        except OSError as error:
+            raise RunnerEndedError(f"the runner is gone: {error.strerror}") from error
+
+    def _missing(self, start: float) -> str | None:
+        """The left-out function whose call ended the process."""
+        if self.alive:
+            return None
+        said = self.said.read_text(errors="replace")
+        return missing_symbol(Completed((), self.process.returncode, "", said, time.monotonic() - start))
+
+
+def in_order(launches: Sequence[LaunchRecord]) -> tuple[LaunchRecord, ...]:
+    """Launches numbered from 0, as those of a process that ran nothing before."""
+    return tuple(replace(launch, order=order) for order, launch in enumerate(launches))
+
+
+@contextlib.contextmanager
+def batch_runner(
+    runner: Path,
+    args: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    timeout: float,
+    types: Types | None = None,
+    names: Names | None = None,
+) -> Iterator[BatchRunner]:
+    """Start a runner, and end it with everything it started; RunnerEndedError if it does not get ready."""
+    with tempfile.TemporaryDirectory(prefix="fattn-probe-batch-") as name:
+        folder = Path(name)
+        process = _start([str(runner), "--batch", *args], folder, env)
+        try:
+            batch = BatchRunner(process, folder, types, names)
+            batch.expect(READY, timeout)
+            yield batch
+        finally:
+            kill_group(process)
+
+
+def _start(argv: Sequence[str], folder: Path, env: Mapping[str, str]) -> "subprocess.Popen[str]":
+    launches = folder / "launches"
+    launches.touch()
+    environment = {**os.environ, "DEBUGINFOD_URLS": "", **env, LAUNCHES_ENV: str(launches)}
+    try:
+        with (folder / "stderr").open("a") as said:
+            return subprocess.Popen(
+                argv,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise BuildError(f"{argv[0]} cannot be run: {error.strerror}") from error

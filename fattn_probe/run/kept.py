@@ -1,0 +1,54 @@
+"""The runner that a session keeps from one case to the next."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from fattn_probe.build import Build, lock_of
+from fattn_probe.run.batch import BatchRunner, batch_runner
+from fattn_probe.run.launches import Names, Types
+
+
+@dataclass(frozen=True)
+class Command:
+    """A runner with its arguments."""
+
+    build: Build
+    program: str
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+
+    @contextlib.contextmanager
+    def no_builders(self) -> Iterator[None]:
+        """Within, no other process links what the runner is to load."""
+        with lock_of(self.build.folder) if self.build.request else contextlib.nullcontext():
+            yield
+
+    def wait_for_builders(self) -> None:
+        """Until they have linked."""
+        with self.no_builders():
+            pass
+
+
+class KeptRunner(contextlib.ExitStack):
+    """The runner that stays, if there is one: that of the last command."""
+
+    command: Command | None = None
+    batch: BatchRunner | None = None
+
+    def runner(self, command: Command, timeout: float, types: Types | None, names: Names | None) -> BatchRunner:
+        """The runner of a command; RunnerEndedError if it cannot be started."""
+        if self.batch is None or not self.batch.alive or self.command != command:
+            self.close()
+            self.command, self.batch = command, None
+            with command.no_builders():
+                start = batch_runner(
+                    command.build.program(command.program),
+                    command.words,
+                    env=command.env,
+                    timeout=timeout,
+                    types=types,
+                    names=names,
+                )
+                self.batch = self.enter_context(start)
+        return self.batch
