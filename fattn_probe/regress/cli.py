@@ -6,7 +6,7 @@ import functools
 import getpass
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated
@@ -19,16 +19,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fattn_probe import flags
 from fattn_probe.console import NOTES, OUT, show
 from fattn_probe.device import load_devices, parse_targets
-from fattn_probe.errors import InputError, RegressionError
+from fattn_probe.errors import InputError, LostError, RegressionError
 from fattn_probe.ops.render import short
 from fattn_probe.regress import command as regressing
 from fattn_probe.regress import versions
 from fattn_probe.regress.history import History, open_history
-from fattn_probe.regress.records import Result, Run
+from fattn_probe.regress.junit import junit
+from fattn_probe.regress.night import nights
+from fattn_probe.regress.records import Part, Result, Run, parse_shard
 from fattn_probe.regress.report import report
-from fattn_probe.regress.runner import OnResult, SuiteRunner, outcomes
+from fattn_probe.regress.runner import OnResult, Outcome, SuiteRunner, outcome_of, outcomes
 from fattn_probe.regress.selection import select
 from fattn_probe.regress.suite import load_suite
+from fattn_probe.run.gpu import has_gpu
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source.index import releases
@@ -41,6 +44,8 @@ COLUMNS = (
 )
 PROGRESS = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
 HistoryFile = Annotated[Path, typer.Option("--history", help="The database of all runs.")]
+Markdown = Annotated[Path | None, typer.Option("--markdown", help="Append a summary to this file, for a CI job.")]
+JunitFile = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file.")]
 history_app = typer.Typer(help="The results of all regression runs.", no_args_is_help=True)
 
 
@@ -55,29 +60,51 @@ def regress(
     accept: Annotated[str, typer.Option(help="Make this run the baseline; say why.", metavar="WHY")] = "",
     only: Annotated[str, typer.Option("--filter", help="A regular expression over the names of cases.")] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores if not given.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Append a summary to this file, for a CI job.")] = None,
+    markdown: Markdown = None,
+    junit_file: JunitFile = None,
+    shard: Annotated[str, typer.Option(help="Only the K-th of N parts, such as 2/8; with --run.", metavar="K/N")] = "",
+    night: Annotated[str, typer.Option("--run", help="Processes that say the same name do one run.")] = "",
     timeout: flags.Timeout = 600.0,
     devices: flags.Devices = None,
     as_json: flags.Json = False,
 ) -> None:
     """Run a suite, and say what changed since the last run that was accepted."""
     suite = load_suite(suite_file)
-    targets = parse_targets(on or ",".join(suite.on), load_devices(devices))
+    targets = parse_targets(on or ",".join(there(suite.on)), load_devices(devices))
+    part = Part(parse_shard(shard), night) if shard else Part(night=night)
+    if shard and not night:
+        raise InputError("--shard needs --run NAME, the same for all shards: they are parts of one run")
     chosen = flags.BuildFlags(source or suite.source, patch, folder=folder)
     options = chosen.run_options(NOTES, Simulation(), repeat=suite.repeat, timeout=timeout)
     session = Session(options, flags.build_progress(NOTES))
     with open_history(history_file) as history, results_bar() as on_result:
-        runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers)
-        chosen_of = functools.partial(select, suite, suite_file.parent, session, only=only)
+        runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers, part)
+        chosen_of = functools.partial(select, suite, suite_file.parent, session, only=only, shard=part.shard)
         found = list(outcomes(runner, chosen_of, targets))
         for outcome in found:
             if accept and not outcome.interrupted:
                 history.accept(outcome.run, getpass.getuser(), accept)
+    write_for_ci(found, markdown, junit_file)
+    show(regressing.as_json(found), lambda: regressing.render(found), as_json)
+    regressing.raise_if_regressed(found, suite.lost)
+
+
+def write_for_ci(found: Sequence[Outcome], markdown: Path | None, junit_file: Path | None) -> None:
+    """What a CI system shows of a run."""
+    if junit_file is not None:
+        junit_file.write_text(junit(found), encoding="utf-8")
     if markdown is not None:
         with markdown.open("a", encoding="utf-8") as file:
             file.write(regressing.markdown(found))
-    show(regressing.as_json(found), lambda: regressing.render(found), as_json)
-    regressing.raise_if_regressed(found, suite.lost)
+
+
+def there(words: Sequence[str]) -> list[str]:
+    """The devices of a suite without those that end in `?` and are not here, such as `gpu?`; says what is left out."""
+    found = [word.removesuffix("?") for word in words if not word.endswith("?") or has_gpu()]
+    for word in words:
+        if word.removesuffix("?") not in found:
+            NOTES.print(f"there is no NVIDIA GPU here: {word.removesuffix('?')} is left out", style="dim")
+    return found
 
 
 def diff(
@@ -219,6 +246,27 @@ def history_report(
     with open_existing(history_file) as history:
         page.write_text(report(history, suite), encoding="utf-8")
     NOTES.print(f"wrote {page}")
+
+
+@history_app.command("judge")
+def history_judge(
+    suite: Annotated[str, typer.Option(help="Runs of this suite alone.")] = "",
+    most_lost: Annotated[float, typer.Option("--lost", help="The share that may be lost.")] = 0.02,
+    markdown: Markdown = None,
+    junit_file: JunitFile = None,
+    history_file: HistoryFile = DEFAULT_HISTORY,
+    as_json: flags.Json = False,
+) -> None:
+    """The last run of each line beside the accepted one, as `regress` says it: for runs whose shards were merged."""
+    with open_existing(history_file) as history:
+        seen = list(nights(history, suite))
+    found = [outcome_of(night) for night in seen]
+    write_for_ci(found, markdown, junit_file)
+    show(regressing.as_json(found), lambda: regressing.render(found), as_json)
+    for night in seen:
+        if night.missing_shards:
+            raise LostError(f"{night.run.identity.device}: of shards {', '.join(night.missing_shards)} there is no end")
+    regressing.raise_if_regressed(found, most_lost)
 
 
 @history_app.command("merge")

@@ -17,6 +17,7 @@ from fattn_probe.errors import BuildError, InputError, LostError
 from fattn_probe.reference.adapter import fully_masked_of, reference_of
 from fattn_probe.regress.history import History
 from fattn_probe.regress.judge import ALARMS, UNJUDGED, Change, changes, time_changes
+from fattn_probe.regress.night import Night
 from fattn_probe.regress.pool import Job, cores, judged
 from fattn_probe.regress.records import WHOLE, CaseRecord, Identity, Part, Result, Run
 from fattn_probe.regress.shades import shades_of
@@ -86,10 +87,11 @@ class SuiteRunner:
         identity = identity_of(self.session, target)
         planned = len(cases) + len(settled)
         new = functools.partial(self.history.begin, identity, self.suite, self.part, planned)
-        run = (self._unfinished(identity) if self.resume else None) or new()
+        run = (self._unfinished(identity) if self.resume and not self.part.night else None) or new()
         self.history.know(map(CaseRecord.of, cases), identity, kernel_names(self.session))
         baseline = self.history.baseline(identity.line, self.suite)
-        known = {name for name, result in self.history.results(run).items() if result.status != "lost"}
+        there = self._of_shard(self.history.results(run))
+        known = {name for name, result in there.items() if result.status != "lost"}
         done = len(known)
         fresh = [result for result in settled if result.name not in known]
         left = [case for case in cases if case.name not in known]
@@ -110,7 +112,8 @@ class SuiteRunner:
         workers = self.workers_on(target)
         threads = max(1, cores() // workers)
         options = self.session.options
-        options = replace(options, simulation=replace(options.simulation, threads=threads))
+        repeat = options.repeat if target.engine == "cuda" else 1  # a simulator's time says nothing
+        options = replace(options, simulation=replace(options.simulation, threads=threads), repeat=repeat)
         job = Job(result_of if workers == 1 else result_without_times, options, self.session.builds, target)
         with closing(judged(job, cases, workers, self.session.progress)) as results:
             yield from results
@@ -224,6 +227,12 @@ def _plain(value: object) -> object:
 
 def _first(text: str) -> str:
     return text.partition("\n")[0]
+
+
+def outcome_of(night: Night) -> Outcome:
+    """A run that is in the history, as it stands to the accepted one."""
+    planned = max(night.run.planned, len(night.results))
+    return Outcome(night.run, night.results, night.baseline, night.changes, planned)
 
 
 Select = Callable[[Target], tuple[Sequence[Case], Sequence[Result]]]
