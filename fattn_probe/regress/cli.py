@@ -206,13 +206,18 @@ def history_show(
 
 @history_app.command("accept")
 def history_accept(
-    uid: str,
     why: Annotated[str, typer.Option(help="What was looked at.")],
+    uid: Annotated[str, typer.Argument(help="The beginning of a run's name.")] = "",
+    last: Annotated[bool, typer.Option("--last", help="The last run of each line instead.")] = False,
     history_file: HistoryFile = DEFAULT_HISTORY,
 ) -> None:
     """Make a run what later ones of its line are compared with."""
+    if last == bool(uid):
+        raise InputError("name a run, or say --last")
     with open_existing(history_file) as history:
-        history.accept(history.run(uid), getpass.getuser(), why)
+        for run in history.last_runs() if last else [history.run(uid)]:
+            history.accept(run, getpass.getuser(), why)
+            NOTES.print(f"accepted {run.uid[:8]} ({run.identity.device}, {run.suite})")
 
 
 @history_app.command("export")

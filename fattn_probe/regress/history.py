@@ -146,6 +146,10 @@ class History:
             raise InputError(f"history {self.path}: {len(rows) or 'no'} runs begin with {uid!r}")
         return _run(rows[0])
 
+    def last_runs(self, suite: str = "") -> list[Run]:
+        """The last run of each line and suite; of one suite if given."""
+        return list({(run.identity.line, run.suite): run for run in self.runs(suite=suite)}.values())
+
     def nights(self, line: str, suite: str) -> list[Run]:
         """The last `NIGHTS` runs of a line and suite, the oldest first."""
         return self.runs(line, suite)[-NIGHTS:]

@@ -72,8 +72,7 @@ class Night:
 
 def nights(history: History, suite: str = "") -> Iterator[Night]:
     """The last run of each line and suite; of one suite if it is named."""
-    last = {(run.identity.line, run.suite): run for run in history.runs(suite=suite)}
-    return (night_of(history, run) for run in last.values())
+    return (night_of(history, run) for run in history.last_runs(suite))
 
 
 def night_of(history: History, run: Run) -> Night:

@@ -4,7 +4,7 @@ import hashlib
 import re
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from fattn_probe.errors import InputError
@@ -145,6 +145,10 @@ class Part:
 
     shard: Shard = ALL
     night: str = ""
+
+    def of(self, identity: Identity) -> Identity:
+        """The identity of the run that this is a part of: shards may run on several machines."""
+        return replace(identity, machine="shards") if self.shard.of > 1 else identity
 
     def uid(self, identity: Identity, suite: str) -> str | None:
         """The run's uid, the same for all shards of one night, line and source; None for a run of its own."""

@@ -84,7 +84,7 @@ class SuiteRunner:
 
         What an interruption leaves is in the history, and can be resumed.
         """
-        identity = identity_of(self.session, target)
+        identity = self.part.of(identity_of(self.session, target))
         planned = len(cases) + len(settled)
         new = functools.partial(self.history.begin, identity, self.suite, self.part, planned)
         run = (self._unfinished(identity) if self.resume and not self.part.night else None) or new()

@@ -252,7 +252,9 @@ def test_the_shards_of_a_night_are_one_run(tmp_path):
     shards = [Shard(number, 3) for number in (1, 2, 3)]
     for shard in shards:
         with open_history(tmp_path / f"{shard.number}.db") as history:
-            run = history.begin(replace(SIM, machine=f"node{shard.number}"), "nightly", Part(shard, "job 17"), 1)
+            part = Part(shard, "job 17")
+            here = Identity(**{**vars(SIM), "engine": "cuda", "machine": f"node{shard.number}"})
+            run = history.begin(part.of(here), "nightly", part, 1)
             history.add(run, replace(PASS, name=f"case{shard.number}"))
             history.end(run, shard)
             assert history.run(run.uid).ended is None

@@ -132,7 +132,8 @@ def test_shards_on_several_machines_are_judged_as_one_run(suite, tmp_path):
             assert probe("history", "judge", history=whole).returncode == 0
             (run,) = json.loads(probe("history", "list", "--json", history=whole).stdout)
             assert run["counts"] == {"pass": 2}
-            assert probe("history", "accept", run["uid"], "--why", "good", history=whole).returncode == 0
+            assert probe("history", "accept", "--why", "good", history=whole).returncode == 2
+            assert probe("history", "accept", "--last", "--why", "good", history=whole).returncode == 0
     judged = probe("history", "judge", history=whole)
     assert judged.returncode == 4
     assert "of shards 2/2 there is no end" in judged.stderr
