@@ -22,20 +22,18 @@ from fattn_probe.device import Target
 from fattn_probe.error_model import predict
 from fattn_probe.model import model_of
 from fattn_probe.model.constants import SHIPPED, Constants, constants_of
-from fattn_probe.reference.adapter import fully_masked_of, reference_of
+from fattn_probe.reference.adapter import fully_masked_of, reference_of, stored_rows
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.command import Work
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.session import Session, arch_of
-from fattn_probe.scenario import Case, make_inputs, view_values
+from fattn_probe.scenario import Case, make_inputs
 from fattn_probe.source import Tree
 
 Bytes = npt.NDArray[np.uint8]
 UseModel = Literal["auto", "always", "never"]
 MODEL_FLOP = 4e9
 """Operations of a case from which the rounding-faithful model takes too long, unless it is asked for."""
-MOST_BYTES = 2 << 30
-"""Operands above this size, in float64, are not read as a whole for a prediction."""
 
 
 @dataclass(frozen=True)
@@ -151,10 +149,7 @@ def expected_of(
     `constants` are those of the source that was run, which the model needs; None if they are not known.
     """
     memory = dict(inputs)
-    size = sum(8 * int(np.prod(view.ne)) for view in case.tensors.values())
-    if size > MOST_BYTES:
-        return Expected(missing="no prediction for a case of this size: the scenario's tolerance decides")
-    values = {name: view_values(case, memory, name) for name in case.tensors}
+    values = {name: stored_rows(view, memory) for name, view in case.tensors.items()}
     prediction = predict(case, values, capture.launches, arch)
     if prediction is None:
         return Expected(missing="no error model of this kernel: the scenario's tolerance decides")
