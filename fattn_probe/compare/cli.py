@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -30,6 +30,9 @@ def compare(
     batch_invariance: Annotated[
         bool, typer.Option("--batch-invariance", help="Compute some queries alone too: are the bits the same?")
     ] = False,
+    sample: Annotated[
+        str, typer.Option(help="Rows to check exactly; auto: all but of very large cases.", metavar="N|all|auto")
+    ] = "auto",
     source: flags.Source = DEFAULT_SOURCE,
     patch: flags.Patches = [],  # noqa: B006
     debug: flags.Debug = False,
@@ -47,12 +50,13 @@ def compare(
     if any(path.suffix == ".gguf" for path in paths):
         compare_files(paths, as_json)
         return
+    sampled = sample_of(sample)
     chosen = flags.BuildFlags(source, patch, debug, check, sanitize, quants, folder)
     work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
     session = Session(
         chosen.run_options(NOTES, Simulation(schedule, threads), timeout=timeout), flags.build_progress(NOTES)
     )
-    options = CompareOptions(model, repeat, QUERIES_ALONE if batch_invariance else 0)
+    options = CompareOptions(model, repeat, QUERIES_ALONE if batch_invariance else 0, sampled)
     rows = []
     for row in compare_work(session, work, options):
         if plot is not None:
@@ -62,6 +66,15 @@ def compare(
         rows.append(row)
     show(verdicts.rows_as_json(rows), lambda: verdicts.render(rows, maps), as_json)
     raise_if_failed(rows)
+
+
+def sample_of(text: str) -> int | Literal["auto", "all"]:
+    """What `--sample` says; InputError for anything but a number of rows, `all` and `auto`."""
+    if text in ("auto", "all"):
+        return "auto" if text == "auto" else "all"
+    if not text.isdecimal() or int(text) == 0:
+        raise InputError(f"--sample {text}: a number of rows (1 or more), all or auto")
+    return int(text)
 
 
 def compare_files(paths: Sequence[Path], as_json: bool) -> None:

@@ -11,8 +11,10 @@ from fattn_probe.compare.expected import Expected
 from fattn_probe.compare.labels import labellings
 from fattn_probe.compare.metrics import F32, F64, Bools, Likeness, Tolerance, liken, unequal
 from fattn_probe.compare.patterns import Pattern, find_patterns
+from fattn_probe.compare.sampled import Sampled
 from fattn_probe.compare.verdict import Status, UpstreamSays, Verdict, judge, upstream_says
 from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.reference.sampled import Sample
 
 ATTENTION_KERNEL = re.compile(r"\bflash_attn_(ext|tile)")
 
@@ -65,7 +67,8 @@ class CaptureLike(Protocol):
 class Row:
     """One case on one backend: what ran and what is to be said of it.
 
-    `missing` says why nothing, or less, was expected of it; `dst` is the output, where there is one.
+    `missing` says why nothing, or less, was expected of it; `sampled` how much of the output was checked exactly, None
+    for all; `dst` is the output, where there is one and it was checked whole.
     """
 
     case: str
@@ -77,6 +80,7 @@ class Row:
     missing: str = ""
     diagnosis: Diagnosis | None = None
     checks: tuple[Check, ...] = ()
+    sampled: Sampled | None = None
     dst: F32 | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -115,12 +119,27 @@ def row_of(
     Where it left no output, `outcome` is the verdict on that. For `reference` and `fully_masked` see `judge`.
     """
     if isinstance(outcome, Verdict):
-        return Row(case.name, on, case.tolerance, (), outcome, None)
+        return row_without_output(case, on, outcome)
     verdict = judge(outcome.dst, reference, case.tolerance, fully_masked, expected)
     kernels = tuple(launch.spelling for launch in outcome.launches)
     missing = "" if expected is None else expected.missing
     says = upstream_says(outcome.dst, reference)
     return Row(case.name, on, case.tolerance, kernels, verdict, says, missing, dst=outcome.dst)
+
+
+def row_without_output(case: CaseLike, on: str, verdict: Verdict) -> Row:
+    """The row of a backend that left no output."""
+    return Row(case.name, on, case.tolerance, (), verdict, None)
+
+
+def sampled_row(
+    case: CaseLike, on: str, capture: CaptureLike, sample: Sample, *, expected: Expected, verdict: Verdict
+) -> Row:
+    """The row of an output of which a sample was judged."""
+    kernels = tuple(launch.spelling for launch in capture.launches)
+    rows, reference = sample.of(capture.dst)[None, :, None], sample.reference[None, :, None]
+    says, much = upstream_says(rows, reference), Sampled(len(sample.rows), capture.dst[..., 0].size)
+    return Row(case.name, on, case.tolerance, kernels, verdict, says, expected.missing, sampled=much)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ def rows_as_json(rows: Sequence[Row]) -> dict[str, Any]:
     """The JSON document: `counts` (by status) and `rows`.
 
     A row has case, on, status, reason, tolerance (nmse, max_abs), kernel, kernels, upstream, metrics, design, accuracy,
-    diagnosis (each null where there is none), missing and checks; docs/compare.md lists their keys. A number that is
-    not finite is null.
+    diagnosis, sampled (each null where there is none), missing and checks; docs/compare.md lists their keys. A number
+    that is not finite is null.
     """
     counts = {status.value: number for status, number in count(rows).items()}
     return {"counts": counts, "rows": [_row(row) for row in rows]}
@@ -48,6 +48,7 @@ def _row(row: Row) -> dict[str, Any]:
         "design": None if verdict.design is None else _plain(asdict(verdict.design)),
         "accuracy": None if verdict.accuracy is None else asdict(verdict.accuracy),
         "missing": row.missing or None,
+        "sampled": None if row.sampled is None else asdict(row.sampled),
         "diagnosis": None if row.diagnosis is None else _diagnosis(row.diagnosis),
         "checks": [asdict(check) for check in row.checks],
     }

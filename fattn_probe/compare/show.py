@@ -45,7 +45,7 @@ def render(rows: Sequence[Row], maps: bool = True) -> RenderableType:
         table.add_row(*_cells(row))
     drawn = [row for row in rows if row.diagnosis is not None][:MOST_MAPS] if maps else []
     explained = [part for row in rows for part in _explanation(row, any(row is one for one in drawn))]
-    return Group(table, *explained, *_missing(rows), _counted(rows))
+    return Group(table, *explained, *_missing(rows), *_sampled(rows), _counted(rows))
 
 
 def render_difference(difference: Difference) -> RenderableType:
@@ -136,6 +136,11 @@ def _missing(rows: Sequence[Row]) -> Iterator[Text]:
         concerned = [row for row in rows if row.missing == reason]
         more = f" and {len(concerned) - 1} more" if len(concerned) > 1 else ""
         yield Text(f"{concerned[0].case} on {concerned[0].on}{more}: {reason}", "dim")
+
+
+def _sampled(rows: Sequence[Row]) -> Iterator[Text]:
+    """Of which outputs some rows were judged only."""
+    return (Text(f"{row.case} on {row.on}: {row.sampled}", "dim") for row in rows if row.sampled is not None)
 
 
 def _errors(metrics: Metrics) -> str:

@@ -13,7 +13,7 @@ from fattn_probe.build.ninja import Report, silent
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError
 from fattn_probe.run.capture import Capture, capture_of
-from fattn_probe.run.casefile import write_case
+from fattn_probe.run.casefile import FiledInputs, write_case
 from fattn_probe.run.execute import execute
 from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.run.gpu import gpu_arch
@@ -106,16 +106,18 @@ class Session:
         build, missed = self.build_for(target, program), ""
         with tempfile.TemporaryDirectory(prefix="fattn-probe-") as name:
             folder = Path(name)
-            write_case(case, inputs, folder / "case.gguf")
+            case_file = inputs.file if isinstance(inputs, FiledInputs) else folder / "case.gguf"
+            if not isinstance(inputs, FiledInputs):
+                write_case(case, inputs, case_file)
             for _ in range(MOST_RETRIES):
-                outcome = self._execute(build.program(program), folder, target)
+                outcome = self._execute(build.program(program), case_file, folder, target)
                 if not isinstance(outcome, Missing):
                     return outcome
                 missed = outcome.symbol
                 build = self.complete(target, missed, program)
         raise BuildError(f"{case.name}: after {MOST_RETRIES} kernels the build still misses {missed}")
 
-    def _execute(self, runner: Path, folder: Path, target: Target) -> RunOutcome:
+    def _execute(self, runner: Path, case_file: Path, folder: Path, target: Target) -> RunOutcome:
         options = self.options
         words = ["--backend", target.backend, "--repeat", str(options.repeat), "--warmup", str(options.warmup)]
         if target.engine == "cpu":
@@ -123,7 +125,7 @@ class Session:
         tree = options.tree
         return execute(
             runner,
-            folder / "case.gguf",
+            case_file,
             folder / "out.gguf",
             env=self.env(target),
             timeout=options.timeout,

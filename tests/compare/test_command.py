@@ -109,7 +109,7 @@ def test_json_has_the_keys_it_promises_and_no_nan():
     assert nan["tolerance"] == {"nmse": 1e-6, "max_abs": None}
     assert set(nan) == {
         "case", "on", "status", "reason", "tolerance", "kernel", "kernels", "upstream", "metrics",
-        "design", "accuracy", "missing", "diagnosis", "checks",
+        "design", "accuracy", "missing", "diagnosis", "checks", "sampled",
     }  # fmt: skip
     assert set(nan["metrics"]) == {
         "elements", "nmse", "max_abs", "worst", "rmse", "mean_error", "bias", "max_rel", "f16_ulps", "mean_f16_ulps",
