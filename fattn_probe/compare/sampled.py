@@ -19,6 +19,7 @@ Rows = npt.NDArray[np.int64]
 LISTED = 3
 AT_RANDOM = 8
 """Rows of each head beside those that are always looked at, unless a number of rows is asked for."""
+RNG = 78
 MOST_ZERO = 64
 """Rows of zeros outside of the hull that are looked into for being fully masked."""
 
@@ -38,14 +39,17 @@ class Sampled:
 
 
 def rows_of(case: Case, geometry: Geometry | None, number: int | None = None) -> Rows:
-    """The rows (sequence, query, head) to look at: those that must be, and at random up to a `number`."""
+    """The rows (sequence, query, head) to look at: those that must be, and others at random, up to a `number`."""
     seams = [] if geometry is None else _tile_seams(case, geometry)
     rows = [] if geometry is None else list(_block_seams(case, geometry))
     if number is None:
         return choose_rows(case, seams=seams, rows=rows, random=AT_RANDOM)
     least = choose_rows(case, seams=seams, rows=rows, random=0)
-    heads = case.n_seq * case.n_head
-    return choose_rows(case, seams=seams, rows=rows, random=max(0, -(-(number - len(least)) // heads)))
+    axes = (case.n_seq, case.n_q, case.n_head)
+    others = np.delete(np.arange(np.prod(axes)), np.ravel_multi_index(tuple(least.T), axes))
+    more = max(0, min(number - len(least), len(others)))
+    chosen = np.random.default_rng((case.seed, RNG)).choice(others, more, replace=False)
+    return np.stack(np.unravel_index(np.union1d(np.ravel_multi_index(tuple(least.T), axes), chosen), axes), axis=1)
 
 
 def _tile_seams(case: Case, geometry: Geometry) -> list[int]:
