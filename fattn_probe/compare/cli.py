@@ -8,7 +8,8 @@ import typer
 
 from fattn_probe import flags
 from fattn_probe.compare import show as verdicts
-from fattn_probe.compare.command import compare_captures, raise_if_failed
+from fattn_probe.compare.command import raise_if_failed
+from fattn_probe.compare.difference import compare_captures
 from fattn_probe.compare.run import CompareOptions, UseModel, compare_work
 from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError

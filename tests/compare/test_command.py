@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from fattn_probe.compare.bitwise import repeated
-from fattn_probe.compare.command import compare_captures, raise_if_failed, row_of
+from fattn_probe.compare.command import raise_if_failed, row_of
+from fattn_probe.compare.difference import compare_captures
 from fattn_probe.compare.expected import Expected
 from fattn_probe.compare.show import difference_as_json, render, render_difference, rows_as_json
 from fattn_probe.compare.verdict import Status, Verdict
@@ -151,7 +152,7 @@ def test_two_captures_that_differ_say_where_and_by_which_kernels():
     document = json.loads(json.dumps(difference_as_json(difference), allow_nan=False))
     assert set(document) == {
         "a", "b", "status", "reason", "kernels_a", "kernels_b",
-        "elements", "equal_bits", "share", "nmse", "max_abs", "worst", "patterns",
+        "elements", "equal_bits", "share", "nmse", "max_abs", "worst", "patterns", "cuts", "rows",
     }  # fmt: skip
     assert document["equal_bits"] == 783
 
