@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.floating[Any]]
 F32s = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 QK8_1 = 32
-AT_ONCE = 65536
+AT_ONCE = 2048
 """KV rows whose values are float64 at one time."""
 
 
@@ -86,32 +86,32 @@ class KVMoments:
     channel_largest: F64
 
     @classmethod
-    def of(cls, k: Floats, v: Floats, kernel: Kernel, type_K: str) -> "KVMoments":
-        """Of k (n_kv, hsk) and v (n_kv, hsv)."""
-        converts_K, converts_V = (
-            kernel.converts_K and k.dtype != np.float16,
-            kernel.converts_V and v.dtype != np.float16,
-        )
+    def of(cls, k: Floats, v: Floats, kernel: Kernel, types: tuple[str, str]) -> "KVMoments":
+        """Of k (n_kv, hsk) and v (n_kv, hsv), which are stored in these types."""
+        converts_K, converts_V = kernel.converts_K and types[0] != "f16", kernel.converts_V and types[1] != "f16"
         k = np.asarray(k, np.float32)
         mean, spread, mean_square = _about_mean(v, lambda values: values)
         none = (np.zeros(v.shape[1]), np.zeros(len(v)), 0.0)
         error = _about_mean(v, lambda values: _in_f16(values) - values) if converts_V else none
-        blocks = [v[part] for part in _parts(len(v))]
+        power, largest = np.zeros(v.shape[1]), np.zeros(v.shape[1])
+        for part in parts_of(len(v)):
+            block = v[part].astype(np.float64)
+            power += np.einsum("nd,nd->d", block, block)
+            np.maximum(largest, np.abs(block).max(axis=0), out=largest)
         return cls(
             k=k,
             kernel_k=_in_f16(k).astype(np.float32) if converts_K else k,
-            offset_K=_offset(k, type_K) if kernel.q == "q8_1" else None,
-            square_K=np.einsum("nk,nk->n", k, k, dtype=np.float64) / k.shape[1],
+            offset_K=_offset(k, types[0]) if kernel.q == "q8_1" else None,
+            square_K=np.einsum("nk,nk->n", k, k).astype(np.float64) / k.shape[1],
             spread_V=spread,
             error_V=error[1],
             mean_V=float(mean.mean()),
             mean_square_V=mean_square,
             mean_error_V=float(error[0].mean()),
             mean_square_error_V=error[2],
-            channel_square=np.sum([np.square(block, dtype=np.float64).sum(axis=0) for block in blocks], axis=0)
-            / len(v),
+            channel_square=power / len(v),
             channel_mean=mean,
-            channel_largest=np.max([np.abs(block).max(axis=0) for block in blocks], axis=0).astype(np.float64),
+            channel_largest=largest,
         )
 
     def without_rows(self) -> "KVMoments":
@@ -131,16 +131,18 @@ def _about_mean(rows: Floats, of: Callable[[F64], F64]) -> tuple[F64, F64, float
 
     The mean of n values with no mean has 1/n of their variance as its mean square, which is taken off.
     """
-    parts = _parts(len(rows))
+    parts = parts_of(len(rows))
     mean = np.sum([of(rows[part].astype(np.float64)).sum(axis=0) for part in parts], axis=0) / len(rows)
     spread = np.empty(len(rows))
     for part in parts:
-        spread[part] = np.square(of(rows[part].astype(np.float64)) - mean).mean(axis=1)
+        off = of(rows[part].astype(np.float64)) - mean
+        spread[part] = np.einsum("nd,nd->n", off, off) / len(mean)
     chance = float(spread.mean()) / len(rows) if len(rows) > 1 else 0.0
     return mean, spread, max(0.0, float(np.square(mean).mean()) - chance)
 
 
-def _parts(length: int) -> list[slice]:
+def parts_of(length: int) -> list[slice]:
+    """Rows that are worked on at once: few enough for the cache."""
     return [slice(first, first + AT_ONCE) for first in range(0, length, AT_ONCE)]
 
 

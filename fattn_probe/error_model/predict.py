@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fattn_probe.error_model.block import LARGEST_P, Block, Logits, Rows
 from fattn_probe.error_model.hyperbolic import tanh_error
 from fattn_probe.error_model.kernel import Kernel, Work, kernel_of, steps_of
-from fattn_probe.error_model.operands import KVMoments, QRows
+from fattn_probe.error_model.operands import KVMoments, QRows, parts_of
 from fattn_probe.error_model.prediction import Heads, Prediction, elsewhere_lost
 from fattn_probe.error_model.rounding import F16
 from fattn_probe.error_model.words import why
@@ -54,11 +54,12 @@ def predict(
     if kernel is None:
         return None
     queries = _sample(case, most, np.arange(case.n_q) if among is None else among)
-    kv_heads, every = _heads(case), slice(0, case.n_kv)
+    kv_heads = _heads(case)
     found = np.zeros((len(fields(Rows)), case.n_seq, len(queries), case.n_head))
     heads: dict[tuple[int, int], KVMoments] = {}
     for seq, kv_head in product(range(case.n_seq), kv_heads.tolist()):
-        kv = KVMoments.of(tensors["K"][seq, kv_head, every], tensors["V"][seq, kv_head, every], kernel, case.type_K)
+        k, v = (_head(tensors[name], seq, kv_head, case.n_kv) for name in "KV")
+        kv = KVMoments.of(k, v, kernel, (case.type_K, case.type_V))
         heads[seq, kv_head] = kv.without_rows()
         job = _Head(case, tensors, kernel, Work.of(kernel, case), kv, seq, kv_head)
         for alike in job.groups(queries):
@@ -86,6 +87,13 @@ def _heads(case: Case) -> Indices:
     values = case.n_kv * case.hsv * case.n_seq
     number = case.n_head_kv if case.max_bias > 0 or case.sinks else max(1, MOST_VALUES // values)
     return np.unique(np.linspace(0, case.n_head_kv - 1, min(number, case.n_head_kv)).round().astype(np.intp))
+
+
+def _head(tensor: Any, seq: int, kv_head: int, n_kv: int) -> Floats:  # noqa: ANN401 (an array, or what makes its rows)
+    """The rows of one head, an array as it is, others put together from parts."""
+    if isinstance(tensor, np.ndarray):
+        return np.asarray(tensor[seq, kv_head])
+    return np.concatenate([tensor[seq, kv_head, slice(p.start, min(p.stop, n_kv))] for p in parts_of(n_kv)])
 
 
 def _nearest(places: Indices, length: int) -> Indices:
