@@ -13,6 +13,7 @@ from fattn_probe.compare.difference import compare_captures
 from fattn_probe.compare.run import CompareOptions, UseModel, compare_work
 from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError
+from fattn_probe.reference.adapter import check_inputs, check_output
 from fattn_probe.run.capture import read_capture
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
@@ -79,9 +80,12 @@ def sample_of(text: str) -> int | Literal["auto", "all"]:
 
 
 def compare_files(paths: Sequence[Path], as_json: bool) -> None:
-    """The captures of one op, side by side."""
+    """The captures of one op, side by side; InputError where one is not what its own op says."""
     if len(paths) != 2:
         raise InputError(f"two captures are compared, not {len(paths)}; scenarios are a comparison of their own")
     a, b = (read_capture(path) for path in paths)
+    for capture in (a, b):
+        check_output(capture.case, capture.case.digest, capture.dst)
+        check_inputs(capture.case, capture.inputs)
     difference = compare_captures(a, b, (paths[0].name, paths[1].name))
     show(verdicts.difference_as_json(difference), lambda: verdicts.render_difference(difference), as_json)
