@@ -17,7 +17,7 @@ from fattn_probe.errors import BuildError, InputError, LostError
 from fattn_probe.reference.adapter import fully_masked_of, reference_of
 from fattn_probe.regress.history import History
 from fattn_probe.regress.judge import ALARMS, UNJUDGED, Change, Kind, changes
-from fattn_probe.regress.pool import Job, cores, judged
+from fattn_probe.regress.pool import Job, cores, judged, prepare
 from fattn_probe.regress.records import Identity, Result, Run
 from fattn_probe.regress.steps import Level, last_step
 from fattn_probe.run.capture import Capture
@@ -88,16 +88,18 @@ class SuiteRunner:
         planned, done = len(cases) + len(settled), len(known)
         fresh = [result for result in settled if result.name not in known]
         left = [case for case in cases if case.name not in known]
+        interrupted = False
         try:
             with closing(self._results(fresh, left, target)) as results:
                 for result in results:
                     self.history.add(run, result)
                     done += 1
                     self.on_result(result, done, planned)
+            self.history.end(run)
         except KeyboardInterrupt:
-            return replace(self.outcome(run, baseline, planned), interrupted=True)
-        self.history.end(run)
-        return self.outcome(run, baseline, planned)
+            interrupted = True
+        names = [*(case.name for case in cases), *(result.name for result in settled)]
+        return replace(in_order(self.outcome(run, baseline, planned), names), interrupted=interrupted)
 
     def _results(self, settled: Sequence[Result], cases: Sequence[Case], target: Target) -> Generator[Result]:
         """Results as they come; the cases' from workers."""
@@ -133,6 +135,14 @@ class SuiteRunner:
     def _unfinished(self, identity: Identity) -> Run | None:
         runs = [run for run in self.history.runs(identity.line, self.suite) if run.identity == identity]
         return runs[-1] if runs and runs[-1].ended is None else None
+
+
+def in_order(outcome: Outcome, names: Sequence[str]) -> Outcome:
+    """The outcome with results and changes in the order of the suite, not in that in which workers were ready."""
+    place = {name: number for number, name in enumerate(names)}
+    names = sorted(outcome.results, key=lambda name: place.get(name, len(place)))
+    ordered = sorted(outcome.changes, key=lambda change: place.get(change.case, len(place)))
+    return replace(outcome, results={name: outcome.results[name] for name in names}, changes=tuple(ordered))
 
 
 def time_change(case: str, before: Level, after: Level) -> Change:
@@ -229,6 +239,7 @@ Select = Callable[[Target], tuple[Sequence[Case], Sequence[Result]]]
 
 def outcomes(runner: SuiteRunner, select: Select, targets: Sequence[Target]) -> Iterator[Outcome]:
     """One outcome a target, until one is interrupted."""
+    prepare()
     for target in targets:
         cases, settled = select(target)
         outcome = runner.run(cases, target, settled)

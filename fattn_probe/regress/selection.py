@@ -42,7 +42,8 @@ def select(
     cases, settled = cases_of(suite, folder), list[Result]()
     if suite.upstream:
         listed = upstream_list(session, target)
-        separate_V = separate_V_of(session.options.tree)
+        tree = session.options.tree
+        separate_V = tree is not None and separate_V_of(tree.root)
         more, settled = upstream_cases(listed, separate_V=separate_V)
         cases += more
     found = Selection(tuple(cases), tuple(settled)).some(suite.only).some(only)

@@ -15,7 +15,6 @@ from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
 from fattn_probe.scenario.cases import resolve
 from fattn_probe.scenario.from_ops import from_ops
-from fattn_probe.source import Tree
 
 LIST = Path("tests/test-backend-ops.cpp")
 V_IS_K = re.compile(r"\bv\s*=\s*ggml_view_4d\(ctx, k,")
@@ -60,10 +59,10 @@ def upstream_cases(listed: Iterable[OpResult], *, separate_V: bool) -> tuple[lis
     return cases, settled
 
 
-def separate_V_of(tree: Tree | None) -> bool:
-    """Whether V lies apart from K in every case of a source's list; only the older spelling does not say so."""
-    path = tree.root / LIST if tree else None
-    return path is not None and path.is_file() and not V_IS_K.search(path.read_text(errors="replace"))
+def separate_V_of(root: Path) -> bool:
+    """Whether V lies apart from K in every case of a source's list; the older spelling of a case does not say."""
+    path = root / LIST
+    return path.is_file() and not V_IS_K.search(path.read_text(errors="replace"))
 
 
 def _named(listed: Iterable[OpResult]) -> Iterable[tuple[str, OpResult]]:
