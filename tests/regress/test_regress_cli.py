@@ -116,3 +116,35 @@ def test_a_history_that_is_not_there(tmp_path):
     done = probe("history", "list", history=tmp_path / "none.db")
     assert done.returncode == 2
     assert "there is no history" in done.stderr
+
+
+def test_shards_on_several_machines_are_judged_as_one_run(suite, tmp_path):
+    """Two shards into databases of their own, merged and accepted; the next night lacks one of them."""
+    whole = tmp_path / "whole.db"
+    for night in ("1", "2"):
+        for number in (1, 2):
+            part = tmp_path / f"{night}-{number}.db"
+            words = ("--shard", f"{number}/2", "--run", night, "--workers", 1, "--junit", tmp_path / "shard.xml")
+            assert probe("regress", suite, *words, history=part).returncode == 0
+            if (night, number) != ("2", 2):
+                assert probe("history", "merge", part, history=whole).returncode == 0
+        if night == "1":
+            assert probe("history", "judge", history=whole).returncode == 0
+            (run,) = json.loads(probe("history", "list", "--json", history=whole).stdout)
+            assert run["counts"] == {"pass": 2}
+            assert probe("history", "accept", "--why", "good", history=whole).returncode == 2
+            assert probe("history", "accept", "--last", "--why", "good", history=whole).returncode == 0
+    judged = probe("history", "judge", history=whole)
+    assert judged.returncode == 4
+    assert "of shards 2/2 there is no end" in judged.stderr
+    probe("history", "merge", tmp_path / "2-2.db", history=whole)
+    last = probe("history", "judge", "--json", "--junit", tmp_path / "all.xml", history=whole)
+    assert last.returncode == 0
+    assert json.loads(last.stdout)["runs"][0]["counts"]["not run"] == 0
+    assert (tmp_path / "all.xml").read_text().count("<testcase") == 2
+
+
+def test_a_shard_without_the_name_of_its_run(suite, tmp_path):
+    done = probe("regress", suite, "--shard", "1/2", history=tmp_path / "h.db")
+    assert done.returncode == 2
+    assert "--shard needs --run NAME" in done.stderr
