@@ -57,8 +57,9 @@ class Rows:
     of P*V, the conversion of V; `walk` is the part of `sums` that comes of what V's scatter puts into the accumulators.
     `peak` is the largest weight; `size` is the output's own root mean square. As shares of V's mean, signed, by cause:
     `loss_logits` (weight moved to the sink), `loss_weights` and `loss_sums` (what is below the last bit). As shares of
-    the largest |V|: `single`, the largest error of one addend, and `worst`, the largest error there can be. `largest`
-    is what an accumulator may hold but for one outlier of V, `roundings` their number per accumulator.
+    the largest |V|: `single`, the largest error of one addend, and `worst`, the largest error there can be. `stuck`, a
+    share of V's mean, is the most that sums of like weights can lose. `largest` is what an accumulator may hold but for
+    one outlier of V, `roundings` their number per accumulator.
     """
 
     logits: F64
@@ -73,6 +74,7 @@ class Rows:
     peak: F64
     single: F64
     worst: F64
+    stuck: F64
     largest: F64
     roundings: F64
 
@@ -125,6 +127,7 @@ class Block:
             worst=(coarse + sums.worst) / total
             + (self._parts + 8) * 2 * F32.half_ulp
             + _total(self.share * (converted + 2 * FAR * deviation)),
+            stuck=sums.stuck / total,
             largest=sums.largest,
             roundings=sums.roundings,
         )

@@ -20,8 +20,10 @@ PASCAL_WITHOUT_F16 = 61
 
 
 class Sizes(Protocol):
-    """What the arithmetic and the geometry of a launch depend on; a scenario's `Case` has it."""
+    """What is needed of a case, or of the op in a capture."""
 
+    @property
+    def n_seq(self) -> int: ...  # noqa: D102
     @property
     def n_head(self) -> int: ...  # noqa: D102
     @property
@@ -30,8 +32,6 @@ class Sizes(Protocol):
     def n_q(self) -> int: ...  # noqa: D102
     @property
     def n_kv(self) -> int: ...  # noqa: D102
-    @property
-    def n_seq(self) -> int: ...  # noqa: D102
     @property
     def n_kv_max(self) -> int: ...  # noqa: D102
     @property

@@ -9,6 +9,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -133,6 +134,12 @@ class Pool:
             self.give(fresh)
 
 
+def prepare() -> None:
+    """Start what workers are forked from: its imports go on while their cases are made."""
+    CONTEXT.set_forkserver_preload(PRELOADED)
+    forkserver.ensure_running()
+
+
 def judged(job: Job, cases: Sequence[Case], workers: int, progress: Report = silent) -> Generator[Result]:
     """The results of cases, as soon as they are known, from at most this many worker processes.
 
@@ -141,7 +148,6 @@ def judged(job: Job, cases: Sequence[Case], workers: int, progress: Report = sil
     """
     if not cases:
         return
-    CONTEXT.set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory(prefix="fattn-probe-workers-", ignore_cleanup_errors=True) as folder:
         job = replace(job, target=picklable(job.target), folder=folder)
         pool = Pool(job, left=deque(sorted(cases, key=lambda case: -case.flop)))
@@ -164,4 +170,4 @@ def picklable(target: Target) -> Target:
 
 def cores() -> int:
     """How many processes can work at once."""
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -19,7 +19,7 @@ from fattn_probe.regress.cluster import Cluster
 from fattn_probe.regress.history import History
 from fattn_probe.regress.judge import ALARMS, UNJUDGED, Change, changes, time_changes
 from fattn_probe.regress.night import Night
-from fattn_probe.regress.pool import Job, cores, judged
+from fattn_probe.regress.pool import Job, cores, judged, prepare
 from fattn_probe.regress.records import WHOLE, CaseRecord, Identity, Part, Result, Run
 from fattn_probe.regress.shades import shades_of
 from fattn_probe.run.capture import Capture
@@ -97,6 +97,7 @@ class SuiteRunner:
         done = len(known)
         fresh = [result for result in settled if result.name not in known]
         left = [case for case in cases if case.name not in known]
+        interrupted = False
         try:
             with closing(self._results(fresh, left, target)) as results:
                 for result in results:
@@ -104,9 +105,11 @@ class SuiteRunner:
                     done += 1
                     self.on_result(result, done, planned)
         except KeyboardInterrupt:
-            return replace(self.outcome(run, baseline, planned), interrupted=True)
-        self.history.end(run, self.part.shard)
-        return self.outcome(run, baseline, planned)
+            interrupted = True
+        else:
+            self.history.end(run, self.part.shard)
+        names = [*(case.name for case in cases), *(result.name for result in settled)]
+        return replace(in_order(self.outcome(run, baseline, planned), names), interrupted=interrupted)
 
     def _results(self, settled: Sequence[Result], cases: Sequence[Case], target: Target) -> Generator[Result]:
         """Results as they come; the cases' from workers."""
@@ -158,6 +161,14 @@ class SuiteRunner:
     def _unfinished(self, identity: Identity) -> Run | None:
         runs = [run for run in self.history.runs(identity.line, self.suite) if run.identity == identity]
         return runs[-1] if runs and runs[-1].ended is None else None
+
+
+def in_order(outcome: Outcome, names: Sequence[str]) -> Outcome:
+    """The outcome with results and changes in the order of the suite, not in that in which workers were ready."""
+    place = {name: number for number, name in enumerate(names)}
+    names = sorted(outcome.results, key=lambda name: place.get(name, len(place)))
+    ordered = sorted(outcome.changes, key=lambda change: place.get(change.case, len(place)))
+    return replace(outcome, results={name: outcome.results[name] for name in names}, changes=tuple(ordered))
 
 
 def kernel_names(session: Session) -> list[str]:
@@ -258,6 +269,7 @@ Select = Callable[[Target], tuple[Sequence[Case], Sequence[Result]]]
 
 def outcomes(runner: SuiteRunner, select: Select, targets: Sequence[Target]) -> Iterator[Outcome]:
     """One outcome a target, until one is interrupted."""
+    prepare()
     for target in targets:
         cases, settled = select(target)
         outcome = runner.run(cases, target, settled)

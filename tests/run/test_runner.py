@@ -8,6 +8,7 @@ import fattn_probe
 from fattn_probe import source
 from fattn_probe.process import run
 from fattn_probe.reference.attention import OpParams, attention
+from fattn_probe.run.batch import RunnerEndedError, batch_runner
 from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import execute
 from fattn_probe.run.outcome import Failed, Lost, Ran, Unsupported
@@ -68,6 +69,25 @@ def test_attention_comes_out(go):
     assert (outcome.result.backend, outcome.result.dst.shape) == ("CPU", (2, toy.N_Q, toy.HEADS, toy.D))
     assert (outcome.result.clock, len(outcome.result.seconds)) == ("wall", 3)
     assert outcome.launches == ()
+
+
+def test_a_batch_gives_what_each_case_alone_gives(go, runner, tmp_path):
+    small, two = (toy.gqa(np.random.default_rng(1), n_seq=n_seq) for n_seq in (1, 2))
+    alone = [go(gqa).result.dst.copy() for gqa in (small, two, small)]
+    with batch_runner(runner, CPU, env={}, timeout=60) as batch:
+        for number, (gqa, dst) in enumerate(zip((small, two, small), alone, strict=True)):
+            write_case(gqa.record(), gqa.inputs, tmp_path / "case.gguf")
+            outcome = batch.run(tmp_path / "case.gguf", tmp_path / f"{number}.gguf", timeout=60)
+            assert isinstance(outcome, Ran), outcome
+            assert np.array_equal(outcome.result.dst.view(np.uint32), dst.view(np.uint32))
+
+
+def test_a_case_that_fails_ends_a_batch(runner, tmp_path):
+    with batch_runner(runner, CPU, env={}, timeout=60) as batch:
+        with pytest.raises(RunnerEndedError):
+            batch.run(tmp_path / "no-such-case.gguf", tmp_path / "out.gguf", timeout=60)
+        assert "no-such-case.gguf" in batch.said.read_text()
+        assert batch.process.wait(10) == 1
 
 
 def test_parameters_and_sinks_reach_the_op(go):

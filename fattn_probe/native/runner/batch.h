@@ -1,8 +1,8 @@
 // Many cases in one process, so that the GPU is set up once.
 //
-// A line `case.gguf<TAB>out.gguf` of standard input is answered by the line `fattn-runner: done` of standard output once
-// out.gguf is there; `fattn-runner: ready` comes before the first. Each case has a backend of its own: no CUDA graph and
-// no pool of memory is left over from the one before. A case that fails ends the process, as it would alone.
+// A line `case.gguf<TAB>out.gguf` of standard input is answered by the line `fattn-runner: done` of standard output
+// once out.gguf is there; `fattn-runner: ready` comes before the first. Each case has a backend of its own: no CUDA
+// graph and no pool of memory is left over from the one before. A case that fails ends the process, as it would alone.
 #pragma once
 
 #include "options.h"

@@ -24,7 +24,8 @@ struct Options {
 
 inline const char *usage() {
     return "usage: fattn-runner case.gguf out.gguf [--backend NAME] [--repeat N] [--warmup N] [--threads N] "
-           "[--support-only]\n       fattn-runner --batch [--backend NAME] ...   (lines `case.gguf<TAB>out.gguf` on stdin)";
+           "[--support-only]\n"
+           "       fattn-runner --batch [--backend NAME] ...   (lines `case.gguf<TAB>out.gguf` on stdin)";
 }
 
 inline int parse_count(const std::string &flag, const std::string &text, int least) {

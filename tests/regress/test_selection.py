@@ -1,0 +1,49 @@
+"""The shipped suites, and what of a suite is chosen."""
+
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.errors import InputError
+from fattn_probe.regress.records import Result
+from fattn_probe.regress.selection import Selection, compiled
+from fattn_probe.regress.suite import cases_of, load_suite
+
+SUITES = Path(__file__).parents[2] / "suites"
+MOST_FLOP = 1e9
+"""Of a case of the quick suite: 2 seconds of one core on the simulator."""
+
+
+def test_the_quick_suite_is_quick_and_has_every_shipped_scenario():
+    suite = load_suite(SUITES / "quick.yaml")
+    chosen = Selection(tuple(cases_of(suite, SUITES))).some(suite.only).cases
+    assert len(chosen) >= 300
+    assert max(case.flop for case in chosen) < MOST_FLOP
+    left_out = {case.scenario for case in cases_of(suite, SUITES)} - {case.scenario for case in chosen}
+    assert left_out == {"streamk-fractional"}
+    assert {case.hsk for case in chosen} >= {40, 64, 72, 80, 96, 128, 192, 256, 512, 576}
+    assert {case.type_K for case in chosen} == {"f16", "f32", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"}
+
+
+def test_the_upstream_suite_is_of_the_gpu_of_this_machine():
+    suite = load_suite(SUITES / "upstream.yaml")
+    assert (suite.upstream, suite.scenarios, suite.on) == (True, [], ["gpu"])
+
+
+def test_a_filter_is_over_results_too():
+    suite = load_suite(SUITES / "quick.yaml")
+    settled = (Result("gqa-old", "", "unsupported"), Result("other", "", "unsupported"))
+    chosen = Selection(tuple(cases_of(suite, SUITES)), settled).some("^gqa")
+    assert chosen.names == ["gqa", "gqa-old"]
+
+
+def test_a_filter_that_is_no_expression():
+    with pytest.raises(InputError, match=r"--filter '\[': unterminated character set"):
+        compiled("[")
+
+
+def test_a_suite_without_cases(tmp_path):
+    path = tmp_path / "empty.yaml"
+    path.write_text("version: 1\nabout: x\n")
+    with pytest.raises(InputError, match="a suite needs scenarios, or upstream: true"):
+        load_suite(path)
