@@ -9,6 +9,7 @@ from fattn_probe.regress.judge import Change, Kind, changes, time_changes
 from fattn_probe.regress.records import CaseRecord, Cell, Result, Run
 from fattn_probe.regress.shades import Shades
 
+ORDER = ("pass", "fail", "unsupported", "lost")
 MANY = 100
 """Cases of one scenario from which a plot of all of them says little."""
 
@@ -32,7 +33,8 @@ class Night:
     @property
     def counts(self) -> dict[str, int]:
         """How many cases ended in each status, with those that were not run."""
-        found = dict(Counter(result.status for result in self.results.values()))
+        counted = Counter(result.status for result in self.results.values())
+        found = {status: counted[status] for status in ORDER if counted[status]}
         return found | ({"not run": self.not_run} if self.not_run else {})
 
     @property
