@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from fattn_probe.compare.command import attention_kernel
 from fattn_probe.inspect.view.page import environment
 from fattn_probe.inspect.view.stream_k_map import summary
 from fattn_probe.inspect.view.svg import svg_of
@@ -151,7 +152,7 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
 
 
 def _kernel(result: Result) -> str:
-    return result.kernels[0].spelling if result.launches else ""
+    return attention_kernel(record.spelling for record in result.kernels)
 
 
 def _maps(night: Night) -> Iterator[dict[str, Any]]:

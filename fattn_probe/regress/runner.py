@@ -243,7 +243,8 @@ def metrics_of(verdict: Verdict) -> dict[str, object]:
     """A verdict's metrics as JSON has them; what is not finite is null."""
     if verdict.metrics is None:
         return {}
-    design = {name: getattr(verdict.design, name, None) for name in ("error_by_bound", "rmse_by_predicted")}
+    known = verdict.design if verdict.metrics.all_finite else None  # the error of what is not finite has no bound
+    design = {name: getattr(known, name, None) for name in ("error_by_bound", "rmse_by_predicted")}
     return {name: _plain(value) for name, value in (asdict(verdict.metrics) | design).items()}
 
 

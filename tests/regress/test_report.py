@@ -1,15 +1,20 @@
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
+from fattn_probe.compare.expected import Design
+from fattn_probe.compare.metrics import measure
+from fattn_probe.compare.verdict import Status, Verdict
 from fattn_probe.regress.exercised import Counted, families
 from fattn_probe.regress.history import open_history
 from fattn_probe.regress.night import night_of
 from fattn_probe.regress.plots import Mark, Series, heat_map, plot, strip
 from fattn_probe.regress.records import CaseRecord, Identity, Result
 from fattn_probe.regress.report import report, unjudged, verdict_of
+from fattn_probe.regress.runner import metrics_of
 from fattn_probe.regress.shades import packed
 from fattn_probe.regress.work_map import work_facts
 
@@ -179,6 +184,26 @@ def test_a_scenario_of_very_many_cases_is_cut_by_head_size(tmp_path):
             found.add(run, result(name=name))
         sizes = {part: len(cases) for part, cases in night_of(found, run).scenarios.items()}
     assert sizes == {"big, hsk=64": 100, "big, hsk=128": 50, "unknown": 1}
+
+
+def test_the_kernel_that_is_named_is_the_attention_kernel(tmp_path):
+    scan = LAUNCH.replace("%s", "flash_attn_mask_to_KV_max<4>").replace("%d", "1")
+    with open_history(tmp_path / "h.db") as found:
+        launches = "\n".join((scan, LAUNCH % (KERNEL, 60)))
+        found.add(found.begin(SIM, "nightly"), replace(wrong(), launches=launches))
+        page = report(found)
+    assert "flash_attn_ext_f16&lt;64,64,8,8,false,false,false&gt;" in page
+    assert "KV_max" not in page
+
+
+def test_an_output_that_is_not_finite_has_no_error_by_its_bound():
+    reference = np.ones((1, 2, 2, 4))
+    design = Design(True, "prediction", "", error_by_bound=0.2)
+    for value, kept in ((1.0, 0.2), (np.nan, None)):
+        dst = reference.astype(np.float32)
+        dst[0, 0, 0, 0] = value
+        verdict = Verdict(Status.PASS, "", measure(dst, reference), design)
+        assert metrics_of(verdict)["error_by_bound"] == kept
 
 
 def test_coverage_counts_instances_that_nothing_exercises(history):
