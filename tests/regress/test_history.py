@@ -4,9 +4,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -327,18 +330,33 @@ def test_a_writer_that_is_killed_loses_at_most_the_case_in_flight(tmp_path, seco
         assert len(history.results(run)) <= written + 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_file_that_may_not_be_written(tmp_path):
-    path = tmp_path / "h.db"
-    with open_history(path) as history:
-        history.begin(SIM, "nightly")
-    path.chmod(0o444)
-    tmp_path.chmod(0o555)
+@contextmanager
+def as_nobody():
+    """Without the rights of root, who may write everywhere."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
     try:
-        with pytest.raises(InputError, match="readonly"), open_history(path) as history:
-            history.begin(SIM, "nightly")
+        yield
     finally:
-        tmp_path.chmod(0o755)
+        if root:
+            os.seteuid(0)
+
+
+def test_a_database_in_a_folder_that_may_not_be_written():
+    with tempfile.TemporaryDirectory() as name:
+        folder, path = Path(name), Path(name) / "h.db"
+        with open_history(path) as history:
+            history.add(history.begin(SIM, "nightly"), PASS)
+        path.chmod(0o444)
+        folder.chmod(0o555)
+        try:
+            with as_nobody(), pytest.raises(InputError, match=r"h\.db: .*readonly"), open_history(path) as history:
+                history.begin(SIM, "nightly")
+        finally:
+            folder.chmod(0o755)
+        with open_history(path) as history:
+            assert history.results(history.runs()[0]) == {"gqa": PASS}
 
 
 def test_a_disk_that_is_really_full_ends_the_writer_with_one_message(tmp_path):
