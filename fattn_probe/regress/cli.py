@@ -23,6 +23,7 @@ from fattn_probe.errors import InputError, LostError, RegressionError
 from fattn_probe.ops.render import short
 from fattn_probe.regress import command as regressing
 from fattn_probe.regress import versions
+from fattn_probe.regress.cluster import Cluster
 from fattn_probe.regress.history import History, open_history
 from fattn_probe.regress.junit import junit
 from fattn_probe.regress.night import nights
@@ -64,6 +65,7 @@ def regress(
     junit_file: JunitFile = None,
     shard: Annotated[str, typer.Option(help="Only the K-th of N parts, such as 2/8; with --run.", metavar="K/N")] = "",
     night: Annotated[str, typer.Option("--run", help="Processes that say the same name do one run.")] = "",
+    dask: Annotated[str, typer.Option(help="Run on a dask cluster, such as tcp://node1:8786.", metavar="ADDRESS")] = "",
     timeout: flags.Timeout = 600.0,
     devices: flags.Devices = None,
     as_json: flags.Json = False,
@@ -71,6 +73,7 @@ def regress(
     """Run a suite, and say what changed since the last run that was accepted."""
     suite = load_suite(suite_file)
     targets = parse_targets(on or ",".join(there(suite.on)), load_devices(devices))
+    cluster = Cluster(dask) if dask else None
     part = Part(parse_shard(shard), night) if shard else Part(night=night)
     if shard and not night:
         raise InputError("--shard needs --run NAME, the same for all shards: they are parts of one run")
@@ -78,7 +81,7 @@ def regress(
     options = chosen.run_options(NOTES, Simulation(), repeat=suite.repeat, timeout=timeout)
     session = Session(options, flags.build_progress(NOTES))
     with open_history(history_file) as history, results_bar() as on_result:
-        runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers, part)
+        runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers, part, cluster)
         chosen_of = functools.partial(select, suite, suite_file.parent, session, only=only, shard=part.shard)
         found = list(outcomes(runner, chosen_of, targets))
         for outcome in found:

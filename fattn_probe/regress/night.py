@@ -9,6 +9,10 @@ from fattn_probe.regress.judge import Change, Kind, changes, time_changes
 from fattn_probe.regress.records import CaseRecord, Cell, Result, Run
 from fattn_probe.regress.shades import Shades
 
+ORDER = ("pass", "fail", "unsupported", "lost")
+MANY = 100
+"""Cases of one scenario from which a plot of all of them says little."""
+
 
 @dataclass(frozen=True)
 class Night:
@@ -29,7 +33,8 @@ class Night:
     @property
     def counts(self) -> dict[str, int]:
         """How many cases ended in each status, with those that were not run."""
-        found = dict(Counter(result.status for result in self.results.values()))
+        counted = Counter(result.status for result in self.results.values())
+        found = {status: counted[status] for status in ORDER if counted[status]}
         return found | ({"not run": self.not_run} if self.not_run else {})
 
     @property
@@ -52,11 +57,23 @@ class Night:
 
     @property
     def scenarios(self) -> dict[str, list[str]]:
-        """The names of the cases of each scenario; of a case that is not known it is the case's own name."""
+        """The names of the cases of each scenario, of one with very many by head size too.
+
+        A case that is not known is one of its own, or, where there are very many, of all those that are not.
+        """
         found: dict[str, list[str]] = {}
         for name in self.results:
-            found.setdefault(self.cases[name].scenario if name in self.cases else name, []).append(name)
-        return found
+            found.setdefault(self.cases[name].scenario if name in self.cases else "", []).append(name)
+        parts: dict[str, list[str]] = {}
+        for scenario, names in found.items():
+            for name in names:
+                parts.setdefault(self._part(scenario, name, len(names) > MANY), []).append(name)
+        return parts
+
+    def _part(self, scenario: str, name: str, many: bool) -> str:
+        if not scenario:
+            return "others" if many else name
+        return f"{scenario}, hsk={self.cases[name].hsk}" if many else scenario
 
     def worth_a_look(self, most: int) -> list[str]:
         """The cases that are drawn one by one: what changed or is not passed first, then what was not always so."""

@@ -15,6 +15,7 @@ from fattn_probe.compare.verdict import Verdict
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError, LostError
 from fattn_probe.reference.adapter import fully_masked_of, reference_of
+from fattn_probe.regress.cluster import Cluster
 from fattn_probe.regress.history import History
 from fattn_probe.regress.judge import ALARMS, UNJUDGED, Change, changes, time_changes
 from fattn_probe.regress.night import Night
@@ -78,13 +79,14 @@ class SuiteRunner:
     on_result: OnResult = lambda result, done, planned: None
     workers: int | None = None
     part: Part = WHOLE
+    cluster: Cluster | None = None
 
     def run(self, cases: Sequence[Case], target: Target, settled: Sequence[Result] = ()) -> Outcome:
         """All cases on one target, and the results that are settled without a run.
 
         What an interruption leaves is in the history, and can be resumed.
         """
-        identity = self.part.of(identity_of(self.session, target))
+        identity = self.part.of(self._identity(target))
         planned = len(cases) + len(settled)
         new = functools.partial(self.history.begin, identity, self.suite, self.part, planned)
         run = (self._unfinished(identity) if self.resume and not self.part.night else None) or new()
@@ -112,6 +114,9 @@ class SuiteRunner:
     def _results(self, settled: Sequence[Result], cases: Sequence[Case], target: Target) -> Generator[Result]:
         """Results as they come; the cases' from workers."""
         yield from settled
+        if self.cluster is not None:
+            yield from self.cluster.judged(self._task(target), cases)
+            return
         workers = self.workers_on(target)
         threads = max(1, cores() // workers)
         options = self.session.options
@@ -120,6 +125,18 @@ class SuiteRunner:
         job = Job(result_of if workers == 1 else result_without_times, options, self.session.builds, target)
         with closing(judged(job, cases, workers, self.session.progress)) as results:
             yield from results
+
+    def _task(self, target: Target) -> Job:
+        """The job as a cluster's workers do it: one case at a time each, on one core or the GPU that is theirs."""
+        options = self.session.options
+        repeat = options.repeat if target.engine == "cuda" else 1
+        options = replace(options, simulation=replace(options.simulation, threads=1), repeat=repeat)
+        return Job(result_of, options, {}, target)
+
+    def _identity(self, target: Target) -> Identity:
+        if self.cluster is None:
+            return identity_of(self.session, target)
+        return replace(self.cluster.ask(self._task(target), identity_of), machine="cluster")
 
     def workers_on(self, target: Target) -> int:
         """How many processes work on a target: timed repeats on a GPU want it for themselves."""

@@ -1,4 +1,5 @@
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -338,3 +339,23 @@ def test_a_file_that_may_not_be_written(tmp_path):
             history.begin(SIM, "nightly")
     finally:
         tmp_path.chmod(0o755)
+
+
+def test_a_disk_that_is_really_full_ends_the_writer_with_one_message(tmp_path):
+    """The operating system refuses to write further, as it does on a full disk or over a quota."""
+    path = tmp_path / "h.db"
+
+    def little_room():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
+
+    command = [sys.executable, "-c", WRITER, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, preexec_fn=little_room)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("fattn_probe.errors.LostError: history")
+    assert "nothing that was written before is lost" in done.stderr
+    written = done.stdout.count("\n")
+    assert written > 10
+    with open_history(path) as history:
+        assert history.connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        assert set(history.results(history.runs()[0])) == {f"case{number}" for number in range(written)}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -58,9 +59,17 @@ def test_three_nights(suite, tmp_path):
     assert third.returncode == 6
     assert "padded: new failure: was pass: " in third.stderr
     assert "gqa: " not in third.stderr
-    assert "| padded | new failure |" in summary.read_text()
+    assert "| padded | **new failure** |" in summary.read_text()
     listed = json.loads(probe("history", "list", "--json", history=history).stdout)
     assert [run["counts"] for run in listed] == [{"pass": 2}, {"pass": 2}, {"pass": 1, "fail": 1}]
+    page = tmp_path / "nights.html"
+    assert probe("history", "report", page, history=history).returncode == 0
+    text = page.read_text()
+    assert f"1 regression</b><br>\n1 pass, 1 fail; beside {listed[0]['started'][:16]}, {EARLIER}" in text
+    changed = text[text.index("What changed") : text.index("<h3>Wrong")]
+    assert re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td>", changed) == [("padded", "new failure")]
+    assert 'aria-label="errors of padded, 16 heads x 3 queries"' in text
+    assert probe("history", "judge", history=history).returncode == 6
 
 
 def test_a_run_that_is_killed_can_be_resumed(tmp_path):
@@ -148,3 +157,14 @@ def test_a_shard_without_the_name_of_its_run(suite, tmp_path):
     done = probe("regress", suite, "--shard", "1/2", history=tmp_path / "h.db")
     assert done.returncode == 2
     assert "--shard needs --run NAME" in done.stderr
+
+
+def test_a_suite_on_a_dask_cluster(suite, tmp_path):
+    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    quiet = {"dashboard_address": None, "worker_dashboard_address": None}
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, **quiet) as cluster:
+        done = probe("regress", suite, "--dask", cluster.scheduler_address, "--json", history=tmp_path / "h.db")
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads(done.stdout)["runs"]
+    assert run["counts"]["pass"] == 2
+    assert run["identity"]["machine"] == "cluster"

@@ -170,6 +170,17 @@ def test_times_of_a_real_gpu_are_drawn_and_a_step_is_an_alarm(tmp_path):
     assert 'aria-label="time through the nights, gqa"' in page
 
 
+def test_a_scenario_of_very_many_cases_is_cut_by_head_size(tmp_path):
+    with open_history(tmp_path / "h.db") as found:
+        run = found.begin(SIM, "nightly")
+        names = [f"big-{number}" for number in range(150)]
+        found.know([case(name, hsk=64 if number % 3 else 128) for number, name in enumerate(names)], SIM, [])
+        for name in [*names, "unknown"]:
+            found.add(run, result(name=name))
+        sizes = {part: len(cases) for part, cases in night_of(found, run).scenarios.items()}
+    assert sizes == {"big, hsk=64": 100, "big, hsk=128": 50, "unknown": 1}
+
+
 def test_coverage_counts_instances_that_nothing_exercises(history):
     counted = Counted()
     counted.see(history, history.runs()[-1])
