@@ -49,6 +49,10 @@ class Prediction(Protocol):
         """The largest |error| a correct element may have, (n_seq, n_q, n_head, hsv); infinite where f16 overflows."""
 
     @property
+    def bound_elsewhere(self) -> F64:
+        """The same for rows like these that nobody looked at."""
+
+    @property
     def why(self) -> str:
         """The arithmetic, in words."""
 

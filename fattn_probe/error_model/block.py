@@ -249,9 +249,22 @@ class Block:
             centre = (self.share * known).sum(axis=ALL, keepdims=True, dtype=np.float64).astype(np.float32)
             loss = centre.reshape(-1) * (1 - _total(self.share))
             known = (known - centre) ** 2
-            square += self.share**2 * known * spread
             error = error + known
+            if self.kv.V_in_K:
+                return _total(square) + self._moved(off, centre), loss, np.sqrt(error)
+            square += self.share**2 * known * spread
         return _total(square), loss, np.sqrt(error)
+
+    def _moved(self, off: F32s, centre: F32s) -> F64:
+        """The mean square that known errors of the logits make where V is K.
+
+        An error of Q moves the logits by its product with K, and so the weights towards the K that lie along it; V, of
+        which the output is made, lies along it too. So it is worked out, and not taken to be random.
+        """
+        final = _finite(self.maximum.max(axis=ALL))[:, None]
+        share = np.exp(self.logits.values - final) / self.total[:, None].astype(np.float32)
+        moved = (share * (off - centre.reshape(-1, 1))) @ self.kv.k[:, : self.kv.V_in_K]
+        return np.asarray(np.square(moved, dtype=np.float64).mean(axis=1))
 
     def _rounded_products(self) -> F32s:
         """Mean square errors of the logits that come of summing, softcap, mask and exp in f32 (and products in f16)."""

@@ -69,6 +69,7 @@ class KVMoments:
     of the square of what conversion changes, less its channel's mean. Of the head: `mean_V` the mean over all of V,
     `mean_square_V` that of the squared channel means; `mean_error_V` and `mean_square_error_V` likewise of what
     conversion changes. By channel: `channel_square` the mean of V^2, `channel_mean`, `channel_largest` the largest |V|.
+    `V_in_K`: where V is the beginning of K's rows, how many dimensions of them; else 0.
     """
 
     k: F32s
@@ -84,9 +85,12 @@ class KVMoments:
     channel_square: F64
     channel_mean: F64
     channel_largest: F64
+    V_in_K: int = 0
 
     @classmethod
-    def of(cls, k: Floats, v: Floats, kernel: Kernel, types: tuple[str, str]) -> "KVMoments":
+    def of(
+        cls, k: Floats, v: Floats, kernel: Kernel, types: tuple[str, str], *, V_is_K_view: bool = False
+    ) -> "KVMoments":
         """Of k (n_kv, hsk) and v (n_kv, hsv), which are stored in these types."""
         converts_K, converts_V = kernel.converts_K and types[0] != "f16", kernel.converts_V and types[1] != "f16"
         k = np.asarray(k, np.float32)
@@ -112,6 +116,7 @@ class KVMoments:
             channel_square=power / len(v),
             channel_mean=mean,
             channel_largest=largest,
+            V_in_K=v.shape[1] if V_is_K_view else 0,
         )
 
     def without_rows(self) -> "KVMoments":

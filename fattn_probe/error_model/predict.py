@@ -59,7 +59,7 @@ def predict(
     heads: dict[tuple[int, int], KVMoments] = {}
     for seq, kv_head in product(range(case.n_seq), kv_heads.tolist()):
         k, v = (_head(tensors[name], seq, kv_head, case.n_kv) for name in "KV")
-        kv = KVMoments.of(k, v, kernel, (case.type_K, case.type_V))
+        kv = KVMoments.of(k, v, kernel, (case.type_K, case.type_V), V_is_K_view=_V_is_K_view(case))
         heads[seq, kv_head] = kv.without_rows()
         job = _Head(case, tensors, kernel, Work.of(kernel, case), kv, seq, kv_head)
         for alike in job.groups(queries):
@@ -94,6 +94,12 @@ def _head(tensor: Any, seq: int, kv_head: int, n_kv: int) -> Floats:  # noqa: AN
     if isinstance(tensor, np.ndarray):
         return np.asarray(tensor[seq, kv_head])
     return np.concatenate([tensor[seq, kv_head, slice(p.start, min(p.stop, n_kv))] for p in parts_of(n_kv)])
+
+
+def _V_is_K_view(case: Case) -> bool:
+    """Whether V's rows are the beginning of K's."""
+    K, V = case.tensors["K"], case.tensors["V"]
+    return (K.root, K.offset, K.nb) == (V.root, V.offset, V.nb)
 
 
 def _nearest(places: Indices, length: int) -> Indices:

@@ -133,6 +133,11 @@ class Prediction:
         bound[self.may_overflow] = np.inf
         return np.asarray(bound)
 
+    @property
+    def bound_elsewhere(self) -> F64:
+        """The bound of rows like these that nobody looked at, of the same shape."""
+        return replace(self, looked_at=np.zeros_like(self.looked_at)).bound
+
     def _most_lost(self) -> F64:
         """The most that a row loses: of one that was looked at, twice what is expected, within what is possible."""
         sums, others, possible = _losses(self.rows)
