@@ -53,8 +53,13 @@ class CompareOptions:
 
 def compare_work(session: Session, work: Work, options: CompareOptions | None = None) -> Iterator[Row]:
     """A row for each case and target, as soon as it is known."""
+    with session.keeping():
+        yield from _rows(session, work, options or CompareOptions())
+
+
+def _rows(session: Session, work: Work, options: CompareOptions) -> Iterator[Row]:
     for case, targets in work:
-        job = _Job(session, case, make_inputs(case), options or CompareOptions())
+        job = _Job(session, case, make_inputs(case), options)
         reference, masked = reference_of(case, job.inputs), fully_masked_of(case, job.inputs)
         for target in targets:
             result = session.capture(case, job.inputs, target)
