@@ -7,11 +7,26 @@ import time
 
 import numpy as np
 
-from fattn_probe.reference.sampled import Sample, choose_rows, sample
+from fattn_probe.compare.expected import Expected
+from fattn_probe.compare.geometry import geometry_of
+from fattn_probe.compare.sampled import judge_sample, rows_of
+from fattn_probe.compare.verdict import Status
+from fattn_probe.error_model import predict
+from fattn_probe.reference.sampled import Sample, generated, sample
+from fattn_probe.run.launches import LaunchRecord, parse_launch
 from fattn_probe.scenario import Case, expand, loads
 
 OP = "version: 1\nabout: a million tokens\nhsk: {D}\nn_head: 16\nn_q: {n_q}\nn_kv: {n_kv}\nmask: {{kind: {mask}}}\n"
 DATA = "data: {{Q: {{kind: {kind}}}, K: {{kind: {kind}}}, V: {{kind: {kind}}}}}\nn_head_kv: {n_head_kv}\n"
+
+
+def launch_of(case: Case) -> LaunchRecord:
+    """An H200's launch: 264 blocks of 64 columns."""
+    ncols2 = min(8, case.n_head // case.n_head_kv)
+    kernel = f"flash_attn_ext_f16<{case.hsk}, {case.hsv}, {64 // ncols2}, {ncols2}, false, false, false>"
+    return parse_launch(
+        json.dumps({"order": 0, "kernel": f"void {kernel}()", "grid": [264, 1, 1], "block": [32, 4, 1], "shared": 0})
+    )
 
 
 def output_of(case: Case, found: Sample) -> np.ndarray:
@@ -23,7 +38,7 @@ def output_of(case: Case, found: Sample) -> np.ndarray:
 
 
 def main() -> None:
-    """Inputs, reference and verdict, timed together."""
+    """Inputs, reference, prediction and verdict, timed together."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n-kv", type=int, default=1048576)
     parser.add_argument("--n-q", type=int, default=8192)
@@ -34,16 +49,16 @@ def main() -> None:
     asked = vars(parser.parse_args())
     begin = time.perf_counter()
     (case,) = expand(loads((OP + DATA).format(**asked)))
-    rows = choose_rows(case, seams=range(1024, case.n_q, 1024))
-    found = sample(case, rows)
+    launches, operands = [launch_of(case)], generated(case)
+    rows = rows_of(case, geometry_of(case, launches, 90))
+    found = sample(case, rows, operands)
     dst = output_of(case, found)
     judged = time.perf_counter()
-    implausible = found.implausible(dst, 1e-3)
-    error = found.of(dst) - found.reference
-    nmse = float((error**2).sum() / (found.reference**2).sum())
+    prediction = predict(case, operands, launches, 90, among=np.unique(rows[:, 1]))
+    assert prediction is not None
+    verdict = judge_sample(case, dst, found, Expected(prediction.at(rows)))
     end, usage = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
-    assert not len(implausible)
-    assert nmse < 1e-14
+    assert verdict.status is Status.PASS, verdict.reason
     print(
         json.dumps(
             asked

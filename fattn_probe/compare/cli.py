@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from fattn_probe import flags
 from fattn_probe.compare import show as verdicts
-from fattn_probe.compare.command import compare_captures, raise_if_failed
+from fattn_probe.compare.command import raise_if_failed
+from fattn_probe.compare.difference import compare_captures
 from fattn_probe.compare.run import CompareOptions, UseModel, compare_work
 from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError
+from fattn_probe.reference.adapter import check_inputs, check_output
 from fattn_probe.run.capture import read_capture
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
@@ -30,6 +32,9 @@ def compare(
     batch_invariance: Annotated[
         bool, typer.Option("--batch-invariance", help="Compute some queries alone too: are the bits the same?")
     ] = False,
+    sample: Annotated[
+        str, typer.Option(help="Rows to check exactly; auto: all but of very large cases.", metavar="N|all|auto")
+    ] = "auto",
     source: flags.Source = DEFAULT_SOURCE,
     patch: flags.Patches = [],  # noqa: B006
     debug: flags.Debug = False,
@@ -47,12 +52,13 @@ def compare(
     if any(path.suffix == ".gguf" for path in paths):
         compare_files(paths, as_json)
         return
+    sampled = sample_of(sample)
     chosen = flags.BuildFlags(source, patch, debug, check, sanitize, quants, folder)
     work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
     session = Session(
         chosen.run_options(NOTES, Simulation(schedule, threads), timeout=timeout), flags.build_progress(NOTES)
     )
-    options = CompareOptions(model, repeat, QUERIES_ALONE if batch_invariance else 0)
+    options = CompareOptions(model, repeat, QUERIES_ALONE if batch_invariance else 0, sampled)
     rows = []
     for row in compare_work(session, work, options):
         if plot is not None:
@@ -64,10 +70,22 @@ def compare(
     raise_if_failed(rows)
 
 
+def sample_of(text: str) -> int | Literal["auto", "all"]:
+    """What `--sample` says; InputError for anything but a number of rows, `all` and `auto`."""
+    if text in ("auto", "all"):
+        return "auto" if text == "auto" else "all"
+    if not text.isdecimal() or int(text) == 0:
+        raise InputError(f"--sample {text}: a number of rows (1 or more), all or auto")
+    return int(text)
+
+
 def compare_files(paths: Sequence[Path], as_json: bool) -> None:
-    """The captures of one op, side by side."""
+    """The captures of one op, side by side; InputError where one is not what its own op says."""
     if len(paths) != 2:
         raise InputError(f"two captures are compared, not {len(paths)}; scenarios are a comparison of their own")
     a, b = (read_capture(path) for path in paths)
+    for capture in (a, b):
+        check_output(capture.case, capture.case.digest, capture.dst)
+        check_inputs(capture.case, capture.inputs)
     difference = compare_captures(a, b, (paths[0].name, paths[1].name))
     show(verdicts.difference_as_json(difference), lambda: verdicts.render_difference(difference), as_json)

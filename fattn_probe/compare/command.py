@@ -8,11 +8,11 @@ from typing import Protocol
 from fattn_probe.compare.bitwise import Check
 from fattn_probe.compare.diagnosis import Diagnosis
 from fattn_probe.compare.expected import Expected
-from fattn_probe.compare.labels import labellings
-from fattn_probe.compare.metrics import F32, F64, Bools, Likeness, Tolerance, liken, unequal
-from fattn_probe.compare.patterns import Pattern, find_patterns
+from fattn_probe.compare.metrics import F32, F64, Bools, Tolerance
+from fattn_probe.compare.sampled import Sampled
 from fattn_probe.compare.verdict import Status, UpstreamSays, Verdict, judge, upstream_says
 from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.reference.sampled import Sample
 
 ATTENTION_KERNEL = re.compile(r"\bflash_attn_(ext|tile)")
 
@@ -29,14 +29,6 @@ class CaseLike(Protocol):
         """Up to which error an output passes."""
 
 
-class OpLike(Protocol):
-    """What is needed of the case inside a capture."""
-
-    @property
-    def digest(self) -> str:
-        """Equal for the same op with the same input bytes."""
-
-
 class LaunchLike(Protocol):
     """What is needed of a launch record."""
 
@@ -47,10 +39,6 @@ class LaunchLike(Protocol):
 
 class CaptureLike(Protocol):
     """What is needed of a capture."""
-
-    @property
-    def case(self) -> OpLike:
-        """The op that was run."""
 
     @property
     def dst(self) -> F32:
@@ -65,7 +53,8 @@ class CaptureLike(Protocol):
 class Row:
     """One case on one backend: what ran and what is to be said of it.
 
-    `missing` says why nothing, or less, was expected of it; `dst` is the output, where there is one.
+    `missing` says why nothing, or less, was expected of it; `sampled` how much of the output was checked exactly, None
+    for all; `dst` is the output, where there is one and it was checked whole.
     """
 
     case: str
@@ -77,6 +66,7 @@ class Row:
     missing: str = ""
     diagnosis: Diagnosis | None = None
     checks: tuple[Check, ...] = ()
+    sampled: Sampled | None = None
     dst: F32 | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -115,7 +105,7 @@ def row_of(
     Where it left no output, `outcome` is the verdict on that. For `reference` and `fully_masked` see `judge`.
     """
     if isinstance(outcome, Verdict):
-        return Row(case.name, on, case.tolerance, (), outcome, None)
+        return row_without_output(case, on, outcome)
     verdict = judge(outcome.dst, reference, case.tolerance, fully_masked, expected)
     kernels = tuple(launch.spelling for launch in outcome.launches)
     missing = "" if expected is None else expected.missing
@@ -123,49 +113,19 @@ def row_of(
     return Row(case.name, on, case.tolerance, kernels, verdict, says, missing, dst=outcome.dst)
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Two captures of one op side by side; `changed` where a bit differs, which by itself is no failure."""
-
-    a: str
-    b: str
-    kernels_a: tuple[str, ...]
-    kernels_b: tuple[str, ...]
-    likeness: Likeness
-    patterns: tuple[Pattern, ...] = ()
-
-    @property
-    def status(self) -> Status:
-        """`pass` where all bits are equal."""
-        return Status.PASS if self.likeness.identical else Status.CHANGED
-
-    @property
-    def reason(self) -> str:
-        """The finding in words."""
-        like = self.likeness
-        if like.identical:
-            return f"all {like.elements} elements are equal to the last bit"
-        words = f"{like.equal_bits} of {like.elements} elements ({100 * like.share:.2f} %) are equal to the last bit"
-        largest = f", largest difference {like.max_abs:.3g} at {like.worst}" if like.worst else ""
-        where = f"; the others: {'; and '.join(map(str, self.patterns))}" if self.patterns else ""
-        return f"{words}, NMSE {like.nmse:.2e}{largest}{where}"
+def row_without_output(case: CaseLike, on: str, verdict: Verdict) -> Row:
+    """The row of a backend that left no output."""
+    return Row(case.name, on, case.tolerance, (), verdict, None)
 
 
-def compare_captures(a: CaptureLike, b: CaptureLike, names: tuple[str, str] = ("a", "b")) -> Difference:
-    """Compare two captures; `names` are what to call them. Raises InputError where they are not of the same op."""
-    if a.case.digest != b.case.digest:
-        digests = f"{a.case.digest} and {b.case.digest}"
-        raise InputError(f"{names[0]} and {names[1]} are of different ops or inputs: digests {digests}")
-    kernels = [tuple(launch.spelling for launch in capture.launches) for capture in (a, b)]
-    likeness, group = liken(a.dst, b.dst), _heads_by_kv_head(a.case)
-    patterns = find_patterns(unequal(a.dst, b.dst), labellings(a.dst.shape, group, None, None))
-    return Difference(names[0], names[1], kernels[0], kernels[1], likeness, tuple(patterns))
-
-
-def _heads_by_kv_head(op: OpLike) -> int:
-    """How many heads of Q a K/V head has; 1 where the op does not tell."""
-    tensors = getattr(op, "tensors", {})
-    return int(tensors["Q"].ne[2] // tensors["K"].ne[2]) if {"Q", "K"} <= set(tensors) else 1
+def sampled_row(
+    case: CaseLike, on: str, capture: CaptureLike, sample: Sample, *, expected: Expected, verdict: Verdict
+) -> Row:
+    """The row of an output of which a sample was judged."""
+    kernels = tuple(launch.spelling for launch in capture.launches)
+    rows, reference = sample.of(capture.dst)[None, :, None], sample.reference[None, :, None]
+    says, much = upstream_says(rows, reference), Sampled(len(sample.rows), capture.dst[..., 0].size)
+    return Row(case.name, on, case.tolerance, kernels, verdict, says, expected.missing, sampled=much)
 
 
 def count(rows: Iterable[Row]) -> dict[Status, int]:

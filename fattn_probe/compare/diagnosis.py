@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +10,8 @@ import numpy.typing as npt
 from fattn_probe.compare.causes import Cause, Suspect, cause_of
 from fattn_probe.compare.geometry import Geometry, Part
 from fattn_probe.compare.labels import MaskFacts, labellings
-from fattn_probe.compare.metrics import F32, F64, Bools, Coordinate, Deviation, coordinate
-from fattn_probe.compare.patterns import Pattern, find_patterns
+from fattn_probe.compare.metrics import F32, F64, Bools, Coordinate, Deviation
+from fattn_probe.compare.patterns import Labelling, Pattern, find_patterns
 from fattn_probe.compare.row import AttentionRow, Head
 from fattn_probe.inspect.tiles import Tile
 from fattn_probe.reference.adapter import stored_rows
@@ -23,8 +23,11 @@ OTHERS = 512
 """Other rows' answers that a row is compared with."""
 MOST_MASK = 1 << 28
 """Mask entries that are looked at; of a larger mask nothing is said."""
+MOST_KV = 1 << 26
+"""Values of a K/V head that a row's weights are formed with; of a larger one no cause is sought."""
 AGREED = 0.5
 """The share of the rows looked into that must have the same cause."""
+Row = tuple[int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +35,8 @@ class Evidence:
     """A run whose output is wrong: the op with its bytes, the output, what is right, and which elements are not.
 
     The deviation's base is right to the kernel's own rounding where there is a model of it. `geometry` is None where
-    the launches do not tell how the work was cut.
+    the launches do not tell how the work was cut. Of a sample, `dst` and deviation have the `rows` (sequence, query,
+    head) as the queries of one head: (1, rows, 1, hsv).
     """
 
     case: Case
@@ -40,6 +44,24 @@ class Evidence:
     dst: F32
     deviation: Deviation
     geometry: Geometry | None
+    rows: npt.NDArray[np.int64] | None = None
+
+    def place(self, row: Row) -> Row:
+        """The (sequence, query, head) in the output of a row of the arrays."""
+        if self.rows is None:
+            return row
+        sequence, query, head = self.rows[row[1]].tolist()
+        return sequence, query, head
+
+    def labellings(self) -> list[Labelling]:
+        """The properties of the arrays' rows and columns."""
+        case = self.case
+        shape = (case.n_seq, case.n_q, case.n_head, case.hsv)
+        found, rows = labellings(shape, _group(case), self.geometry, _mask(self)), self.rows
+        if rows is None:
+            return found
+        at = tuple(rows.T)
+        return [one if one.axis == "columns" else replace(one, labels=one.labels[at][None, :, None]) for one in found]
 
     @property
     def base(self) -> F64:
@@ -79,9 +101,7 @@ class Diagnosis:
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Look into a wrong output."""
     wrong = evidence.wrong
-    found = tuple(
-        find_patterns(wrong, labellings(wrong.shape, _group(evidence.case), evidence.geometry, _mask(evidence)))
-    )
+    found = tuple(find_patterns(wrong, evidence.labellings()))
     rows = _rows_to_try(evidence)
     causes = {row: _cause(evidence, row) for row in rows}
     known = [cause for cause in causes.values() if cause is not None]
@@ -103,7 +123,7 @@ def _mask(evidence: Evidence) -> MaskFacts | None:
     return MaskFacts.of(mask, case.n_seq, case.n_q, geometry.rows if geometry else case.n_kv)
 
 
-def _rows_to_try(evidence: Evidence) -> list[tuple[int, int, int]]:
+def _rows_to_try(evidence: Evidence) -> list[Row]:
     """The rows with the largest errors, and others from all over the wrong ones."""
     error = np.where(evidence.wrong, evidence.deviation.of(evidence.dst), -1.0).max(axis=3)
     order = np.argsort(-error, axis=None, kind="stable")[: int(evidence.wrong.any(axis=3).sum())]
@@ -112,26 +132,25 @@ def _rows_to_try(evidence: Evidence) -> list[tuple[int, int, int]]:
     return [(int(sequence), int(query), int(head)) for sequence, query, head in places]
 
 
-def _element(evidence: Evidence, row: tuple[int, int, int], cause: Cause | None) -> Element:
+def _element(evidence: Evidence, row: Row, cause: Cause | None) -> Element:
     error = np.where(evidence.wrong[row], _off(evidence, row), -1.0)
-    index = int(np.ravel_multi_index((*row, int(error.argmax())), evidence.dst.shape))
-    at = coordinate(index, evidence.dst.shape)
-    geometry = evidence.geometry
-    tile = None if geometry is None else geometry.tile_of(*row)
+    d, geometry = int(error.argmax()), evidence.geometry
+    at = Coordinate(*evidence.place(row), d)
+    tile = None if geometry is None else geometry.tile_of(*evidence.place(row))
     blocks = tuple(part.block for part in _blamed(_parts(evidence, row), cause))
-    return Element(at, float(evidence.dst.flat[index]), float(evidence.base.flat[index]), tile, blocks, cause)
+    return Element(at, float(evidence.dst[row][d]), float(evidence.base[row][d]), tile, blocks, cause)
 
 
-def _off(evidence: Evidence, row: tuple[int, int, int]) -> F64:
+def _off(evidence: Evidence, row: Row) -> F64:
     """The absolute errors of a row; infinite where it is not finite."""
     with np.errstate(invalid="ignore"):
         off = np.abs(evidence.dst[row] - evidence.base[row])
     return np.where(np.isfinite(evidence.dst[row]), off, np.inf)
 
 
-def _parts(evidence: Evidence, row: tuple[int, int, int]) -> Sequence[Part]:
+def _parts(evidence: Evidence, row: Row) -> Sequence[Part]:
     geometry = evidence.geometry
-    return () if geometry is None else geometry.parts_of(geometry.tile_of(*row))
+    return () if geometry is None else geometry.parts_of(geometry.tile_of(*evidence.place(row)))
 
 
 def _blamed(parts: Sequence[Part], cause: Cause | None) -> Sequence[Part]:
@@ -141,23 +160,35 @@ def _blamed(parts: Sequence[Part], cause: Cause | None) -> Sequence[Part]:
     return [part for part in parts if cause.step in range(part.start, part.stop, part.every)] or parts
 
 
-def _cause(evidence: Evidence, row: tuple[int, int, int]) -> Cause | None:
+def _cause(evidence: Evidence, row: Row) -> Cause | None:
     if not np.isfinite(evidence.dst[row]).all() or not np.isfinite(evidence.base[row]).all():
         return None
-    (sequence, query, head), case, geometry = row, evidence.case, evidence.geometry
+    (sequence, query, head), case, geometry = evidence.place(row), evidence.case, evidence.geometry
+    if case.n_kv * (case.hsk + case.hsv) > MOST_KV:
+        return None
     kv = Head.of(case, evidence.inputs, sequence, head // _group(case))
     step = 0 if geometry is None or geometry.kernel.sparse else geometry.rows
-    others = _other_rows(evidence.base, row)
-    suspect = Suspect(AttentionRow.of(kv, query, head), step, _parts(evidence, row) if step else (), others)
+    suspect = Suspect(
+        AttentionRow.of(kv, query, head), step, _parts(evidence, row) if step else (), _other_rows(evidence, row)
+    )
     return cause_of(evidence.dst[row] - evidence.base[row], suspect)
 
 
-def _other_rows(base: F64, row: tuple[int, int, int]) -> list[tuple[str, F64]]:
+def _other_rows(evidence: Evidence, row: Row) -> list[tuple[str, F64]]:
     """What belongs into the rows nearest to one: other queries, other heads, other sequences."""
+    base = evidence.base
     sequence, query, head = row
     n_seq, n_q, n_head, _ = base.shape
     near = range(max(0, query - OTHERS // 2), min(n_q, query + OTHERS // 2))
-    places = [(f"that of query {q}", (sequence, q, head)) for q in near if q != query]
-    places += [(f"that of head {h}", (sequence, query, h)) for h in range(n_head) if h != head]
-    places += [(f"that of sequence {s}", (s, query, head)) for s in range(n_seq) if s != sequence]
-    return [(words, base[place]) for words, place in places if np.isfinite(base[place]).all()]
+    places = [(sequence, q, head) for q in near if q != query]
+    places += [(sequence, query, h) for h in range(n_head) if h != head]
+    places += [(s, query, head) for s in range(n_seq) if s != sequence]
+    here = evidence.place(row)
+    named = [(_unlike(here, evidence.place(place)), base[place]) for place in places]
+    return [(words, values) for words, values in named if np.isfinite(values).all()]
+
+
+def _unlike(here: Row, other: Row) -> str:
+    """What another row is called: by what is not the same."""
+    axes = zip(("sequence", "query", "head"), here, other, strict=True)
+    return "that of " + ", ".join(f"{name} {there}" for name, own, there in axes if own != there)

@@ -10,6 +10,8 @@ from fattn_probe.compare.metrics import F32, F64, Deviation
 
 RMSE_LIMIT = 2.0
 """Measured by predicted RMSE, over the output: correct kernels have 0.5 to 1.5."""
+SAMPLING = 5.0
+"""Standard errors of the predicted mean square, where it is that of some rows, which widen this limit."""
 ROW_LIMIT = 16.0
 """The same of one row, whose few errors depend on each other."""
 MODEL_LIMIT = 0.14
@@ -32,7 +34,11 @@ class Prediction(Protocol):
 
     @property
     def looked_at(self) -> npt.NDArray[np.bool_]:
-        """(n_q,): the queries whose rows were predicted; the other rows are like them."""
+        """(n_seq, n_q, n_head): the rows that were predicted; the others are like them."""
+
+    @property
+    def unsure(self) -> float:
+        """The relative standard error of `rmse` squared, which comes of rows that were not looked at."""
 
     @property
     def mean_error(self) -> float:
@@ -41,6 +47,10 @@ class Prediction(Protocol):
     @property
     def bound(self) -> F64:
         """The largest |error| a correct element may have, (n_seq, n_q, n_head, hsv); infinite where f16 overflows."""
+
+    @property
+    def bound_elsewhere(self) -> F64:
+        """The same for rows like these that nobody looked at."""
 
     @property
     def why(self) -> str:
@@ -117,16 +127,17 @@ def _against_prediction(dst: F32, reference: F64, prediction: Prediction) -> Hel
     with np.errstate(divide="ignore", invalid="ignore"):
         by_bound = np.where(error == 0.0, 0.0, error / bound)
         by_row = np.where(rows == 0.0, 0.0, rows / prediction.row_rmse)
-    by_row = np.where(prediction.looked_at[None, :, None], by_row, 0.0)  # what was not looked at is guessed by others
+    by_row = np.where(prediction.looked_at, by_row, 0.0)  # what was not looked at is guessed by others
     rmse = float(np.sqrt((error**2).sum() / max(1, int(finite.sum()))))
     whole = rmse / prediction.rmse if prediction.rmse else float(np.inf if rmse else 0.0)
+    limit = RMSE_LIMIT * float(np.sqrt(1 + SAMPLING * prediction.unsure))
     problems = [
         _limit("an error is {:.3g} times its bound", float(by_bound.max()), 1.0),
-        _limit("the RMSE is {:.3g} times the predicted one", whole, RMSE_LIMIT),
+        _limit("the RMSE is {:.3g} times the predicted one", whole, limit),
         _limit("a row's RMSE is {:.3g} times its predicted one", float(by_row.max()), ROW_LIMIT),
     ]
     found = [problem for problem in problems if problem]
-    wide = (by_row > ROW_LIMIT) | (by_row > RMSE_LIMIT if whole > RMSE_LIMIT else False)
+    wide = (by_row > ROW_LIMIT) | (by_row > limit if whole > limit else False)
     wrong = (by_bound > 1.0) | (wide[..., None] & (error > 2 * prediction.row_rmse[..., None]))
     said = f"RMSE {whole:.2f} of the predicted, largest error {by_bound.max():.2f} of its bound"
     design = Design(

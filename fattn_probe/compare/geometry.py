@@ -1,17 +1,17 @@
 """Which output tile a row belongs to, and which CUDA blocks made it, from a launch record alone."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.error_model.kernel import Kernel, Work, kernel_of
+from fattn_probe.error_model.kernel import Kernel, Sizes, Work, kernel_of
 from fattn_probe.inspect.facts import Grid
 from fattn_probe.inspect.tiles import Tile, index_of, ntiles, tiles_in_turn, tiles_of
 from fattn_probe.run.launches import LaunchRecord
-from fattn_probe.scenario import Case
+from fattn_probe.scenario import TensorView
 
 Ints = npt.NDArray[np.intp]
 
@@ -25,6 +25,26 @@ class Part:
     stop: int
     every: int
     writes: bool
+
+
+@dataclass(frozen=True)
+class OpSizes:
+    """The sizes of an op of which only the tensors are known, as in a capture."""
+
+    n_seq: int
+    n_head: int
+    n_head_kv: int
+    n_q: int
+    n_kv: int
+    n_kv_max: int
+    type_K: str
+    type_V: str
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, TensorView], n_kv_max: int) -> "OpSizes":
+        """From Q, K and V."""
+        (_, n_q, n_head, n_seq), (_, n_kv, n_head_kv, _) = tensors["Q"].ne, tensors["K"].ne
+        return cls(n_seq, n_head, n_head_kv, n_q, n_kv, n_kv_max, tensors["K"].type, tensors["V"].type)
 
 
 @dataclass(frozen=True)
@@ -82,7 +102,7 @@ class Geometry:
         return np.asarray(tile * grid.iter_j + query // self.kernel.ncols1)
 
 
-def geometry_of(case: Case, launches: Iterable[LaunchRecord], arch: int) -> Geometry | None:
+def geometry_of(case: Sizes, launches: Iterable[LaunchRecord], arch: int) -> Geometry | None:
     """The geometry of a case's launches; None where no attention kernel that is known is among them.
 
     `arch` is nvcc's number of the architecture. A kernel that gathers the KV rows of its mask (`n_kv_max`) has steps

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,31 +11,38 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.compare.bitwise import Alone, Check, batch_invariance, beside, chosen_queries, repeated, slice_of
-from fattn_probe.compare.command import Row, attention_kernel, row_of
+from fattn_probe.compare.command import Row, attention_kernel, row_of, row_without_output, sampled_row
 from fattn_probe.compare.diagnosis import Evidence, diagnose
 from fattn_probe.compare.expected import Expected
-from fattn_probe.compare.geometry import geometry_of
-from fattn_probe.compare.metrics import F32
+from fattn_probe.compare.geometry import Geometry, geometry_of
+from fattn_probe.compare.metrics import F32, F64, Bools
 from fattn_probe.compare.outcome import verdict_without_output
+from fattn_probe.compare.sampled import judge_sample
+from fattn_probe.compare.sampled import rows_of as sampled_rows
 from fattn_probe.compare.verdict import Status
 from fattn_probe.device import Target
 from fattn_probe.error_model import predict
-from fattn_probe.model import model_of
+from fattn_probe.model import by_row, model_of
 from fattn_probe.model.constants import SHIPPED, Constants, constants_of
-from fattn_probe.reference.adapter import fully_masked_of, reference_of
+from fattn_probe.reference.adapter import check_output, fully_masked_of, reference_of, stored_rows
+from fattn_probe.reference.sampled import sample
 from fattn_probe.run.capture import Capture
+from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.command import Work
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.session import Session, arch_of
-from fattn_probe.scenario import Case, make_inputs, view_values
+from fattn_probe.scenario import Case
 from fattn_probe.source import Tree
 
 Bytes = npt.NDArray[np.uint8]
+Rows = npt.NDArray[np.int64]
 UseModel = Literal["auto", "always", "never"]
+WHOLE_FLOP = 1e12
+"""Operations of a case from which a sample of its rows is judged: ten seconds of two cores."""
+WHOLE_BYTES = 4 << 30
+"""Bytes of its inputs from which it is."""
 MODEL_FLOP = 4e9
 """Operations of a case from which the rounding-faithful model takes too long, unless it is asked for."""
-MOST_BYTES = 2 << 30
-"""Operands above this size, in float64, are not read as a whole for a prediction."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +50,19 @@ class CompareOptions:
     """What is done besides running each case once and holding it against the reference.
 
     `model` says when the rounding-faithful model is computed; `repeat` runs of each case must have the same bits;
-    `batch_invariance` is the number of queries that are computed alone as well.
+    `batch_invariance` is the number of queries that are computed alone as well; `sample` says of which rows the exact
+    answer is sought: `all`, about so many and those that must be, or `auto`: all of a case that is not too large.
     """
 
     model: UseModel = "auto"
     repeat: int = 1
     batch_invariance: int = 0
+    sample: int | Literal["auto", "all"] = "auto"
+
+    def samples(self, case: Case) -> bool:
+        """Whether a case is judged by a sample of its rows."""
+        large = case.flop > WHOLE_FLOP or sum(root.nbytes for root in case.roots.values()) > WHOLE_BYTES
+        return large if self.sample == "auto" else self.sample != "all"
 
 
 def compare_work(session: Session, work: Work, options: CompareOptions | None = None) -> Iterator[Row]:
@@ -59,16 +73,9 @@ def compare_work(session: Session, work: Work, options: CompareOptions | None = 
 
 def _rows(session: Session, work: Work, options: CompareOptions) -> Iterator[Row]:
     for case, targets in work:
-        job = _Job(session, case, make_inputs(case), options)
-        reference, masked = reference_of(case, job.inputs), fully_masked_of(case, job.inputs)
-        for target in targets:
-            result = session.capture(case, job.inputs, target)
-            if isinstance(result, Capture):
-                expected = job.expected(result, target)
-                row = row_of(case, str(target), result, reference, masked, expected=expected)
-                yield dataclasses.replace(job.diagnosed(row, result, target), checks=tuple(job.checks(result, target)))
-            elif not isinstance(result, Ran):
-                yield row_of(case, str(target), verdict_without_output(result), reference)
+        with inputs_of(case) as inputs:
+            job = _Job(session, case, inputs, options)
+            yield from job.rows(targets)
 
 
 @dataclass(frozen=True)
@@ -77,25 +84,68 @@ class _Job:
 
     session: Session
     case: Case
-    inputs: dict[str, Bytes]
+    inputs: Mapping[str, Bytes]
     options: CompareOptions
 
-    def expected(self, capture: Capture, target: Target) -> Expected:
-        """What the kernels that ran should have computed."""
+    def rows(self, targets: Sequence[Target]) -> Iterator[Row]:
+        """A row for each target."""
+        if self.options.samples(self.case):
+            judged: Callable[[Capture, Target], Row] = self.sampled
+        else:
+            judged = self.whole
+        for target in targets:
+            result = self.session.capture(self.case, self.inputs, target)
+            if isinstance(result, Capture):
+                check_output(self.case, result.case.digest, result.dst)
+                yield dataclasses.replace(judged(result, target), checks=tuple(self.checks(result, target)))
+            elif not isinstance(result, Ran):
+                yield row_without_output(self.case, str(target), verdict_without_output(result))
+
+    @functools.cached_property
+    def reference(self) -> tuple[F64, Bools | None]:
+        """The exact answer, and which rows are fully masked."""
+        return reference_of(self.case, self.inputs), fully_masked_of(self.case, self.inputs)
+
+    def whole(self, capture: Capture, target: Target) -> Row:
+        """Judge all of an output."""
+        reference, masked = self.reference
+        expected = self.expected(capture, target)
+        row = row_of(self.case, str(target), capture, reference, masked, expected=expected)
+        return self.diagnosed(row, capture, target)
+
+    def sampled(self, capture: Capture, target: Target) -> Row:
+        """Judge a sample of an output's rows, and whether the others may be right."""
+        case, asked = self.case, self.options.sample
+        geometry = self.geometry(capture, target)
+        rows = sampled_rows(case, geometry, asked if isinstance(asked, int) else None)
+        found = sample(case, rows, {name: stored_rows(view, self.inputs) for name, view in case.tensors.items()})
+        expected = self.expected(capture, target, rows)
+        verdict = judge_sample(case, capture.dst, found, expected)
+        row = sampled_row(case, str(target), capture, found, expected=expected, verdict=verdict)
+        if verdict.deviation is None or not verdict.deviation.wrong.any():
+            return row
+        dst = found.of(capture.dst)[None, :, None]
+        evidence = Evidence(case, self.inputs, dst, verdict.deviation, geometry, rows)
+        return dataclasses.replace(row, diagnosis=diagnose(evidence))
+
+    def geometry(self, capture: Capture, target: Target) -> Geometry | None:
+        """How the launches cut the output."""
+        return geometry_of(self.case, capture.launches, arch_number(target)) if capture.launches else None
+
+    def expected(self, capture: Capture, target: Target, rows: Rows | None = None) -> Expected:
+        """What the kernels that ran should have computed, of some rows or of all."""
         if not capture.launches:
             return Expected(missing="ggml's CPU backend has no error model: the scenario's tolerance decides")
         constants = known_constants(self.session.options.tree)
         arch = arch_number(target)
-        return expected_of(self.case, self.inputs, capture, arch, self.options.model, constants=constants)
+        return expected_of(self.case, self.inputs, capture, arch, self.options.model, constants=constants, rows=rows)
 
     def diagnosed(self, row: Row, capture: Capture, target: Target) -> Row:
         """The row with a diagnosis, if its output is wrong."""
         deviation = row.verdict.deviation
         if row.verdict.status is not Status.FAIL or deviation is None:
             return row
-        arch = arch_number(target) if capture.launches else 0
-        geometry = geometry_of(self.case, capture.launches, arch)
-        evidence = Evidence(self.case, self.inputs, capture.dst, deviation, geometry)
+        evidence = Evidence(self.case, self.inputs, capture.dst, deviation, self.geometry(capture, target))
         return dataclasses.replace(row, diagnosis=diagnose(evidence))
 
     def checks(self, capture: Capture, target: Target) -> Iterator[Check]:
@@ -150,25 +200,44 @@ def expected_of(
     model: UseModel,
     *,
     constants: Constants | None = SHIPPED,
+    rows: Rows | None = None,
 ) -> Expected:
     """What the launches of a run make one expect; says what is missing and why.
 
-    `constants` are those of the source that was run, which the model needs; None if they are not known.
+    `constants` are those of the source that was run, which the model needs; None if they are not known. With `rows`
+    (sequence, query, head), what is expected of these: (1, rows, 1, hsv).
     """
-    memory = dict(inputs)
-    size = sum(8 * int(np.prod(view.ne)) for view in case.tensors.values())
-    if size > MOST_BYTES:
-        return Expected(missing="no prediction for a case of this size: the scenario's tolerance decides")
-    values = {name: view_values(case, memory, name) for name in case.tensors}
-    prediction = predict(case, values, capture.launches, arch)
+    values = {name: stored_rows(view, inputs) for name, view in case.tensors.items()}
+    among = None if rows is None else np.unique(rows[:, 1])
+    prediction = predict(case, values, capture.launches, arch, among=among)
     if prediction is None:
         return Expected(missing="no error model of this kernel: the scenario's tolerance decides")
-    if model == "never" or (model == "auto" and case.flop > MODEL_FLOP):
+    prediction = prediction if rows is None else prediction.at(rows)
+    if model == "never" or (model == "auto" and _model_flop(case, capture, arch, constants, rows) > MODEL_FLOP):
         return Expected(prediction, missing="the model of the kernel's rounding was left out (--model always)")
     if constants is None:
         return Expected(prediction, missing="the configurations of this source's kernels are not known to the model")
-    found: F32 | None = model_of(case, memory, capture.launches, arch, constants=constants)
+    found = _model(case, inputs, capture, arch, constants=constants, rows=rows)
     return Expected(prediction, found, "" if found is not None else "there is no model of this kernel's rounding")
+
+
+def _model_flop(case: Case, capture: Capture, arch: int, constants: Constants | None, rows: Rows | None) -> float:
+    """Operations that the rounding-faithful model has to do, beside converting K and V."""
+    if rows is None or constants is None or not by_row(capture.launches, arch, constants):
+        return case.flop
+    return case.flop / (case.n_seq * case.n_q * case.n_head) * len(rows)
+
+
+def _model(
+    case: Case, inputs: Mapping[str, Bytes], capture: Capture, arch: int, *, constants: Constants, rows: Rows | None
+) -> F32 | None:
+    """What the model computes, of some rows or of all."""
+    wanted, at = None, () if rows is None else tuple(rows.T)
+    if rows is not None:
+        wanted = np.zeros((case.n_seq, case.n_q, case.n_head), np.bool_)
+        wanted[at] = True
+    found = model_of(case, dict(inputs), capture.launches, arch, constants=constants, wanted=wanted)
+    return found if found is None or rows is None else found[at][None, :, None]
 
 
 def arch_number(target: Target) -> int:

@@ -9,8 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fattn_probe.compare.command import Difference, Row, count
+from fattn_probe.compare.command import Row, count
 from fattn_probe.compare.diagnosis import Diagnosis, Element
+from fattn_probe.compare.difference import Apart, Cut, Difference
 from fattn_probe.compare.document import difference_as_json, rows_as_json
 from fattn_probe.compare.expected import Design
 from fattn_probe.compare.heat import error_maps, legend, render_map
@@ -45,17 +46,46 @@ def render(rows: Sequence[Row], maps: bool = True) -> RenderableType:
         table.add_row(*_cells(row))
     drawn = [row for row in rows if row.diagnosis is not None][:MOST_MAPS] if maps else []
     explained = [part for row in rows for part in _explanation(row, any(row is one for one in drawn))]
-    return Group(table, *explained, *_missing(rows), _counted(rows))
+    return Group(table, *explained, *_missing(rows), *_sampled(rows), _counted(rows))
 
 
 def render_difference(difference: Difference) -> RenderableType:
-    """Two captures side by side, in a sentence; their kernels too where they differ."""
+    """Two captures side by side: a sentence, their kernels where they differ, tiles, blocks and the worst elements."""
     status = Text(difference.status.value, STYLES[difference.status])
     head = Text.assemble(f"{difference.a} and {difference.b}: ", status, f", {difference.reason}")
-    if difference.kernels_a == difference.kernels_b:
-        return head
-    kernels = [f"  {name}: {', '.join(spellings) or 'no kernel launched'}" for name, spellings in _kernels(difference)]
-    return Group(head, *(Text(line) for line in kernels))
+    parts: list[RenderableType] = [head]
+    if difference.kernels_a != difference.kernels_b:
+        kernels = _kernels(difference)
+        parts += [Text(f"  {name}: {', '.join(said) or 'no kernel launched'}") for name, said in kernels]
+    names = (difference.a, difference.b)
+    cuts = [f"{name}: {_cut(cut)}" for name, cut in zip(names, difference.cuts, strict=True) if cut is not None]
+    parts += [Text(f"  where, by the launches of {cut}") for cut in cuts]
+    if difference.worst:
+        sides = [f"{name}\n{what}" for name in names for what in ("value", "tile", "blocks")]
+        table = Table("seq", "query", "head", "d", *sides, box=SIMPLE_HEAD)
+        for row in difference.worst:
+            table.add_row(*_apart(row))
+        parts.append(table)
+    return Group(*parts)
+
+
+def _cut(cut: Cut) -> str:
+    several = "s" * (len(cut.tiles) > 1)
+    tiles = "; ".join(", ".join(map(str, tile)) for tile in cut.tiles[:LISTED_BLOCKS])
+    more = "; ..." if len(cut.tiles) > LISTED_BLOCKS else ""
+    made = f"made by block{'s' * (len(cut.blocks) > 1)} {_blocks(cut.blocks)}"
+    return f"{len(cut.tiles)} of {cut.of} output tiles (tile{several} {tiles}{more}), {made}"
+
+
+def _apart(row: Apart) -> list[Text]:
+    words = [str(place) for place in (row.at.sequence, row.at.query, row.at.head, row.at.d)]
+    for side in (row.a, row.b):
+        words += [
+            f"{side.value:.9g}",
+            "-" if side.tile is None else ", ".join(map(str, side.tile)),
+            _blocks(side.blocks),
+        ]
+    return [Text(word) for word in words]
 
 
 def _cells(row: Row) -> list[Text]:
@@ -136,6 +166,11 @@ def _missing(rows: Sequence[Row]) -> Iterator[Text]:
         concerned = [row for row in rows if row.missing == reason]
         more = f" and {len(concerned) - 1} more" if len(concerned) > 1 else ""
         yield Text(f"{concerned[0].case} on {concerned[0].on}{more}: {reason}", "dim")
+
+
+def _sampled(rows: Sequence[Row]) -> Iterator[Text]:
+    """Of which outputs some rows were judged only."""
+    return (Text(f"{row.case} on {row.on}: {row.sampled}", "dim") for row in rows if row.sampled is not None)
 
 
 def _errors(metrics: Metrics) -> str:

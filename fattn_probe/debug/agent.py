@@ -26,7 +26,8 @@ class InProcess:
         self._last = Stop("exited")
         # Internal: MI announces each change of any other, with all of its locations, and every hit is a change
         self._points: dict[int, gdb.Breakpoint] = {}
-        self._reads_variables = "cuda" not in gdb.execute("show version", to_string=True)
+        self._host = ""  # the architecture of host code, which the program begins with
+        self._in_kernel = False  # whether cuda-gdb's focus is on a thread of a GPU
         gdb.execute("set print frame-arguments presence")
         gdb.execute("set breakpoint always-inserted on")
         gdb.events.stop.connect(self._on_stop)
@@ -45,6 +46,7 @@ class InProcess:
 
     def execute(self, command: str) -> str:
         """A command of gdb's console; what it prints."""
+        self._in_kernel = self._in_kernel or command.startswith("cuda ")
         with _refusals():
             return str(gdb.execute(command, to_string=True))
 
@@ -79,11 +81,15 @@ class InProcess:
         self.execute(command)
         if self._last.reason == "exited":
             return self._last
-        sal = gdb.newest_frame().find_sal()
+        frame = gdb.newest_frame()
+        architecture = frame.architecture().name()
+        self._host = self._host or architecture
+        self._in_kernel = architecture != self._host
+        sal = frame.find_sal()
         return Stop(
             self._last.reason,
             self._last.breakpoints,
-            _function(gdb.newest_frame()),
+            _function(frame),
             sal.symtab.filename if sal.symtab else "",
             sal.line,
             self._last.detail,
@@ -91,8 +97,10 @@ class InProcess:
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
         """Expressions as gdb prints their values, in frame `level`; None what cannot be evaluated."""
+        if self._in_kernel and level == 0:  # the newest frame of a GPU's thread costs 2 ms
+            return [_text(None, expression) for expression in expressions]
         with _frame(level) as frame:
-            return [_text(frame if self._reads_variables else None, expression) for expression in expressions]
+            return [_text(None if self._in_kernel else frame, expression) for expression in expressions]
 
     def local_names(self, level: int = 0) -> set[str]:
         """The variables and arguments in scope in a frame."""
@@ -166,7 +174,7 @@ def _frame(level: int) -> Iterator[gdb.Frame]:
 def _text(frame: gdb.Frame | None, expression: str) -> str | None:
     """A variable is looked up in the frame first: ten times as fast as to parse an expression among all symbols.
 
-    cuda-gdb 13.0 ends with an internal error where a frame of device code does not have it: there is no frame then.
+    cuda-gdb 13.0 ends with an internal error where a frame of device code does not have it: no frame is given then.
     """
     try:
         return str(_value(frame, expression).format_string(deref_refs=True))

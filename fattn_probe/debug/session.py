@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from fattn_probe.cache import cache_dir
 from fattn_probe.debug.channel import Channel, GoneError
 from fattn_probe.debug.protocol import DebuggerError
 from fattn_probe.debug.records import Reply, ReplyBuilder, c_string
@@ -165,7 +166,9 @@ class Session:
             raise BuildError(f"{self.debugger[0]} is not on this machine. To install it: {INSTALL}") from error
         self._resources.callback(self._channel.close)
         self._reply(None, self.deadline)
-        self.commands([f"-interpreter-exec console {c_string(f'set {setting}')}" for setting in SETTINGS])
+        # What a debug build's symbols are is written down once, and not found out by every session anew
+        settings = (*SETTINGS, f"index-cache directory {cache_dir() / 'gdb-index'}", "index-cache enabled on")
+        self.commands([f"-interpreter-exec console {c_string(f'set {setting}')}" for setting in settings])
         loaded = self.commands([f"-file-exec-and-symbols {c_string(str(self.program))}"])[0]
         if loaded.kind == "error":
             raise LostError(f"{self.debugger[0]} cannot load {self.program}: {loaded.error}")

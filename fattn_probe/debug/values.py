@@ -108,16 +108,6 @@ def parse_value(text: str) -> Value:
     return value
 
 
-def parse_locals(text: str) -> dict[str, Value]:
-    """What `info locals` and `info args` print; of several variables of one name, the innermost block's."""
-    found: dict[str, Value] = {}
-    for line in text.splitlines():
-        name, equals, value = line.partition(" = ")
-        if equals and name not in found:
-            found[name] = parse_value(value)
-    return found
-
-
 def _one_line(text: str) -> str:
     """What was printed pretty, or wrapped to a terminal's width, as it is without: a string has no line ends in it."""
     return LINE_ENDS.sub(" ", BRACE_LINES.sub("", MEMBERS_OF.sub("", text))).strip()

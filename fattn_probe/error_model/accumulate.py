@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.error_model.rounding import F16, WIDE, Floats, Format, added_error
+from fattn_probe.error_model.rounding import F16, WIDE, Floats, Format, added_error, largest_bias
 
 F32s = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -64,13 +64,16 @@ class Sums:
     """The errors of accumulators, arrays (rows,), relative to the row's maximum but not divided by the row sum.
 
     `variance` as a mean over the channels, `walk` the part of it due to V's scatter and not to its mean; `loss` as a
-    share of V's mean (negative: lost), `worst` as one of the largest |V|; `largest` is what an accumulator may hold.
+    share of V's mean (negative: lost), `worst` as one of the largest |V|; `stuck` is the most, as a share of V's mean,
+    that roundings of one sign can take from a row with like weights, wherever its sums lie between two powers of two;
+    `largest` is what an accumulator may hold.
     """
 
     variance: F64
     walk: F64
     loss: F64
     worst: F64
+    stuck: F64
     largest: F64
     roundings: F64
 
@@ -108,10 +111,42 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float) -> Sums:
         variance=variance,
         walk=variance * _total(np.where(held.active, held.square, 0)) / np.where(power == 0, 1, power),
         loss=loss,
-        worst=2 * number.half_ulp * _total(np.where(held.active, held.weight, 0)),
+        worst=_worst(chains, number, held),
+        stuck=_stuck(chains, number, held, mean_square_V),
         largest=largest.max(axis=(1, 2)).astype(np.float64),
         roundings=held.active.sum(axis=(1, 2)) / np.maximum(held.active.any(axis=2).sum(axis=1), 1),
     )
+
+
+def _worst(chains: Chains, number: Format, held: _Held) -> F64:
+    """All roundings of all additions and rescalings at their worst.
+
+    An addition is off by half an ulp of the sum at most, and by no more than what is added: the accumulator as it was
+    is one of the numbers to round to. So errors are never more than the sum itself, and an accumulator never more than
+    twice what it should hold.
+    """
+    added, ulp = chains.weight * chains.scale, 2 * number.half_ulp * held.weight
+    ends = held.weight.reshape(*chains.raised.shape, -1)[..., -1]
+    rescaled = 4 * number.half_ulp * _total(np.where(chains.raised[:, :, 1:], ends[:, :, :-1], 0))
+    return _total(np.where(held.active, np.minimum(added, ulp), 0)) + rescaled
+
+
+def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F64:
+    """The most that roundings can lose which the spread of the increments does not make independent of each other.
+
+    Of a row whose weights are not known but only like these: half an ulp is at most `half_ulp` times the sum, and an
+    increment is one of those of its accumulator, so that their scatter dithers as that of V does.
+    """
+    if number is not F16 or mean_square == 0.0:
+        return np.zeros(len(held.weight))
+    added, counted = np.where(held.active, chains.weight * chains.scale, 0), held.active.sum(axis=2, keepdims=True)
+    mean = added.sum(axis=2, keepdims=True) / np.maximum(counted, 1)
+    scatter = np.where(held.active, (added - mean) ** 2, 0).sum(axis=2, keepdims=True) / np.maximum(counted, 1)
+    ulp = 2 * number.half_ulp * np.sqrt(_power(held, mean_square))
+    spread = np.sqrt(chains.square * chains.scale**2 + mean_square * scatter)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lost = largest_bias(np.where(ulp > 0, spread / ulp, np.inf)) * ulp / np.sqrt(mean_square)
+    return _total(np.where(held.active, np.minimum(added, lost), 0))
 
 
 def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float) -> tuple[F64, F64]:

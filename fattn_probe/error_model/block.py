@@ -57,8 +57,9 @@ class Rows:
     of P*V, the conversion of V; `walk` is the part of `sums` that comes of what V's scatter puts into the accumulators.
     `peak` is the largest weight; `size` is the output's own root mean square. As shares of V's mean, signed, by cause:
     `loss_logits` (weight moved to the sink), `loss_weights` and `loss_sums` (what is below the last bit). As shares of
-    the largest |V|: `single`, the largest error of one addend, and `worst`, the largest error there can be. `largest`
-    is what an accumulator may hold but for one outlier of V, `roundings` their number per accumulator.
+    the largest |V|: `single`, the largest error of one addend, and `worst`, the largest error there can be. `stuck`, a
+    share of V's mean, is the most that sums of like weights can lose. `largest` is what an accumulator may hold but for
+    one outlier of V, `roundings` their number per accumulator.
     """
 
     logits: F64
@@ -73,6 +74,7 @@ class Rows:
     peak: F64
     single: F64
     worst: F64
+    stuck: F64
     largest: F64
     roundings: F64
 
@@ -125,6 +127,7 @@ class Block:
             worst=(coarse + sums.worst) / total
             + (self._parts + 8) * 2 * F32.half_ulp
             + _total(self.share * (converted + 2 * FAR * deviation)),
+            stuck=sums.stuck / total,
             largest=sums.largest,
             roundings=sums.roundings,
         )
@@ -246,9 +249,22 @@ class Block:
             centre = (self.share * known).sum(axis=ALL, keepdims=True, dtype=np.float64).astype(np.float32)
             loss = centre.reshape(-1) * (1 - _total(self.share))
             known = (known - centre) ** 2
-            square += self.share**2 * known * spread
             error = error + known
+            if self.kv.V_in_K:
+                return _total(square) + self._moved(off, centre), loss, np.sqrt(error)
+            square += self.share**2 * known * spread
         return _total(square), loss, np.sqrt(error)
+
+    def _moved(self, off: F32s, centre: F32s) -> F64:
+        """The mean square that known errors of the logits make where V is K.
+
+        An error of Q moves the logits by its product with K, and so the weights towards the K that lie along it; V, of
+        which the output is made, lies along it too. So it is worked out, and not taken to be random.
+        """
+        final = _finite(self.maximum.max(axis=ALL))[:, None]
+        share = np.exp(self.logits.values - final) / self.total[:, None].astype(np.float32)
+        moved = (share * (off - centre.reshape(-1, 1))) @ self.kv.k[:, : self.kv.V_in_K]
+        return np.asarray(np.square(moved, dtype=np.float64).mean(axis=1))
 
     def _rounded_products(self) -> F32s:
         """Mean square errors of the logits that come of summing, softcap, mask and exp in f32 (and products in f16)."""

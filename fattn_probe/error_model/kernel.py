@@ -4,20 +4,40 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.error_model.rounding import F16, F32, Format
 from fattn_probe.run.launches import LaunchRecord
-from fattn_probe.scenario import Case
 
 Family = Literal["mma_f16", "tile", "vec"]
 QForm = Literal["f16 twice", "f16", "f32", "q8_1"]
 FAMILIES: dict[str, Family] = {"flash_attn_ext_f16": "mma_f16", "flash_attn_tile": "tile", "flash_attn_ext_vec": "vec"}
 VEC_WARPS = 4
 PASCAL_WITHOUT_F16 = 61
+
+
+class Sizes(Protocol):
+    """What is needed of a case, or of the op in a capture."""
+
+    @property
+    def n_seq(self) -> int: ...  # noqa: D102
+    @property
+    def n_head(self) -> int: ...  # noqa: D102
+    @property
+    def n_head_kv(self) -> int: ...  # noqa: D102
+    @property
+    def n_q(self) -> int: ...  # noqa: D102
+    @property
+    def n_kv(self) -> int: ...  # noqa: D102
+    @property
+    def n_kv_max(self) -> int: ...  # noqa: D102
+    @property
+    def type_K(self) -> str: ...  # noqa: D102
+    @property
+    def type_V(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -71,7 +91,7 @@ class Kernel:
     sparse: bool = False
 
 
-def kernel_of(case: Case, launches: Iterable[LaunchRecord], arch: int) -> Kernel | None:
+def kernel_of(case: Sizes, launches: Iterable[LaunchRecord], arch: int) -> Kernel | None:
     """The arithmetic of the attention kernel among the launches of a case; None if there is none that is known.
 
     `arch` is nvcc's number of the architecture, 90 for Hopper.
@@ -90,7 +110,7 @@ def products_per_rounding(arch: int) -> int:
     return 4 if arch < 75 else 8 if arch < 80 else 16
 
 
-def _mma_f16(case: Case, launch: LaunchRecord, arch: int) -> Kernel:
+def _mma_f16(case: Sizes, launch: LaunchRecord, arch: int) -> Kernel:
     hsk, _, ncols1, ncols2 = (int(value) for value in launch.values[:4])
     ncols, nwarps = ncols1 * ncols2, launch.block[0] * launch.block[1] // 32
     thin = ncols == 8 or (hsk, ncols) in {(256, 16), (512, 16), (512, 32)}
@@ -127,7 +147,7 @@ def mma_nbatch_fa(hsk: int, ncols: int, arch: int) -> int:
     return 64 if hsk == 512 and ncols <= 16 and arch >= 80 else 32
 
 
-def _tile(case: Case, launch: LaunchRecord, arch: int) -> Kernel:
+def _tile(case: Sizes, launch: LaunchRecord, arch: int) -> Kernel:
     hsk, _, ncols1, ncols2 = (int(value) for value in launch.values[:4])
     fast, ncols = arch != PASCAL_WITHOUT_F16, ncols1 * ncols2
     np_ = max(1, launch.block[0] * launch.block[1] // 32 // ncols)
@@ -158,7 +178,7 @@ def tile_nbatch_fa(hsk: int, ncols: int, fast: bool) -> int:
     return 64 if (hsk, ncols) in wide else 32
 
 
-def _vec(case: Case, launch: LaunchRecord, arch: int) -> Kernel:
+def _vec(case: Sizes, launch: LaunchRecord, arch: int) -> Kernel:
     hsk, ncols = (int(value) for value in launch.values[:2])
     type_K, type_V = (_type(value) for value in launch.values[2:4])
     bytes_ = 16 if arch >= 70 else 8
@@ -209,7 +229,7 @@ class Work:
     n_seq: int
 
     @classmethod
-    def of(cls, kernel: Kernel, case: Case) -> "Work":
+    def of(cls, kernel: Kernel, case: Sizes) -> "Work":
         """The work of a case."""
         n_kv = min(case.n_kv, kernel.ncols1 * case.n_kv_max) if kernel.sparse else case.n_kv
         group = case.n_head // case.n_head_kv

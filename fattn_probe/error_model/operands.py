@@ -1,5 +1,6 @@
 """What the kernel's own copies of Q, K and V are off by, and the moments of the data that errors are weighed with."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,8 @@ Floats = npt.NDArray[np.floating[Any]]
 F32s = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 QK8_1 = 32
+AT_ONCE = 2048
+"""KV rows whose values are float64 at one time."""
 
 
 def kernel_q(q: Floats, factor: float, form: QForm) -> F64:
@@ -66,6 +69,7 @@ class KVMoments:
     of the square of what conversion changes, less its channel's mean. Of the head: `mean_V` the mean over all of V,
     `mean_square_V` that of the squared channel means; `mean_error_V` and `mean_square_error_V` likewise of what
     conversion changes. By channel: `channel_square` the mean of V^2, `channel_mean`, `channel_largest` the largest |V|.
+    `V_in_K`: where V is the beginning of K's rows, how many dimensions of them; else 0.
     """
 
     k: F32s
@@ -81,30 +85,44 @@ class KVMoments:
     channel_square: F64
     channel_mean: F64
     channel_largest: F64
+    V_in_K: int = 0
 
     @classmethod
-    def of(cls, k: Floats, v: Floats, kernel: Kernel, type_K: str) -> "KVMoments":
-        """Of k (n_kv, hsk) and v (n_kv, hsv)."""
-        k, v = k.astype(np.float32), v.astype(np.float64, copy=False)
-        mean, spread, mean_square = _about_mean(v)
-        error_mean, error_spread, error_mean_square = _about_mean(
-            _in_f16(v) - v if kernel.converts_V else np.zeros_like(v)
-        )
+    def of(
+        cls, k: Floats, v: Floats, kernel: Kernel, types: tuple[str, str], *, V_is_K_view: bool = False
+    ) -> "KVMoments":
+        """Of k (n_kv, hsk) and v (n_kv, hsv), which are stored in these types."""
+        converts_K, converts_V = kernel.converts_K and types[0] != "f16", kernel.converts_V and types[1] != "f16"
+        k = np.asarray(k, np.float32)
+        mean, spread, mean_square = _about_mean(v, lambda values: values)
+        none = (np.zeros(v.shape[1]), np.zeros(len(v)), 0.0)
+        error = _about_mean(v, lambda values: _in_f16(values) - values) if converts_V else none
+        power, largest = np.zeros(v.shape[1]), np.zeros(v.shape[1])
+        for part in parts_of(len(v)):
+            block = v[part].astype(np.float64)
+            power += np.einsum("nd,nd->d", block, block)
+            np.maximum(largest, np.abs(block).max(axis=0), out=largest)
         return cls(
             k=k,
-            kernel_k=_in_f16(k).astype(np.float32) if kernel.converts_K else k,
-            offset_K=_offset(k, type_K) if kernel.q == "q8_1" else None,
-            square_K=np.square(k, dtype=np.float64).mean(axis=1),
+            kernel_k=_in_f16(k).astype(np.float32) if converts_K else k,
+            offset_K=_offset(k, types[0]) if kernel.q == "q8_1" else None,
+            square_K=np.einsum("nk,nk->n", k, k).astype(np.float64) / k.shape[1],
             spread_V=spread,
-            error_V=error_spread,
+            error_V=error[1],
             mean_V=float(mean.mean()),
             mean_square_V=mean_square,
-            mean_error_V=float(error_mean.mean()),
-            mean_square_error_V=error_mean_square,
-            channel_square=np.square(v).mean(axis=0),
+            mean_error_V=float(error[0].mean()),
+            mean_square_error_V=error[2],
+            channel_square=power / len(v),
             channel_mean=mean,
-            channel_largest=np.abs(v).max(axis=0),
+            channel_largest=largest,
+            V_in_K=v.shape[1] if V_is_K_view else 0,
         )
+
+    def without_rows(self) -> "KVMoments":
+        """The head's own moments; what there is by KV row is large, and left out."""
+        none, nothing = np.empty((0, 0), np.float32), np.empty(0)
+        return replace(self, k=none, kernel_k=none, offset_K=None, square_K=nothing, spread_V=nothing, error_V=nothing)
 
     def some(self, rows: npt.NDArray[np.intp]) -> "KVMoments":
         """The same for some of the KV rows."""
@@ -112,15 +130,25 @@ class KVMoments:
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
-def _about_mean(values: Floats) -> tuple[F64, F64, float]:
-    """The mean of each channel, the mean square about it by row, and the mean square of the channels' true means.
+def _about_mean(rows: Floats, of: Callable[[F64], F64]) -> tuple[F64, F64, float]:
+    """The mean of each channel of what `of` makes of rows, the mean square about it by row, and the mean square of the
+    channels' true means; some rows at a time.
 
     The mean of n values with no mean has 1/n of their variance as its mean square, which is taken off.
     """
-    mean = values.mean(axis=0)
-    spread = np.square(values - mean).mean(axis=1)
-    chance = float(spread.mean()) / len(values) if len(values) > 1 else 0.0
+    parts = parts_of(len(rows))
+    mean = np.sum([of(rows[part].astype(np.float64)).sum(axis=0) for part in parts], axis=0) / len(rows)
+    spread = np.empty(len(rows))
+    for part in parts:
+        off = of(rows[part].astype(np.float64)) - mean
+        spread[part] = np.einsum("nd,nd->n", off, off) / len(mean)
+    chance = float(spread.mean()) / len(rows) if len(rows) > 1 else 0.0
     return mean, spread, max(0.0, float(np.square(mean).mean()) - chance)
+
+
+def parts_of(length: int) -> list[slice]:
+    """Rows that are worked on at once: few enough for the cache."""
+    return [slice(first, first + AT_ONCE) for first in range(0, length, AT_ONCE)]
 
 
 def _offset(k: F32s, type_K: str) -> F32s | None:

@@ -62,6 +62,15 @@ def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
     return first, second
 
 
+def largest_bias(deviation: Floats) -> Floats:
+    """The largest mean error, in ulps, that adding a normal number of this deviation has, whatever its mean.
+
+    That of the series term by term; half an ulp, where every increment may be rounded the same way.
+    """
+    damping = np.exp(-2 * np.pi**2 * np.minimum(deviation, 8.0) ** 2)
+    return np.asarray(np.minimum(0.5, sum(damping ** (k * k) / (np.pi * k) for k in (1, 2, 3, 4))))
+
+
 def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
     """round(y) - y = sum over k of (-1)^k / (pi k) sin(2 pi k y), of which a normal y damps term k."""
     first, second = np.zeros_like(mean), np.full_like(mean, 1 / 12)

@@ -16,7 +16,8 @@ from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.scenario import Case
 
 F32 = npt.NDArray[np.float32]
-Compute = Callable[[Operands, int, bool], F32]
+Bools = npt.NDArray[np.bool_]
+Compute = Callable[[Operands, int, bool, Bools | None], F32]
 
 
 def model_of(
@@ -27,8 +28,11 @@ def model_of(
     *,
     constants: Constants = SHIPPED,
     exact_exp: bool = False,
+    wanted: Bools | None = None,
 ) -> F32 | None:
     """What a run's kernels compute if they are right, rounded where they round: (n_seq, n_q, n_head, hsv).
+
+    `wanted` (n_seq, n_q, n_head) marks the rows that are needed; of the others nothing is said.
 
     `launches` are the run's, `device` the GPU, or its architecture as nvcc numbers it (90); `constants` are those of
     the source (`constants_of`). None where there is no model of the kernel. With `exact_exp` powers of two are
@@ -38,18 +42,23 @@ def model_of(
     for launch in launches:
         found = _model(launch, arch, constants)
         if found is not None:
-            out = found(operands_of(case, inputs), case.n_kv_max, exact_exp)
+            out = found(operands_of(case, inputs), case.n_kv_max, exact_exp, wanted)
             out.view(np.uint32)[np.isnan(out)] = 0x7FFFFFFF  # the NaN of a GPU's arithmetic
             return out
     return None
 
 
+def by_row(launches: Sequence[LaunchRecord], arch: int, constants: Constants = SHIPPED) -> bool:
+    """Whether the model of a run takes less time for fewer rows."""
+    return any(mma_plan_of(launch, arch, constants) for launch in launches)
+
+
 def _model(launch: LaunchRecord, arch: int, constants: Constants) -> Compute | None:
     """What computes the output of a launch; None where it is not of a kernel that computes attention."""
     if mma := mma_plan_of(launch, arch, constants):
-        return lambda operands, n_kv_max, exact_exp: mma_f16(operands, mma, n_kv_max, exact_exp)
+        return lambda operands, n_kv_max, exact_exp, wanted: mma_f16(operands, mma, n_kv_max, exact_exp, wanted)
     if vectors := vec_plan_of(launch, arch, constants):
-        return lambda operands, n_kv_max, exact_exp: vec(operands, vectors, exact_exp)
+        return lambda operands, n_kv_max, exact_exp, wanted: vec(operands, vectors, exact_exp)
     if tiles := tile_plan_of(launch, arch, constants):
-        return lambda operands, n_kv_max, exact_exp: tile(operands, tiles, exact_exp)
+        return lambda operands, n_kv_max, exact_exp, wanted: tile(operands, tiles, exact_exp)
     return None

@@ -21,6 +21,7 @@ COLUMNS = 128
 BATCHED = ("Q", "K", "V", "mask", "slope", "sink", "begins")
 
 Ints = npt.NDArray[np.intp]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,17 @@ class Batch:
     rows: Ints | None = None
 
 
-def mma_f16(operands: Operands, plan: MmaPlan, n_kv_max: int = 0, exact_exp: bool = False) -> F32:
+def mma_f16(
+    operands: Operands, plan: MmaPlan, n_kv_max: int = 0, exact_exp: bool = False, wanted: Bools | None = None
+) -> F32:
     """The op's output as fattn-mma-f16 computes it, (n_seq, n_q, n_head, hsv).
 
-    `n_kv_max` bounds the KV rows that a query sees, for a launch that gathers them. With `exact_exp` powers of two are
-    rounded correctly instead of as the hardware does.
+    Only the rows `wanted` (n_seq, n_q, n_head), if it is given; the others are left as NaN. `n_kv_max` bounds the KV
+    rows that a query sees, for a launch that gathers them. With `exact_exp` powers of two are rounded correctly instead
+    of as the hardware does.
     """
     n_seq, n_head, n_q, _ = operands.Q.shape
-    out = np.empty((n_seq, n_q, n_head, plan.DV), np.float32)
+    out = np.full((n_seq, n_q, n_head, plan.DV), np.nan, np.float32)
     Q = as_half(as_half(operands.Q) * np.float32(np.float16(operands.scale)))
     operands = replace(operands, Q=Q, K=as_half(operands.K), V=as_half(operands.V))
     limit = _gathered(operands, plan, n_kv_max)
@@ -60,7 +64,7 @@ def mma_f16(operands: Operands, plan: MmaPlan, n_kv_max: int = 0, exact_exp: boo
             out[batch.sequence, batch.queries, batch.heads] = values
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compute, _together(_batches(operands, plan, limit))))
+        list(pool.map(compute, _together(_batches(operands, plan, limit, wanted))))
     return out
 
 
@@ -76,7 +80,7 @@ def _tiles(operands: Operands, plan: MmaPlan) -> int:
     return int(n_seq * operands.K.shape[1] * head_groups * -(-n_q // plan.ncols1))
 
 
-def _batches(operands: Operands, plan: MmaPlan, limit: int) -> Iterator[Batch]:
+def _batches(operands: Operands, plan: MmaPlan, limit: int, wanted: Bools | None) -> Iterator[Batch]:
     """Blocks of columns: of all queries, or of each query tile where KV rows are gathered for it."""
     n_seq, _, n_q, _ = operands.Q.shape
     group, n_head_kv = operands.group, operands.K.shape[1]
@@ -87,7 +91,10 @@ def _batches(operands: Operands, plan: MmaPlan, limit: int) -> Iterator[Batch]:
             head, query = place // (part.stop - part.start), part.start + place % (part.stop - part.start)
             tile = ((sequence * n_head_kv + head_kv) * iter_z + head // plan.ncols2) * iter_j + query // plan.ncols1
             rows = _visible(operands, sequence, part, limit) if plan.use_sparse else None
-            for block in slices(len(place), COLUMNS):
+            if wanted is not None:
+                some = wanted[sequence, query, head_kv * group + head]
+                head, query, tile = head[some], query[some], tile[some]
+            for block in slices(len(query), COLUMNS):
                 yield Batch(sequence, head_kv, query[block], head_kv * group + head[block], tile[block], rows)
 
 
@@ -108,7 +115,8 @@ def _together(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
             yield found
             found = []
         found.append(batch)
-    yield found
+    if found:
+        yield found
 
 
 def _side_by_side(columns: Sequence[Columns]) -> Columns:

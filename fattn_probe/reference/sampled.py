@@ -3,7 +3,7 @@
 K, V and the mask are made as far as they are needed, block by block: a mask of 1,048,576 x 8,192 alone takes 16 GiB.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from fattn_probe.scenario.mask import sees_something, some_rows, visible
 
 Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Operands = Mapping[str, Any]
 STEP = 2048  # KV rows at a time: with fewer, threads that generate them wait for each other
 MANY = 8  # more edges of one kind than these are not all looked at
 RNG = 77
@@ -59,7 +60,7 @@ class Sample:
         wrong = np.empty(dst.shape[:3], bool)
         for seq, query in np.ndindex(dst.shape[:2]):
             row = dst[seq, query]
-            wrong[seq, query] = ~((row >= low[seq]) & (row <= high[seq])).all(axis=1)
+            wrong[seq, query] = ~((row >= low[seq]) & (row <= high[seq]) & np.isfinite(row)).all(axis=1)
         return np.argwhere(wrong)
 
 
@@ -91,15 +92,40 @@ def choose_rows(
     return np.array(sorted(chosen), np.int64)
 
 
-def sample(case: Case, rows: Integers) -> Sample:
-    """The exact answer of these rows (sequence, query, head), and the hull; InputError if the data are not finite."""
-    work = _Work.of(case, rows)
+def sample(case: Case, rows: Integers, operands: Operands | None = None) -> Sample:
+    """The exact answer of these rows (sequence, query, head), and the hull; InputError if the data are not finite.
+
+    `operands` are the tensors where they are stored, by `stored_rows`; without them they are `generated`.
+    """
+    work = _Work.of(case, rows, generated(case) if operands is None else operands)
     heads = list(np.ndindex(case.n_seq, case.n_head_kv))
     spread(work.run, heads)
     answer = work.answer
     if not (np.isfinite(answer.reference).all() and (answer.low > -np.inf).all() and (answer.high < np.inf).all()):
         raise InputError(f"case {case.name}: its data hold values that are NaN or infinite")
     return answer
+
+
+def generated(case: Case) -> dict[str, Any]:
+    """A case's tensors made row by row where they can be, in the bytes that `make_inputs` would make."""
+    keep = blas_threads() + 1
+    made: dict[str, Any] = {name: GeneratedRows(case, name, keep) for name in "KV"}
+    made |= {name: _stored(case, name) for name in ("Q", "sinks") if name in case.tensors}
+    return made | ({"mask": GeneratedMask(case)} if "mask" in case.tensors else {})
+
+
+class GeneratedMask:
+    """A mask, f16, whose rows are made when they are asked for by [sequence, heads, queries]; heads share them."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self.shape = (case.mask_shape.n_seq, 1, case.n_q, case.n_kv)
+
+    def __getitem__(self, at: tuple[int, Any, Integers]) -> npt.NDArray[np.float16]:
+        sequence, _, queries = at
+        unique, place = np.unique(queries, return_inverse=True)
+        rows: npt.NDArray[np.float16] = some_rows(self._case.mask, self._case.mask_shape, sequence, unique)[place]
+        return rows
 
 
 def fully_masked(case: Case, rows: Integers) -> Bools:
@@ -156,16 +182,14 @@ class _Work:
     sinks: Floats | None
 
     @classmethod
-    def of(cls, case: Case, rows: Integers) -> "_Work":
-        keep = blas_threads() + 1
+    def of(cls, case: Case, rows: Integers, operands: Operands) -> "_Work":
         first, stop = visible(case.mask, case.mask_shape, np.arange(case.n_q))
-        V = _Hull(GeneratedRows(case, "V", keep), int(first.min()), int(stop.max()))
+        V = _Hull(operands["V"], int(first.min()), int(stop.max()))
         hull = (case.n_seq, case.n_head, case.hsv)
         answer = Sample(rows, np.empty((len(rows), case.hsv)), np.empty(len(rows)), np.empty(hull), np.empty(hull))
-        Q, sinks = (_stored(case, name) for name in ("Q", "sinks"))
-        assert Q is not None
-        mask = _MaskRows(case, rows) if "mask" in case.tensors else None
-        return cls(case, answer, Q, GeneratedRows(case, "K", keep), V, mask, None if sinks is None else sinks.ravel())
+        mask = _MaskRows(operands["mask"], rows) if "mask" in operands else None
+        sinks = np.asarray(operands["sinks"]).ravel() if "sinks" in operands else None
+        return cls(case, answer, np.asarray(operands["Q"]), operands["K"], V, mask, sinks)
 
     def run(self, at: tuple[int, ...]) -> None:
         """The rows of the query heads that read one K/V head."""
@@ -198,10 +222,9 @@ class _Work:
 class _MaskRows:
     """The mask rows of the sampled queries, each made once."""
 
-    def __init__(self, case: Case, rows: Integers) -> None:
-        shape = case.mask_shape
+    def __init__(self, mask: Any, rows: Integers) -> None:  # noqa: ANN401 (an array, or what makes its rows)
         self._queries = np.unique(rows[:, 1])
-        self._made = [some_rows(case.mask, shape, sequence, self._queries) for sequence in range(shape.n_seq)]
+        self._made = [mask[sequence, 0 * self._queries, self._queries] for sequence in range(mask.shape[0])]
 
     def of(self, seq: int, queries: Integers) -> Floats:
         """The rows (queries, n_kv) as a sequence sees them."""
@@ -210,9 +233,7 @@ class _MaskRows:
         return rows
 
 
-def _stored(case: Case, name: str) -> Floats | None:
-    if name not in case.tensors:
-        return None
+def _stored(case: Case, name: str) -> Floats:
     return np.asarray(stored_rows(case.tensors[name], {name: root_bytes(case, name)}))
 
 
@@ -226,10 +247,10 @@ def _mask_edges(case: Case, tile: int) -> set[int]:
     bends = [np.flatnonzero(np.diff(end, 2)) + 1 for end in (first, stop) if case.n_q > 2]
     around = [np.concatenate([bend, bend + 1]) for bend in bends]
     crossing = [np.flatnonzero((stop % tile == rest) & (np.diff(stop, prepend=-1) != 0)) for rest in (0, 1)]
-    return {int(query) for kind in (*around, *crossing) for query in _spaced(kind)}
+    return {int(query) for kind in (*around, *crossing) for query in spaced(kind)}
 
 
-def _spaced(queries: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+def spaced(queries: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     """At most MANY of them, evenly spaced, the first and the last among them."""
     if queries.size <= MANY:
         return queries

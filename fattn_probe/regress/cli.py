@@ -4,9 +4,10 @@ import contextlib
 import csv
 import functools
 import getpass
-import io
+import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -18,16 +19,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fattn_probe import flags
 from fattn_probe.console import NOTES, OUT, show
 from fattn_probe.device import load_devices, parse_targets
-from fattn_probe.errors import InputError, RegressionError
+from fattn_probe.errors import InputError, LostError, RegressionError
 from fattn_probe.ops.render import short
 from fattn_probe.regress import command as regressing
 from fattn_probe.regress import versions
+from fattn_probe.regress.cluster import Cluster
 from fattn_probe.regress.history import History, open_history
-from fattn_probe.regress.records import Result, Run
+from fattn_probe.regress.junit import junit
+from fattn_probe.regress.night import nights
+from fattn_probe.regress.records import Part, Result, Run, parse_shard
 from fattn_probe.regress.report import report
-from fattn_probe.regress.runner import OnResult, SuiteRunner, outcomes
+from fattn_probe.regress.runner import OnResult, Outcome, SuiteRunner, outcome_of, outcomes
 from fattn_probe.regress.selection import select
 from fattn_probe.regress.suite import load_suite
+from fattn_probe.run.gpu import has_gpu
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source.index import releases
@@ -36,10 +41,12 @@ DEFAULT_HISTORY = Path(platformdirs.user_data_dir("fattn-probe")) / "history.db"
 DEFAULT_SUITE = Path("suites/quick.yaml")
 COLUMNS = (
     *("run", "started", "suite", "device", "source"),
-    *("case", "digest", "status", "nmse", "output", "reason"),
+    *("case", "digest", "status", "nmse", "seconds", "output", "reason"),
 )
 PROGRESS = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
 HistoryFile = Annotated[Path, typer.Option("--history", help="The database of all runs.")]
+Markdown = Annotated[Path | None, typer.Option("--markdown", help="Append a summary to this file, for a CI job.")]
+JunitFile = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file.")]
 history_app = typer.Typer(help="The results of all regression runs.", no_args_is_help=True)
 
 
@@ -54,29 +61,53 @@ def regress(
     accept: Annotated[str, typer.Option(help="Make this run the baseline; say why.", metavar="WHY")] = "",
     only: Annotated[str, typer.Option("--filter", help="A regular expression over the names of cases.")] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores if not given.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Append a summary to this file, for a CI job.")] = None,
+    markdown: Markdown = None,
+    junit_file: JunitFile = None,
+    shard: Annotated[str, typer.Option(help="Only the K-th of N parts, such as 2/8; with --run.", metavar="K/N")] = "",
+    night: Annotated[str, typer.Option("--run", help="Processes that say the same name do one run.")] = "",
+    dask: Annotated[str, typer.Option(help="Run on a dask cluster, such as tcp://node1:8786.", metavar="ADDRESS")] = "",
     timeout: flags.Timeout = 600.0,
     devices: flags.Devices = None,
     as_json: flags.Json = False,
 ) -> None:
     """Run a suite, and say what changed since the last run that was accepted."""
     suite = load_suite(suite_file)
-    targets = parse_targets(on or ",".join(suite.on), load_devices(devices))
+    targets = parse_targets(on or ",".join(there(suite.on)), load_devices(devices))
+    cluster = Cluster(dask) if dask else None
+    part = Part(parse_shard(shard), night) if shard else Part(night=night)
+    if shard and not night:
+        raise InputError("--shard needs --run NAME, the same for all shards: they are parts of one run")
     chosen = flags.BuildFlags(source or suite.source, patch, folder=folder)
     options = chosen.run_options(NOTES, Simulation(), repeat=suite.repeat, timeout=timeout)
     session = Session(options, flags.build_progress(NOTES))
     with open_history(history_file) as history, results_bar() as on_result:
-        runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers)
-        chosen_of = functools.partial(select, suite, suite_file.parent, session, only=only)
+        runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers, part, cluster)
+        chosen_of = functools.partial(select, suite, suite_file.parent, session, only=only, shard=part.shard)
         found = list(outcomes(runner, chosen_of, targets))
         for outcome in found:
             if accept and not outcome.interrupted:
                 history.accept(outcome.run, getpass.getuser(), accept)
+    write_for_ci(found, markdown, junit_file)
+    show(regressing.as_json(found), lambda: regressing.render(found), as_json)
+    regressing.raise_if_regressed(found, suite.lost)
+
+
+def write_for_ci(found: Sequence[Outcome], markdown: Path | None, junit_file: Path | None) -> None:
+    """What a CI system shows of a run."""
+    if junit_file is not None:
+        junit_file.write_text(junit(found), encoding="utf-8")
     if markdown is not None:
         with markdown.open("a", encoding="utf-8") as file:
             file.write(regressing.markdown(found))
-    show(regressing.as_json(found), lambda: regressing.render(found), as_json)
-    regressing.raise_if_regressed(found, suite.lost)
+
+
+def there(words: Sequence[str]) -> list[str]:
+    """The devices of a suite without those that end in `?` and are not here, such as `gpu?`; says what is left out."""
+    found = [word.removesuffix("?") for word in words if not word.endswith("?") or has_gpu()]
+    for word in words:
+        if word.removesuffix("?") not in found:
+            NOTES.print(f"there is no NVIDIA GPU here: {word.removesuffix('?')} is left out", style="dim")
+    return found
 
 
 def diff(
@@ -158,8 +189,9 @@ def results_bar() -> Iterator[OnResult]:
 def history_list(history_file: HistoryFile = DEFAULT_HISTORY, as_json: flags.Json = False) -> None:
     """All runs."""
     with open_existing(history_file) as history:
-        rows = [(run, dict(Counter(item.status for item in history.results(run).values()))) for run in history.runs()]
-    document = [vars(run) | {"identity": vars(run.identity), "counts": counts} for run, counts in rows]
+        counts = history.counts()
+        rows = [(run, counts.get(run.id, {})) for run in history.runs()]
+    document = [vars(run) | {"identity": vars(run.identity), "counts": found} for run, found in rows]
     show(document, lambda: regressing.render_runs(rows), as_json)
 
 
@@ -177,33 +209,39 @@ def history_show(
 
 @history_app.command("accept")
 def history_accept(
-    uid: str,
     why: Annotated[str, typer.Option(help="What was looked at.")],
+    uid: Annotated[str, typer.Argument(help="The beginning of a run's name.")] = "",
+    last: Annotated[bool, typer.Option("--last", help="The last run of each line instead.")] = False,
     history_file: HistoryFile = DEFAULT_HISTORY,
 ) -> None:
     """Make a run what later ones of its line are compared with."""
+    if last == bool(uid):
+        raise InputError("name a run, or say --last")
     with open_existing(history_file) as history:
-        history.accept(history.run(uid), getpass.getuser(), why)
+        for run in history.last_runs() if last else [history.run(uid)]:
+            history.accept(run, getpass.getuser(), why)
+            NOTES.print(f"accepted {run.uid[:8]} ({run.identity.device}, {run.suite})")
 
 
 @history_app.command("export")
-def history_export(history_file: HistoryFile = DEFAULT_HISTORY) -> None:
-    """All results as CSV, on stdout."""
-    text = io.StringIO()
-    rows = csv.writer(text)
-    rows.writerow(
-        ("run", "started", "suite", "device", "source", "case", "digest", "status", "nmse", "output", "reason")
-    )
+def history_export(history_file: HistoryFile = DEFAULT_HISTORY, as_json: flags.Json = False) -> None:
+    """All results, on stdout: CSV, or with --json a JSON document a line, with metrics, launches and times."""
     with open_existing(history_file) as history:
-        for run in history.runs():
-            rows.writerows(_csv_rows(run, history))
-    OUT.file.write(text.getvalue())
+        rows = ((run, item) for run in history.runs() for item in history.results(run).values())
+        if as_json:
+            for run, item in rows:
+                OUT.file.write(json.dumps(_where(run) | regressing.result_json(item)) + "\n")
+            return
+        table = csv.writer(OUT.file, lineterminator="\n")
+        table.writerow(COLUMNS)
+        for run, item in rows:
+            found = (item.digest, item.status, item.metrics.get("nmse"), item.time, item.output, item.reason)
+            table.writerow((*_where(run).values(), item.name, *found))
 
 
-def _csv_rows(run: Run, history: History) -> Iterator[tuple[object, ...]]:
-    head = (run.uid, run.started, run.suite, run.identity.device, run.identity.source)
-    for item in history.results(run).values():
-        yield (*head, item.name, item.digest, item.status, item.metrics.get("nmse"), item.output, item.reason)
+def _where(run: Run) -> dict[str, str]:
+    identity = {"device": run.identity.device, "source": run.identity.source}
+    return {"run": run.uid, "started": run.started, "suite": run.suite, **identity}
 
 
 @history_app.command("report")
@@ -218,11 +256,35 @@ def history_report(
     NOTES.print(f"wrote {page}")
 
 
+@history_app.command("judge")
+def history_judge(
+    suite: Annotated[str, typer.Option(help="Runs of this suite alone.")] = "",
+    most_lost: Annotated[float, typer.Option("--lost", help="The share that may be lost.")] = 0.02,
+    markdown: Markdown = None,
+    junit_file: JunitFile = None,
+    history_file: HistoryFile = DEFAULT_HISTORY,
+    as_json: flags.Json = False,
+) -> None:
+    """The last run of each line beside the accepted one, as `regress` says it: for runs whose shards were merged."""
+    with open_existing(history_file) as history:
+        seen = list(nights(history, suite))
+    found = [outcome_of(night) for night in seen]
+    write_for_ci(found, markdown, junit_file)
+    show(regressing.as_json(found), lambda: regressing.render(found), as_json)
+    for night in seen:
+        if night.missing_shards:
+            raise LostError(f"{night.run.identity.device}: of shards {', '.join(night.missing_shards)} there is no end")
+    regressing.raise_if_regressed(found, most_lost)
+
+
 @history_app.command("merge")
-def history_merge(other: Path, history_file: HistoryFile = DEFAULT_HISTORY) -> None:
-    """Take over the runs of another machine's history; twice is as good as once."""
-    with open_existing(other) as theirs, open_history(history_file) as history:
-        NOTES.print(f"{history.merge(theirs)} new runs")
+def history_merge(others: list[Path], history_file: HistoryFile = DEFAULT_HISTORY) -> None:
+    """Take over what other histories have, of another machine or shard; twice is as good as once."""
+    with open_history(history_file) as history:
+        for path in others:
+            with open_existing(path) as theirs:
+                merged = history.merge(theirs)
+            NOTES.print(f"{path}: {merged.runs} new runs, {merged.results} new results")
 
 
 @history_app.command("prune")
@@ -231,8 +293,12 @@ def history_prune(
     history_file: HistoryFile = DEFAULT_HISTORY,
 ) -> None:
     """Forget older runs, but not those that were accepted."""
+    try:
+        day = date.fromisoformat(before).isoformat()
+    except ValueError as error:
+        raise InputError(f"{before!r} is no date, allowed: YYYY-MM-DD, such as 2026-01-31") from error
     with open_existing(history_file) as history:
-        NOTES.print(f"{history.prune(before)} runs forgotten")
+        NOTES.print(f"{history.prune(day)} runs forgotten")
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from fattn_probe.regress.versions import Bisection, Versions
 
 STYLES = {"pass": "green", "fail": "bold red", "unsupported": "dim", "lost": "magenta"}
 SHOWN = 20
+MOST_ROWS = 200  # of a step summary, which may have a mebibyte
 
 
 def render(outcomes: Sequence[Outcome]) -> RenderableType:
@@ -73,23 +74,41 @@ def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """A result with its kernels by name."""
-    return asdict(result) | {"launches": [record.spelling for record in result.kernels]}
+    """A result with its kernels by name, without its error map."""
+    fields = {name: value for name, value in asdict(result).items() if name != "shades"}
+    return fields | {"launches": [record.spelling for record in result.kernels]}
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
-    """For the step summary of a CI job."""
-    lines = ["# flash attention"]
+    """For the step summary of a CI job: each target's verdict first, then what changed, alarms before the rest."""
+    lines = ["# flash attention", "", "| on | source | verdict | results |", "| --- | --- | --- | --- |"]
     for outcome in outcomes:
-        lines += [
-            "",
-            f"**{outcome.run.identity.device}**, `{outcome.run.identity.source}`: {_counted(outcome.counts)}",
-            "",
-        ]
-        if outcome.changes:
-            lines += ["| case | change | |", "| --- | --- | --- |"]
-        lines += [f"| {change.case} | {change.kind} | {_cell(change.words)} |" for change in outcome.changes]
-    return "\n".join(lines) + "\n"
+        identity = outcome.run.identity
+        cells = (identity.device, f"`{identity.source}`", f"**{_verdict(outcome)}**", _counted(outcome.counts))
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    return "\n".join([*lines, *(line for outcome in outcomes for line in _details(outcome))]) + "\n"
+
+
+def _verdict(outcome: Outcome) -> str:
+    unsaid = outcome.counts["lost"] + outcome.counts["not run"]
+    rest = f"; of {unsaid} nothing can be said" if unsaid else ""
+    if outcome.baseline is None:
+        return f"{outcome.counts['fail'] or 'nothing'} wrong, no run accepted yet{rest}"
+    return _said(outcome.changes) + rest
+
+
+def _details(outcome: Outcome) -> Iterable[str]:
+    found = sorted(outcome.changes, key=lambda item: not item.alarm)
+    told = {change.case for change in found}
+    wrong = [result for result in outcome.results.values() if result.status == "fail" and result.name not in told]
+    rows = [(change.case, f"**{change.kind}**" if change.alarm else change.kind, change.words) for change in found]
+    rows += [(result.name, "known failure" if outcome.baseline else "wrong", result.reason) for result in wrong]
+    if rows:
+        beside = f", beside {_named(outcome.baseline)}" if outcome.baseline else ""
+        yield from ("", f"## {outcome.run.identity.device}{beside}", "", "| case | change | |", "| --- | --- | --- |")
+    yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows[:MOST_ROWS])
+    if len(rows) > MOST_ROWS:
+        yield from ("", f"and {len(rows) - MOST_ROWS} more")
 
 
 def render_versions(found: Sequence[Versions]) -> RenderableType:

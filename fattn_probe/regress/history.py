@@ -1,27 +1,42 @@
 """The history: runs, their results, and which of them is the baseline."""
 
 import hashlib
+import itertools
 import json
 import sqlite3
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fattn_probe.errors import InputError
-from fattn_probe.regress.records import Identity, Result, Run
+from fattn_probe.regress.records import ALL, WHOLE, CaseRecord, Cell, Identity, Part, Result, Run, Shard
 from fattn_probe.regress.schema import opened, transaction, translated
+from fattn_probe.regress.shades import Shades
 
 IDENTITY = tuple(Identity.__dataclass_fields__)
-RESULT = "name, results.digest AS digest, status, reason, metrics, output, seconds, failure"
+RESULT = "name, results.digest AS digest, status, reason, metrics, output, seconds, failure, launches.text AS launches"
+FIELDS = tuple(name for name in Result.__dataclass_fields__ if name != "shades")
+SHADES = tuple(Shades.__dataclass_fields__)
+RUN = "SELECT runs.*, (SELECT sum(planned) FROM parts WHERE parts.run = runs.id) AS planned FROM runs"
+NIGHTS = 60
+"""Runs of a line and suite that are looked back at."""
 
 
 def now() -> str:
     """The time, UTC, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge took over: runs that were not known, and results, new or newer than the ones known."""
+
+    runs: int
+    results: int
 
 
 @dataclass(frozen=True)
@@ -31,21 +46,28 @@ class History:
     connection: sqlite3.Connection
     path: Path
 
-    def begin(self, identity: Identity, suite: str) -> Run:
-        """A new run, without results yet."""
-        run = Run(0, uuid.uuid4().hex, identity, suite, now(), None)
+    def begin(self, identity: Identity, suite: str, part: Part = WHOLE, planned: int = 0) -> Run:
+        """A new run, without results yet; a further part of one if its night has a name that is known."""
+        uid = part.uid(identity, suite) or uuid.uuid4().hex
+        run = Run(0, uid, identity, suite, now(), None)
         with self._writing():
-            return self._run_of(self._insert_run(run))
+            number = self._number_of(uid) or self._insert_run(run)
+            self._insert_part(number, part.shard, planned, now(), None)
+            return self._run_of(number)
 
     def add(self, run: Run, result: Result) -> None:
         """A result; one of the same case takes its place."""
         with self._writing():
             self._insert_result(run.id, result, now())
 
-    def end(self, run: Run) -> None:
-        """The run has seen all of its cases."""
+    def end(self, run: Run, shard: Shard = ALL) -> None:
+        """The shard has seen all of its cases; the run has when all of its shards have."""
         with self._writing():
-            self.connection.execute("UPDATE runs SET ended = ? WHERE id = ?", (now(), run.id))
+            self.connection.execute(
+                "UPDATE parts SET ended = ? WHERE run = ? AND number = ? AND of = ?",
+                (now(), run.id, shard.number, shard.of),
+            )
+            self._close(run.id)
 
     def accept(self, run: Run, who: str, why: str) -> None:
         """Make a run what later ones of its line are compared with."""
@@ -54,62 +76,138 @@ class History:
                 "INSERT OR REPLACE INTO accepted (run, at, who, why) VALUES (?, ?, ?, ?)", (run.id, now(), who, why)
             )
 
+    def know(self, cases: Iterable[CaseRecord], identity: Identity, kernels: Sequence[str]) -> None:
+        """Keep what the cases are, and all the kernels that a source has: a page is made of the database alone."""
+        source = (identity.source, identity.build_number, identity.patches)
+        with self._writing():
+            self.connection.executemany(
+                "INSERT OR IGNORE INTO cases (name, digest, op) VALUES (?, ?, ?)",
+                ((case.name, case.digest, json.dumps(asdict(case))) for case in cases),
+            )
+            known = (*source, json.dumps(kernels))
+            self.connection.execute("INSERT OR REPLACE INTO sources VALUES (?, ?, ?, ?)", known)
+
+    def cases(self, run: Run) -> dict[str, CaseRecord]:
+        """The ops of a run's cases, by name, as far as they were kept."""
+        rows = self.connection.execute(
+            "SELECT op FROM results JOIN cases USING (name, digest) WHERE run = ?", (run.id,)
+        ).fetchall()
+        records = (CaseRecord(**json.loads(row["op"])) for row in rows)
+        return {record.name: record for record in records}
+
+    def kernels(self, identity: Identity) -> list[str]:
+        """The names of all kernel cases of a source; empty if they were not kept."""
+        row = self.connection.execute(
+            "SELECT kernels FROM sources WHERE source = ? AND build_number = ? AND patches = ?",
+            (identity.source, identity.build_number, identity.patches),
+        ).fetchone()
+        return list(json.loads(row["kernels"])) if row else []
+
     def baseline(self, line: str, suite: str) -> Run | None:
         """The last run of a line and suite that was accepted."""
         row = self.connection.execute(
-            "SELECT runs.id FROM accepted JOIN runs ON runs.id = accepted.run"
-            " WHERE runs.line = ? AND runs.suite = ? ORDER BY accepted.id DESC LIMIT 1",
+            f"{RUN} JOIN accepted ON accepted.run = runs.id"
+            " WHERE runs.line = ? AND runs.suite = ? ORDER BY accepted.at DESC, accepted.id DESC LIMIT 1",
             (line, suite),
         ).fetchone()
-        return self._run_of(row["id"]) if row else None
+        return _run(row) if row else None
+
+    def accepted(self, run: Run) -> str:
+        """Who accepted a run and why; empty if nobody did."""
+        row = self.connection.execute("SELECT who, why FROM accepted WHERE run = ?", (run.id,)).fetchone()
+        return f"{row['who']}: {row['why']}" if row else ""
 
     def runs(self, line: str = "", suite: str = "") -> list[Run]:
         """Runs, the oldest first; of one line or suite if given."""
         rows = self.connection.execute(
-            "SELECT id FROM runs WHERE (? = '' OR line = ?) AND (? = '' OR suite = ?) ORDER BY started, id",
+            f"{RUN} WHERE (? = '' OR line = ?) AND (? = '' OR suite = ?) ORDER BY started, id",
             (line, line, suite, suite),
         )
-        return [self._run_of(row["id"]) for row in rows.fetchall()]
+        return [_run(row) for row in rows]
+
+    def counts(self) -> dict[int, dict[str, int]]:
+        """How many results of each status every run has, by the run's id."""
+        found: dict[int, dict[str, int]] = {}
+        for row in self.connection.execute("SELECT run, status, count(*) AS n FROM results GROUP BY run, status"):
+            found.setdefault(row["run"], {})[row["status"]] = row["n"]
+        return found
+
+    def missing_shards(self, run: Run) -> list[str]:
+        """The shards of a run of which nothing is known, or which did not end."""
+        rows = self.connection.execute("SELECT number, of, ended FROM parts WHERE run = ?", (run.id,)).fetchall()
+        ended = {(row["number"], row["of"]) for row in rows if row["ended"]}
+        wanted = sorted({(number, row["of"]) for row in rows for number in range(1, row["of"] + 1)})
+        return [str(Shard(*one)) for one in wanted if one not in ended]
 
     def run(self, uid: str) -> Run:
         """The run whose uid begins with `uid`; InputError if there is none, or more than one."""
-        rows = self.connection.execute("SELECT id FROM runs WHERE uid LIKE ? || '%'", (uid,)).fetchall()
+        rows = self.connection.execute(f"{RUN} WHERE substr(uid, 1, ?) = ?", (len(uid), uid)).fetchall()
         if len(rows) != 1:
             raise InputError(f"history {self.path}: {len(rows) or 'no'} runs begin with {uid!r}")
-        return self._run_of(rows[0]["id"])
+        return _run(rows[0])
+
+    def last_runs(self, suite: str = "") -> list[Run]:
+        """The last run of each line and suite; of one suite if given."""
+        return list({(run.identity.line, run.suite): run for run in self.runs(suite=suite)}.values())
+
+    def nights(self, line: str, suite: str) -> list[Run]:
+        """The last `NIGHTS` runs of a line and suite, the oldest first."""
+        return self.runs(line, suite)[-NIGHTS:]
 
     def results(self, run: Run) -> dict[str, Result]:
-        """All results of a run, by case."""
+        """All results of a run, by case; without error maps, see `shades`."""
         rows = self.connection.execute(
-            f"SELECT {RESULT}, launches.text AS launches FROM results"
+            f"SELECT {RESULT} FROM results"
             " LEFT JOIN launches ON launches.id = results.launches WHERE run = ? ORDER BY results.id",
             (run.id,),
         )
         return {row["name"]: _result(row) for row in rows}
 
-    def series(self, line: str, name: str) -> list[tuple[Run, Result]]:
-        """One case through all runs of a line, the oldest first."""
+    def shades(self, run: Run) -> dict[str, Shades]:
+        """The error maps of a run's wrong outputs, by case."""
         rows = self.connection.execute(
-            f"SELECT runs.id AS run_id, {RESULT}, launches.text AS launches FROM results"
-            " JOIN runs ON runs.id = results.run LEFT JOIN launches ON launches.id = results.launches"
-            " WHERE runs.line = ? AND name = ? ORDER BY runs.started, runs.id",
-            (line, name),
-        ).fetchall()
-        return [(self._run_of(row["run_id"]), _result(row)) for row in rows]
+            f"SELECT name, {', '.join(SHADES)} FROM results JOIN shades ON shades.result = results.id WHERE run = ?",
+            (run.id,),
+        )
+        return {row["name"]: Shades(*(row[field] for field in SHADES)) for row in rows}
 
-    def merge(self, other: "History") -> int:
-        """Take over the other's runs that this one has not, with their results; how many there were."""
-        known = {run.uid for run in self.runs()}
-        missing = [run for run in other.runs() if run.uid not in known]
-        for run in missing:
-            with self._writing():
-                number = self._insert_run(run)
-                for result in other.results(run).values():
-                    self._insert_result(number, result, run.started)
-        return len(missing)
+    def launches(self, run: Run) -> list[tuple[str, int]]:
+        """A run's different launch records, as text, and how many cases have each."""
+        rows = self.connection.execute(
+            "SELECT launches.text, count(*) FROM results JOIN launches ON launches.id = results.launches"
+            " WHERE run = ? GROUP BY launches.id",
+            (run.id,),
+        )
+        return [(row[0], row[1]) for row in rows]
+
+    def outputs(self, runs: Sequence[Run], name: str) -> dict[int, str]:
+        """The hashes of one case's outputs, by run."""
+        wanted = {run.id for run in runs}
+        rows = self.connection.execute("SELECT run, output FROM results WHERE name = ? AND output NOT NULL", (name,))
+        return {row["run"]: row["output"] for row in rows if row["run"] in wanted}
+
+    def cells(self, runs: Sequence[Run]) -> list[Cell]:
+        """What plots need of all results of some runs, in the order of the runs."""
+        cursor = self.connection.cursor()
+        cursor.row_factory = None  # tuples: there are hundreds of thousands
+        query = (
+            "SELECT run, name, digest, status, ratio, nmse, time FROM results INDEXED BY results_by_night WHERE run = ?"
+        )
+        rows = itertools.chain.from_iterable(cursor.execute(query, (run.id,)) for run in runs)
+        return list(map(Cell._make, rows))
+
+    def merge(self, other: "History") -> Merged:
+        """Take over what the other has and this one has not, or has older; a second time there is nothing to take."""
+        before = {run.uid for run in self.runs()}
+        taken = sum(self._merge_run(other, run) for run in other.runs())
+        with self._writing():
+            for table, marks in (("cases", "?, ?, ?"), ("sources", "?, ?, ?, ?")):
+                rows = other.connection.execute(f"SELECT * FROM {table}").fetchall()
+                self.connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", map(tuple, rows))
+        return Merged(len({run.uid for run in other.runs()} - before), taken)
 
     def prune(self, before: str) -> int:
-        """Forget the runs that started before a time, but for those that are accepted; how many there were."""
+        """Forget the runs that started before a day, but for those that are accepted; how many there were."""
         with self._writing():
             cursor = self.connection.execute(
                 "DELETE FROM runs WHERE started < ? AND id NOT IN (SELECT run FROM accepted)", (before,)
@@ -117,6 +215,7 @@ class History:
             self.connection.execute(
                 "DELETE FROM launches WHERE id NOT IN (SELECT launches FROM results WHERE launches IS NOT NULL)"
             )
+            self.connection.execute("DELETE FROM cases WHERE (name, digest) NOT IN (SELECT name, digest FROM results)")
         return cursor.rowcount
 
     @contextmanager
@@ -124,15 +223,59 @@ class History:
         with translated(self.path), transaction(self.connection):
             yield
 
+    def _merge_run(self, other: "History", run: Run) -> int:
+        """One run with its results, parts and acceptance, in one transaction; how many results were new or newer."""
+        at = "SELECT name, at FROM results WHERE run = ?"
+        with self._writing():
+            number = self._number_of(run.uid) or self._insert_run(run)
+            mine = {row["name"]: row["at"] for row in self.connection.execute(at, (number,))}
+            theirs = {row["name"]: row["at"] for row in other.connection.execute(at, (run.id,))}
+            newer = [name for name, when in theirs.items() if when > mine.get(name, "")]
+            results, shades = (other.results(run), other.shades(run)) if newer else ({}, {})
+            for name in newer:
+                self._insert_result(number, replace(results[name], shades=shades.get(name)), theirs[name])
+            for row in other.connection.execute("SELECT * FROM parts WHERE run = ?", (run.id,)):
+                shard = Shard(row["number"], row["of"])
+                self._insert_part(number, shard, row["planned"], row["started"], row["ended"])
+            for row in other.connection.execute("SELECT at, who, why FROM accepted WHERE run = ?", (run.id,)):
+                self.connection.execute("INSERT OR IGNORE INTO accepted VALUES (NULL, ?, ?, ?, ?)", (number, *row))
+            self._close(number)
+        return len(newer)
+
+    def _close(self, number: int) -> None:
+        """A run ends with the last of its shards."""
+        self.connection.execute(
+            "UPDATE runs SET ended = (SELECT max(ended) FROM parts WHERE run = ?1) WHERE id = ?1 AND ended IS NULL"
+            " AND (SELECT count(ended) = max(of) AND count(*) = count(ended) FROM parts WHERE run = ?1)",
+            (number,),
+        )
+
+    def _number_of(self, uid: str) -> int | None:
+        row = self.connection.execute("SELECT id FROM runs WHERE uid = ?", (uid,)).fetchone()
+        return int(row["id"]) if row else None
+
     def _insert_run(self, run: Run) -> int:
         fields = asdict(run.identity) | {"uid": run.uid, "line": run.identity.line, "suite": run.suite}
         fields |= {"started": run.started, "ended": run.ended}
         return _insert(self.connection, "runs", fields)
 
+    def _insert_part(self, number: int, shard: Shard, planned: int, started: str, ended: str | None) -> None:
+        """A part of a run; what is known of it already is kept, but that it ended."""
+        self.connection.execute(
+            "INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+            " planned = max(planned, excluded.planned), ended = coalesce(ended, excluded.ended)",
+            (number, shard.number, shard.of, planned, started, ended),
+        )
+
     def _insert_result(self, run: int, result: Result, at: str) -> None:
-        fields: dict[str, Any] = asdict(result) | {"run": run, "at": at, "launches": self._launches(result.launches)}
-        fields |= {"metrics": json.dumps(dict(result.metrics)), "seconds": json.dumps(result.seconds)}
-        _insert(self.connection, "results", fields, "OR REPLACE")
+        fields: dict[str, Any] = {name: getattr(result, name) for name in FIELDS}
+        metrics = dict(result.metrics)
+        fields |= {"run": run, "at": at, "launches": self._launches(result.launches), "time": result.time}
+        fields |= {"metrics": json.dumps(metrics), "seconds": json.dumps(result.seconds)}
+        fields |= {"ratio": metrics.get("error_by_bound"), "nmse": metrics.get("nmse")}
+        number = _insert(self.connection, "results", fields, "OR REPLACE")
+        if result.shades is not None:
+            _insert(self.connection, "shades", vars(result.shades) | {"result": number})
 
     def _launches(self, text: str) -> int | None:
         """The row of these launch records: most nights launch what the night before did."""
@@ -143,9 +286,7 @@ class History:
         return int(row["id"]) if row else _insert(self.connection, "launches", {"digest": digest, "text": text})
 
     def _run_of(self, number: int) -> Run:
-        row = self.connection.execute("SELECT * FROM runs WHERE id = ?", (number,)).fetchone()
-        identity = Identity(**{name: row[name] for name in IDENTITY})
-        return Run(row["id"], row["uid"], identity, row["suite"], row["started"], row["ended"])
+        return _run(self.connection.execute(f"{RUN} WHERE id = ?", (number,)).fetchone())
 
 
 @contextmanager
@@ -159,6 +300,11 @@ def _insert(connection: sqlite3.Connection, table: str, fields: Mapping[str, Any
     names, marks = ", ".join(fields), ", ".join("?" * len(fields))
     cursor = connection.execute(f"INSERT {how} INTO {table} ({names}) VALUES ({marks})", tuple(fields.values()))
     return int(cursor.lastrowid or 0)
+
+
+def _run(row: sqlite3.Row) -> Run:
+    identity = Identity(**{name: row[name] for name in IDENTITY})
+    return Run(row["id"], row["uid"], identity, row["suite"], row["started"], row["ended"], row["planned"] or 0)
 
 
 def _result(row: sqlite3.Row) -> Result:

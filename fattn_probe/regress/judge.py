@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fattn_probe.regress.records import Result
+from fattn_probe.regress.records import Cell, Result
+from fattn_probe.regress.steps import Level, last_step
 from fattn_probe.run.launches import LaunchRecord
 
 
@@ -87,6 +88,8 @@ def _status_change(before: Result, after: Result) -> Change | None:
 
 
 def _launch_changes(before: Result, after: Result) -> Iterator[Change]:
+    if before.launches == after.launches:  # as most do: nothing to parse
+        return
     a, b = before.kernels, after.kernels
     if a == b:
         return
@@ -99,3 +102,27 @@ def _words(records: Sequence[LaunchRecord], kind: Kind) -> str:
         return ", ".join(record.spelling for record in records) or "no kernel"
     shapes = (f"{'x'.join(map(str, r.grid))} of {'x'.join(map(str, r.block))}, {r.shared} B" for r in records)
     return "; ".join(shapes)
+
+
+def time_changes(cells: Sequence[Cell], after: Mapping[str, Result]) -> Iterator[Change]:
+    """The last level of each case's times beside the one before; a level is of several runs, never of one morning.
+
+    `cells` are those of a line's runs, the oldest first and the last one's included; another op has other times.
+    """
+    times: dict[tuple[str, str], list[float]] = {}
+    for cell in cells:
+        if cell.time is not None:
+            times.setdefault((cell.name, cell.digest), []).append(cell.time)
+    for name, result in after.items():
+        if result.seconds and (step := last_step(times.get((name, result.digest), ()))):
+            yield time_change(name, *step)
+
+
+def time_change(case: str, before: Level, after: Level) -> Change:
+    """A step of a case's times in words."""
+    kind = Kind.SLOWER if after.value > before.value else Kind.FASTER
+    return Change(
+        case,
+        kind,
+        f"{before.value * 1e6:.1f} us became {after.value * 1e6:.1f} us, since {after.stop - after.start} runs",
+    )

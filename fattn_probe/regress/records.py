@@ -1,10 +1,16 @@
-"""What the history keeps: runs and their results."""
+"""What the history keeps: runs, their parts, their results, and what the cases are."""
 
+import hashlib
+import re
+import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
+from fattn_probe.errors import InputError
+from fattn_probe.regress.shades import Shades
 from fattn_probe.run.launches import LaunchRecord, parse_launches
+from fattn_probe.scenario import Case
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Identity:
 class Result:
     """What one case gave; `digest` is that of the op and its inputs, `output` the sha256 of dst, `seconds` the repeats.
 
-    `launches` is the text of the launch records, one JSON line each.
+    `launches` is the text of the launch records, one JSON line each; `shades` the error map of a wrong output.
     """
 
     name: str
@@ -52,6 +58,12 @@ class Result:
     launches: str = ""
     seconds: tuple[float, ...] = ()
     failure: str = ""
+    shades: Shades | None = None
+
+    @property
+    def time(self) -> float | None:
+        """The median of the repeats."""
+        return statistics.median(self.seconds) if self.seconds else None
 
     @property
     def kernels(self) -> tuple[LaunchRecord, ...]:
@@ -59,9 +71,103 @@ class Result:
         return parse_launches(self.launches)
 
 
+class Cell(NamedTuple):
+    """What a plot needs of one result: `ratio` is its largest error as a share of the bound, `time` in seconds."""
+
+    run: int
+    name: str
+    digest: str
+    status: str
+    ratio: float | None
+    nmse: float | None
+    time: float | None
+
+
+@dataclass(frozen=True)
+class CaseRecord:
+    """The op that a case is, as far as a page tells cases apart by it; `mask` is its kind, `none` without one."""
+
+    name: str
+    digest: str
+    scenario: str
+    hsk: int
+    hsv: int
+    n_head: int
+    n_head_kv: int
+    n_q: int
+    n_kv: int
+    n_seq: int
+    n_kv_max: int
+    type_K: str
+    type_V: str
+    mask: str
+    sinks: bool
+    max_bias: float
+    logit_softcap: float
+
+    @classmethod
+    def of(cls, case: Case) -> "CaseRecord":
+        """What is kept of a case."""
+        same = {name: getattr(case, name) for name in cls.__dataclass_fields__ if name != "mask"}
+        return cls(mask=case.mask.kind, **same)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The `number`th of `of` shards, from 1: each case is in one, by its digest, whatever else is in the suite."""
+
+    number: int = 1
+    of: int = 1
+
+    def has(self, digest: str) -> bool:
+        """Whether a case of this digest is in it."""
+        return int(hashlib.sha256(digest.encode()).hexdigest()[:12], 16) % self.of == self.number - 1
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+ALL = Shard()
+"""Every case."""
+
+
+def parse_shard(text: str) -> Shard:
+    """`2/8`; InputError for anything that is no shard."""
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise InputError(f"--shard {text!r}: not a shard, allowed: K/N with 1 <= K <= N, such as 2/8")
+    return Shard(int(found[1]), int(found[2]))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one process does of a run: its shard, of a run that others may work on too where it has a name."""
+
+    shard: Shard = ALL
+    night: str = ""
+
+    def of(self, identity: Identity) -> Identity:
+        """The identity of the run that this is a part of: shards may run on several machines."""
+        return replace(identity, machine="shards") if self.shard.of > 1 else identity
+
+    def uid(self, identity: Identity, suite: str) -> str | None:
+        """The run's uid, the same for all shards of one night, line and source; None for a run of its own."""
+        if not self.night:
+            return None
+        told = (self.night, suite, identity.line, identity.source, identity.build_number, identity.patches)
+        return hashlib.sha256("\0".join((*told, identity.version)).encode()).hexdigest()[:32]
+
+
+WHOLE = Part()
+"""All of a run of its own."""
+
+
 @dataclass(frozen=True)
 class Run:
-    """One run in the history; `ended` is None while it goes on, and of a run that was killed."""
+    """One run in the history; `ended` is None while it goes on, and of a run that was killed or lacks a shard.
+
+    `planned` is the number of cases that the shards known so far were to run; 0 where that was not kept.
+    """
 
     id: int
     uid: str
@@ -69,3 +175,4 @@ class Run:
     suite: str
     started: str
     ended: str | None
+    planned: int = 0

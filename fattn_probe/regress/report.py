@@ -1,22 +1,23 @@
-"""One page of a history: what the last runs gave, what changed, and how each case went through the nights."""
+"""One page of a history: what the last runs gave, what changed, and how it all went through the nights."""
 
-import math
 import statistics
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from fattn_probe.inspect.view.page import environment
+from fattn_probe.inspect.view.stream_k_map import summary
+from fattn_probe.inspect.view.svg import svg_of
 from fattn_probe.inspect.view.tables import WordTable
+from fattn_probe.regress.exercised import Counted, Ops, families, ops_of
 from fattn_probe.regress.history import History
-from fattn_probe.regress.judge import Change, Kind, changes
-from fattn_probe.regress.records import Result, Run
+from fattn_probe.regress.judge import Change, Kind
+from fattn_probe.regress.night import Night, nights, worst
+from fattn_probe.regress.plots import LIMITS, Mark, Series, heat_map, log10, plot, strip
+from fattn_probe.regress.records import Cell, Identity, Result, Run
+from fattn_probe.regress.work_map import work_facts
 
-NIGHTS = 60
 WHY = {
     Kind.NEW_FAILURE: "the output is wrong now",
     Kind.SUPPORT_LOST: "the op falls back to the CPU now",
@@ -27,129 +28,220 @@ WHY = {
     Kind.LOST: "nothing can be said",
     Kind.NOT_RUN: "nothing can be said",
 }
-MARKS = {"pass": "p", "fail": "f", "unsupported": "u", "lost": "l"}
-
-
-@dataclass(frozen=True)
-class Night:
-    """One case in one run."""
-
-    run: Run
-    result: Result
+MOST_CHANGES, MOST_LISTED, MOST_CASES, MOST_MAPS, MOST_WRONG = 200, 200, 120, 6, 12
+"""Rows, and pictures, of a section; there may be thousands of cases."""
+LEAST_DECADE = 1.0
+LEAST_TIME = 0.1
+"""The least that a plot's height stands for: a factor of ten of the error, a tenth of the time."""
 
 
 def report(history: History, suite: str = "") -> str:
     """The page; of one suite if it is named."""
-    last = {(run.identity.line, run.suite): run for run in history.runs(suite=suite)}
-    sections = [_section(history, run) for run in last.values()]
-    names = sorted({run.suite for run in last.values()})
-    words = {"title": f"flash attention: {', '.join(names) or 'no runs yet'}", "sections": sections}
+    found = list(nights(history, suite))
+    counted = Counted()
+    for night in found:
+        counted.see(history, night.run)
+    statuses = [{name: result.status for name, result in night.results.items()} for night in found]
+    ops = ops_of([(night.run, night.cases, status) for night, status in zip(found, statuses, strict=True)])
+    names = sorted({night.run.suite for night in found})
+    words = {
+        "title": f"flash attention: {', '.join(names) or 'no runs yet'}",
+        "sections": [_section(history, night) for night in found],
+        "families": families(counted),
+        "ops": op_table(ops) if ops.rows else None,
+        "limits": LIMITS,
+    }
     return environment("fattn_probe.regress").get_template("report.html.j2").render(words)
 
 
-def _section(history: History, run: Run) -> dict[str, Any]:
-    results = history.results(run)
-    baseline = history.baseline(run.identity.line, run.suite)
-    found = changes(history.results(baseline), results) if baseline else ()
-    nights = nights_of(history, run)
+def _section(history: History, night: Night) -> dict[str, Any]:
+    run, baseline = night.run, night.baseline
+    words, bad = verdict_of(night)
     return {
         "id": f"run-{run.uid[:8]}",
         "title": f"{run.identity.device}, {run.suite}",
+        "device": run.identity.device,
+        "suite": run.suite,
+        "source": run.identity.source,
         "run": _about(run),
-        "baseline": f"{baseline.started[:16]}, {baseline.identity.source}" if baseline else "",
-        "counts": dict(Counter(result.status for result in results.values())),
-        "alarms": sum(change.alarm for change in found),
-        "changes": change_table(found),
-        "failures": [(result.name, result.reason) for result in results.values() if result.status == "fail"],
-        "unjudged": [(result.name, result.reason) for result in results.values() if result.status == "lost"],
-        "cases": [_case(result, nights.get(result.name, ())) for result in results.values()],
-        "kernels": kernel_table(list(results.values())),
+        "verdict": words,
+        "bad": bad,
+        "baseline": f"{_named(baseline)}, accepted by {night.accepted}" if baseline else "",
+        "counts": night.counts,
+        "changes": change_table(night.changes[:], MOST_CHANGES),
+        "hidden_changes": max(0, len(night.changes) - MOST_CHANGES),
+        "failures": [_failure(night, result) for result in night.failures[:MOST_LISTED]],
+        "hidden_failures": max(0, len(night.failures) - MOST_LISTED),
+        "unjudged": list(unjudged(night)),
+        "maps": list(_maps(night)),
+        "scenarios": [_scenario(night, name, cases) for name, cases in night.scenarios.items()],
+        "nights": len(night.runs),
+        "cases": [_case(history, night, name) for name in night.worth_a_look(MOST_CASES)],
+        "hidden_cases": max(0, len(night.results) - MOST_CASES),
     }
+
+
+def verdict_of(night: Night) -> tuple[str, bool]:
+    """The run in a few words, and whether they are bad news."""
+    unsaid = sum(night.counts.get(status, 0) for status in ("lost", "not run"))
+    rest = f", and of {unsaid} nothing can be said" if unsaid else ""
+    if night.alarms:
+        return f"{len(night.alarms)} regression{'s' * (len(night.alarms) > 1)}{rest}", True
+    if night.baseline is None:
+        wrong = len(night.failures)
+        return f"{f'{wrong} wrong' if wrong else 'nothing wrong'}; no run of this line was accepted yet{rest}", bool(
+            wrong or unsaid
+        )
+    said = f"nothing got worse; {len(night.changes)} changed" if night.changes else "nothing changed"
+    return said + rest, bool(unsaid)
+
+
+def _named(run: Run) -> str:
+    return f"{run.started[:16]}, {run.identity.source}"
 
 
 def _about(run: Run) -> dict[str, str]:
     identity = run.identity
     about = {"source": identity.source, "build_number": identity.build_number, "patches": identity.patches}
-    about |= {"started": run.started[:16], "driver": identity.driver, "machine": identity.machine}
+    about |= {"started": run.started[:16].replace("T", " "), "driver": identity.driver, "machine": identity.machine}
     return {name: value for name, value in about.items() if value}
 
 
-def nights_of(history: History, last: Run) -> dict[str, list[Night]]:
-    """Each case through the last runs of a line and suite, the oldest first."""
-    runs = history.runs(last.identity.line, last.suite)[-NIGHTS:]
-    nights: dict[str, list[Night]] = {}
-    for run in runs:
-        for name, result in history.results(run).items():
-            nights.setdefault(name, []).append(Night(run, result))
-    return nights
-
-
-def change_table(found: Sequence[Change]) -> WordTable:
+def change_table(found: Sequence[Change], most: int) -> WordTable:
     """What changed, alarms first, with why it matters."""
-    ordered = sorted(found, key=lambda change: not change.alarm)
+    ordered = sorted(found, key=lambda change: not change.alarm)[:most]
     rows = ((change.case, change.kind.value, change.words, WHY.get(change.kind, "")) for change in ordered)
-    return WordTable(("case", "change", "", "why it matters"), tuple(rows))
+    return WordTable(("case", "change", "what was and what is", "why it matters"), tuple(rows))
 
 
-def kernel_table(results: Sequence[Result]) -> WordTable:
-    """Which template instances anything has exercised, and how often."""
-    counted = Counter(record.spelling for result in results for record in result.kernels)
-    rows = tuple((kernel, str(count)) for kernel, count in sorted(counted.items()))
-    return WordTable(("kernel", "cases"), rows, frozenset({"cases"}))
+def op_table(ops: Ops) -> WordTable:
+    """Head sizes, types and masks by device: how many passed of how many."""
+    columns = ("head size", "K, V", "mask", "with", *ops.devices)
+    rows = ((*kind, *(_of(cells.get(device)) for device in ops.devices)) for kind, cells in ops.rows.items())
+    return WordTable(columns, tuple(rows), frozenset(ops.devices))
 
 
-def _case(result: Result, nights: Sequence[Night]) -> dict[str, Any]:
-    kernel = result.kernels[0].spelling if result.kernels else ""
-    nmse = result.metrics.get("nmse")
-    times = [statistics.median(night.result.seconds) if night.result.seconds else None for night in nights]
+def _of(counts: tuple[int, int] | None) -> str:
+    return "" if counts is None else f"{counts[0]}" if counts[0] == counts[1] else f"{counts[0]} of {counts[1]}"
+
+
+def unjudged(night: Night) -> Iterator[tuple[str, str]]:
+    """(case, why) of everything of which nothing can be said."""
+    for shard in night.missing_shards:
+        yield f"shard {shard}", "did not end: the run was killed, goes on, or its history was not merged"
+    lost = [(result.name, result.reason) for result in night.results.values() if result.status == "lost"]
+    gone = [(change.case, f"not run; {change.words}") for change in night.changes if change.kind is Kind.NOT_RUN]
+    yield from [*lost, *gone][:MOST_LISTED]
+    others = len(lost) + max(len(gone), night.not_run) - min(len(lost) + len(gone), MOST_LISTED)
+    if others > 0:
+        yield f"{others} more", "lost or not run"
+
+
+def _failure(night: Night, result: Result) -> dict[str, Any]:
+    shades = night.shades.get(result.name)
+    drawn = night.failures.index(result) < MOST_WRONG
+    size = f"{shades.heads} heads x {shades.queries} queries" if shades else ""
     return {
         "name": result.name,
-        "status": result.status,
-        "kernel": kernel,
-        "nmse": "" if nmse is None else f"{nmse:.2e}",
-        "strip": Markup(strip(nights)),
-        "errors": Markup(spark([_log(night.result.metrics.get("nmse")) for night in nights], least=1.0)),
-        "times": Markup(spark(times, least=0.1 * max((time for time in times if time), default=0))),
+        "reason": result.reason,
+        "kernel": _kernel(result),
+        "map": heat_map(shades, f"errors of {result.name}, {size}") if shades and drawn else "",
+        "size": size,
     }
 
 
-def _log(value: float | None) -> float | None:
-    return math.log10(value) if value else None
+def _kernel(result: Result) -> str:
+    return result.kernels[0].spelling if result.launches else ""
 
 
-def strip(nights: Sequence[Night]) -> str:
-    """A square a night: its verdict by colour and letter, a bar in front of it where the bits changed."""
-    return f'<svg class="strip" width="{9 * len(nights) + 1}" height="14" role="img">{"".join(_squares(nights))}</svg>'
+def _maps(night: Night) -> Iterator[dict[str, Any]]:
+    """The division of work of what failed or is launched otherwise, and how it was before."""
+    moved = [change.case for change in night.changes if change.kind in (Kind.LAUNCH, Kind.KERNEL)]
+    names = dict.fromkeys([*(result.name for result in night.failures), *moved])
+    for place, name in enumerate([name for name in names if name in night.cases][:MOST_MAPS]):
+        now = _map(night, night.results[name], night.run.identity, f"map{night.run.uid[:8]}-{place}")
+        was = night.before.get(name) if name in moved else None
+        past = _map(night, was, night.run.identity, f"was{night.run.uid[:8]}-{place}") if was else None
+        if now:
+            yield {"name": name, "now": now, "was": past}
 
 
-def _squares(nights: Sequence[Night]) -> Iterator[str]:
+def _map(night: Night, result: Result, identity: Identity, name: str) -> dict[str, Any] | None:
+    facts = work_facts(night.cases[result.name], result, identity)
+    if facts is None or not (svg := svg_of(facts, name)):
+        return None
+    return {"kernel": _kernel(result), "svg": Markup(svg), "sentences": summary(facts)}  # it escapes what it is given
+
+
+def _scenario(night: Night, name: str, cases: Sequence[str]) -> dict[str, Any]:
+    by_run = [[night.cells[case][run.id] for case in cases if run.id in night.cells[case]] for run in night.runs]
+    marks = [_mark(run, cells) for run, cells in zip(night.runs, by_run, strict=True) if cells]
+    last = [cell for cell in by_run[-1] if cell.ratio is not None]
+    return {
+        "name": name,
+        "count": len(cases),
+        "status": worst([night.results[case].status for case in cases]),
+        "strip": strip(marks),
+        "ratio": f"{max(cell.ratio or 0.0 for cell in last):.2g}" if last else "",
+        "errors": _errors(by_run, name),
+        "times": _times(by_run, name),
+    }
+
+
+def _mark(run: Run, cells: Sequence[Cell]) -> Mark:
+    status = worst([cell.status for cell in cells])
+    number = sum(cell.status == status for cell in cells)
+    some = f" ({number} of {len(cells)})" if len(cells) > 1 else ""
+    return Mark(status, f"{run.started[:10]} {run.identity.source}: {status}{some}")
+
+
+def _errors(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
+    """The largest and the median error / bound of each night; NMSE where no bound is known."""
+    known = [[cell.ratio for cell in cells if cell.ratio is not None] for cells in by_run]
+    limit: float | None = 0.0
+    if not any(known):
+        known, limit = [[cell.nmse for cell in cells if cell.nmse is not None] for cells in by_run], None
+    most = Series("most", tuple(log10(max(values, default=None)) for values in known))
+    middle = Series("middle", tuple(log10(statistics.median(values)) if values else None for values in known))
+    return plot((middle, most), f"error through the nights, {name}", least=LEAST_DECADE, limit=limit)
+
+
+def _times(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
+    """The sum of the cases' times, of nights on which all were timed."""
+    number = max((sum(cell.time is not None for cell in cells) for cells in by_run), default=0)
+    timed = [[cell.time for cell in cells if cell.time is not None] for cells in by_run]
+    sums = tuple(sum(times) if times and len(times) == number else None for times in timed)
+    least = LEAST_TIME * max((value for value in sums if value), default=0.0)
+    return plot((Series("most", sums),), f"time through the nights, {name}", least=least)
+
+
+def _case(history: History, night: Night, name: str) -> dict[str, Any]:
+    result, cells = night.results[name], night.cells.get(name, {})
+    outputs = history.outputs(night.runs, name)
+    rows = [[cells[run.id]] if run.id in cells else [] for run in night.runs]
+    return {
+        "name": name,
+        "status": result.status,
+        "kernel": _kernel(result),
+        "nmse": _number(result.metrics, "nmse", ".2e"),
+        "ratio": _number(result.metrics, "error_by_bound", ".2g"),
+        "strip": strip(list(_marks(night, cells, outputs))),
+        "errors": _errors(rows, name),
+        "times": _times(rows, name),
+    }
+
+
+def _marks(night: Night, cells: Mapping[int, Cell], outputs: Mapping[int, str]) -> Iterator[Mark]:
     before = None
-    for place, night in enumerate(nights):
-        result = night.result
-        changed = before is not None and result.output not in (None, before)
-        said = f"{night.run.started[:10]} {night.run.identity.source}: {result.status}{', other bits' * changed}"
-        mark = MARKS.get(result.status, "l")
-        box = f'x="{9 * place + 1}" y="2" width="8" height="11"'
-        yield f'<rect class="{mark}" {box}><title>{escape(said)}</title></rect>'
-        if changed:
-            yield f'<rect class="bits" x="{9 * place - 0.5}" y="0" width="2" height="14"/>'
-        before = result.output or before
+    for run in night.runs:
+        if run.id in cells:
+            now = outputs.get(run.id)
+            changed = None not in (before, now) and before != now
+            status = cells[run.id].status
+            yield Mark(status, f"{run.started[:10]} {run.identity.source}: {status}{', other bits' * changed}", changed)
+            before = now or before
 
 
-def spark(values: Sequence[float | None], least: float, width: float = 120, height: float = 22) -> str:
-    """A line through the nights' values, nothing where there are fewer than two.
-
-    Its height stands for at least `least`, so that noise looks like noise.
-    """
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
-        return ""
-    spread = max(max(known) - min(known), least)
-    low = (max(known) + min(known) - spread) / 2
-    across = (width - 4) / max(len(values) - 1, 1)
-    points = [
-        f"{2 + place * across:.1f},{height - 3 - (value - low) / spread * (height - 6):.1f}"
-        for place, value in enumerate(values)
-        if value is not None
-    ]
-    return f'<svg class="spark" width="{width}" height="{height}"><polyline points="{" ".join(points)}"/></svg>'
+def _number(metrics: Mapping[str, Any], name: str, form: str) -> str:
+    value = metrics.get(name)
+    return "" if value is None else format(value, form)

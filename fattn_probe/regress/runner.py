@@ -1,8 +1,8 @@
 """Running a suite: each case costs only itself, and everything that was seen is in the history at once."""
 
+import functools
 import math
 import platform
-import statistics
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -15,17 +15,20 @@ from fattn_probe.compare.verdict import Verdict
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError, LostError
 from fattn_probe.reference.adapter import fully_masked_of, reference_of
+from fattn_probe.regress.cluster import Cluster
 from fattn_probe.regress.history import History
-from fattn_probe.regress.judge import ALARMS, UNJUDGED, Change, Kind, changes
+from fattn_probe.regress.judge import ALARMS, UNJUDGED, Change, changes, time_changes
+from fattn_probe.regress.night import Night
 from fattn_probe.regress.pool import Job, cores, judged, prepare
-from fattn_probe.regress.records import Identity, Result, Run
-from fattn_probe.regress.steps import Level, last_step
+from fattn_probe.regress.records import WHOLE, CaseRecord, Identity, Part, Result, Run
+from fattn_probe.regress.shades import shades_of
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.gpu import gpu_name
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.provenance import driver, version
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case, make_inputs
+from fattn_probe.source import kernel_cases
 
 OnResult = Callable[[Result, int, int], None]
 """A result, how many there are now, and how many there will be."""
@@ -75,17 +78,23 @@ class SuiteRunner:
     resume: bool = False
     on_result: OnResult = lambda result, done, planned: None
     workers: int | None = None
+    part: Part = WHOLE
+    cluster: Cluster | None = None
 
     def run(self, cases: Sequence[Case], target: Target, settled: Sequence[Result] = ()) -> Outcome:
         """All cases on one target, and the results that are settled without a run.
 
         What an interruption leaves is in the history, and can be resumed.
         """
-        identity = identity_of(self.session, target)
-        run = (self._unfinished(identity) if self.resume else None) or self.history.begin(identity, self.suite)
+        identity = self.part.of(self._identity(target))
+        planned = len(cases) + len(settled)
+        new = functools.partial(self.history.begin, identity, self.suite, self.part, planned)
+        run = (self._unfinished(identity) if self.resume and not self.part.night else None) or new()
+        self.history.know(map(CaseRecord.of, cases), identity, kernel_names(self.session))
         baseline = self.history.baseline(identity.line, self.suite)
-        known = {name for name, result in self.history.results(run).items() if result.status != "lost"}
-        planned, done = len(cases) + len(settled), len(known)
+        there = self._of_shard(self.history.results(run))
+        known = {name for name, result in there.items() if result.status != "lost"}
+        done = len(known)
         fresh = [result for result in settled if result.name not in known]
         left = [case for case in cases if case.name not in known]
         interrupted = False
@@ -95,22 +104,39 @@ class SuiteRunner:
                     self.history.add(run, result)
                     done += 1
                     self.on_result(result, done, planned)
-            self.history.end(run)
         except KeyboardInterrupt:
             interrupted = True
+        else:
+            self.history.end(run, self.part.shard)
         names = [*(case.name for case in cases), *(result.name for result in settled)]
         return replace(in_order(self.outcome(run, baseline, planned), names), interrupted=interrupted)
 
     def _results(self, settled: Sequence[Result], cases: Sequence[Case], target: Target) -> Generator[Result]:
         """Results as they come; the cases' from workers."""
         yield from settled
+        if self.cluster is not None:
+            yield from self.cluster.judged(self._task(target), cases)
+            return
         workers = self.workers_on(target)
         threads = max(1, cores() // workers)
         options = self.session.options
-        options = replace(options, simulation=replace(options.simulation, threads=threads))
+        repeat = options.repeat if target.engine == "cuda" else 1  # a simulator's time says nothing
+        options = replace(options, simulation=replace(options.simulation, threads=threads), repeat=repeat)
         job = Job(result_of if workers == 1 else result_without_times, options, self.session.builds, target)
         with closing(judged(job, cases, workers, self.session.progress)) as results:
             yield from results
+
+    def _task(self, target: Target) -> Job:
+        """The job as a cluster's workers do it: one case at a time each, on one core or the GPU that is theirs."""
+        options = self.session.options
+        repeat = options.repeat if target.engine == "cuda" else 1
+        options = replace(options, simulation=replace(options.simulation, threads=1), repeat=repeat)
+        return Job(result_of, options, {}, target)
+
+    def _identity(self, target: Target) -> Identity:
+        if self.cluster is None:
+            return identity_of(self.session, target)
+        return replace(self.cluster.ask(self._task(target), identity_of), machine="cluster")
 
     def workers_on(self, target: Target) -> int:
         """How many processes work on a target: timed repeats on a GPU want it for themselves."""
@@ -119,18 +145,18 @@ class SuiteRunner:
 
     def outcome(self, run: Run, baseline: Run | None, planned: int) -> Outcome:
         """A run beside the run that was the baseline when it began."""
-        after = self.history.results(run)
-        found = changes(self.history.results(baseline), after) if baseline else ()
+        after, before = ({} if one is None else self._of_shard(self.history.results(one)) for one in (run, baseline))
+        found = changes(before, after) if baseline else ()
         return Outcome(run, after, baseline, (*found, *self._time_changes(run, after)), planned)
+
+    def _of_shard(self, results: Mapping[str, Result]) -> dict[str, Result]:
+        return {name: result for name, result in results.items() if self.part.shard.has(result.digest)}
 
     def _time_changes(self, run: Run, after: Mapping[str, Result]) -> Iterator[Change]:
         """The last level of a case's times beside the one before; a level is of several runs, never of one morning."""
-        for name, result in after.items():
-            if result.seconds:
-                series = self.history.series(run.identity.line, name)
-                times = [statistics.median(other.seconds) for _, other in series if other.seconds]
-                if step := last_step(times):
-                    yield time_change(name, *step)
+        timed = any(result.seconds for result in after.values())
+        nights = self.history.nights(run.identity.line, self.suite)
+        return time_changes(self.history.cells(nights), after) if timed else iter(())
 
     def _unfinished(self, identity: Identity) -> Run | None:
         runs = [run for run in self.history.runs(identity.line, self.suite) if run.identity == identity]
@@ -145,14 +171,10 @@ def in_order(outcome: Outcome, names: Sequence[str]) -> Outcome:
     return replace(outcome, results={name: outcome.results[name] for name in names}, changes=tuple(ordered))
 
 
-def time_change(case: str, before: Level, after: Level) -> Change:
-    """A step of a case's times in words."""
-    kind = Kind.SLOWER if after.value > before.value else Kind.FASTER
-    return Change(
-        case,
-        kind,
-        f"{before.value * 1e6:.1f} us became {after.value * 1e6:.1f} us, since {after.stop - after.start} runs",
-    )
+def kernel_names(session: Session) -> list[str]:
+    """All kernel cases of a session's source; empty where only a build of it is there."""
+    tree = session.options.tree
+    return [case.name for case in kernel_cases(tree)] if tree else []
 
 
 def identity_of(session: Session, target: Target) -> Identity:
@@ -213,6 +235,7 @@ def _judged(session: Session, case: Case, target: Target) -> Result:
         launches="\n".join(replace(launch, text="").to_json() for launch in outcome.launches),  # in our spelling
         seconds=outcome.seconds if real else (),
         failure="" if row.verdict.status == "pass" else row.verdict.reason,
+        shades=shades_of(row),
     )
 
 
@@ -220,7 +243,8 @@ def metrics_of(verdict: Verdict) -> dict[str, object]:
     """A verdict's metrics as JSON has them; what is not finite is null."""
     if verdict.metrics is None:
         return {}
-    return {name: _plain(value) for name, value in asdict(verdict.metrics).items()}
+    design = {name: getattr(verdict.design, name, None) for name in ("error_by_bound", "rmse_by_predicted")}
+    return {name: _plain(value) for name, value in (asdict(verdict.metrics) | design).items()}
 
 
 def _plain(value: object) -> object:
@@ -231,6 +255,12 @@ def _plain(value: object) -> object:
 
 def _first(text: str) -> str:
     return text.partition("\n")[0]
+
+
+def outcome_of(night: Night) -> Outcome:
+    """A run that is in the history, as it stands to the accepted one."""
+    planned = max(night.run.planned, len(night.results))
+    return Outcome(night.run, night.results, night.baseline, night.changes, planned)
 
 
 Select = Callable[[Target], tuple[Sequence[Case], Sequence[Result]]]

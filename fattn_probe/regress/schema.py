@@ -1,6 +1,9 @@
 """The history's database: its tables, its migrations, and how it is opened."""
 
+import json
 import sqlite3
+import statistics
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -57,6 +60,45 @@ MIGRATIONS = (
         at TEXT NOT NULL,
         who TEXT NOT NULL,
         why TEXT NOT NULL
+    );
+    """,
+    """
+    -- ratio: the largest error as a share of its bound, null where none is known; time: the median of the repeats
+    ALTER TABLE results ADD COLUMN ratio REAL;
+    ALTER TABLE results ADD COLUMN nmse REAL;
+    ALTER TABLE results ADD COLUMN time REAL;
+    UPDATE results SET nmse = json_extract(metrics, '$.nmse'), time = median(seconds);
+    CREATE INDEX results_by_night ON results (run, name, digest, status, ratio, nmse, time);
+    CREATE TABLE shades (
+        result INTEGER PRIMARY KEY REFERENCES results (id) ON DELETE CASCADE,
+        heads INTEGER NOT NULL,
+        queries INTEGER NOT NULL,
+        rows INTEGER NOT NULL,         -- of the map, at most 64, as are the columns
+        columns INTEGER NOT NULL,
+        packed BLOB NOT NULL           -- zlib, a byte a place
+    );
+    CREATE TABLE parts (
+        run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+        number INTEGER NOT NULL,       -- of a run that is cut into shards; 1 of 1 is a whole run
+        of INTEGER NOT NULL,
+        planned INTEGER NOT NULL,      -- cases; 0 where that was not kept
+        started TEXT NOT NULL,
+        ended TEXT,
+        PRIMARY KEY (run, number, of)
+    );
+    INSERT INTO parts (run, number, of, planned, started, ended) SELECT id, 1, 1, 0, started, ended FROM runs;
+    CREATE TABLE cases (
+        name TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        op TEXT NOT NULL,              -- JSON
+        PRIMARY KEY (name, digest)
+    );
+    CREATE TABLE sources (
+        source TEXT NOT NULL,
+        build_number TEXT NOT NULL,
+        patches TEXT NOT NULL,
+        kernels TEXT NOT NULL,         -- JSON: the names of all kernel cases of its template-instances
+        PRIMARY KEY (source, build_number, patches)
     );
     """,
 )
@@ -121,11 +163,30 @@ def _statements(script: str) -> list[str]:
     return [statement for statement in script.split(";\n") if statement.strip()]
 
 
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Turn on WAL; SQLite does not wait for a lock here, as two runs that make one database need it to."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _median(seconds: str) -> float | None:
+    values = json.loads(seconds)
+    return statistics.median(values) if values else None
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
     connection.row_factory = sqlite3.Row
+    connection.create_function("median", 1, _median, deterministic=True)
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA journal_mode = WAL")
+    _write_ahead(connection)
     connection.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; a lost machine the last moments
     return connection

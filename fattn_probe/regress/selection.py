@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
-from fattn_probe.regress.records import Result
+from fattn_probe.regress.records import ALL, Result, Shard
 from fattn_probe.regress.suite import Suite, cases_of
 from fattn_probe.regress.upstream import separate_V_of, upstream_cases, upstream_list
 from fattn_probe.run.session import Session
@@ -26,6 +26,11 @@ class Selection:
         cases = tuple(case for case in self.cases if search(case.name))
         return Selection(cases, tuple(result for result in self.settled if search(result.name)))
 
+    def of(self, shard: Shard) -> "Selection":
+        """Those of a shard."""
+        cases = tuple(case for case in self.cases if shard.has(case.digest))
+        return Selection(cases, tuple(result for result in self.settled if shard.has(result.digest)))
+
     @property
     def names(self) -> list[str]:
         """Of all cases."""
@@ -33,7 +38,7 @@ class Selection:
 
 
 def select(
-    suite: Suite, folder: Path, session: Session, target: Target, *, only: str = ""
+    suite: Suite, folder: Path, session: Session, target: Target, *, only: str = "", shard: Shard = ALL
 ) -> tuple[tuple[Case, ...], tuple[Result, ...]]:
     """A suite's cases on a target, its scenarios' and upstream's, and the results that need no run.
 
@@ -49,6 +54,7 @@ def select(
     found = Selection(tuple(cases), tuple(settled)).some(suite.only).some(only)
     if not found.names:
         raise InputError(f"no case's name matches {only or suite.only!r}")
+    found = found.of(shard)
     return found.cases, found.settled
 
 

@@ -1,6 +1,7 @@
 """Steps in a series of times: a piecewise constant that explains the series with as few pieces as it can."""
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,12 +35,10 @@ def levels(values: Sequence[float]) -> list[Level]:
     noise = max(float(np.median(np.abs(np.diff(y)))) if n > 1 else 0.0, 1e-9 * float(np.abs(y).max()), 1e-300)
     best, begins = np.full(n + 1, np.inf), np.zeros(n + 1, int)
     best[0] = -penalty * noise
-    for stop in range(1, n + 1):
-        for start in range(stop):
-            if stop - start < SMALLEST and start != 0:
-                continue
-            cost = best[start] + _distance(y[start:stop]) + penalty * noise
-            if cost < best[stop]:
+    for start in range(n):
+        for stop, distance in _distances(y, start):
+            cost = best[start] + distance + penalty * noise
+            if (stop - start >= SMALLEST or start == 0) and cost < best[stop]:
                 best[stop], begins[stop] = cost, start
     return [_level(y, start, stop) for start, stop in _pieces(begins, n)]
 
@@ -52,8 +51,13 @@ def _pieces(begins: npt.NDArray[np.int_], n: int) -> list[tuple[int, int]]:
     return pieces[::-1]
 
 
-def _distance(y: F64) -> float:
-    return float(np.abs(y - np.median(y)).sum())
+def _distances(y: F64, start: int) -> Iterator[tuple[int, float]]:
+    """For each `stop`, the sum of the distances of y[start:stop] from their median."""
+    ordered: list[float] = []
+    for stop, value in enumerate(y[start:].tolist(), start + 1):
+        bisect.insort(ordered, value)
+        half = len(ordered) // 2
+        yield stop, sum(ordered[-half:]) - sum(ordered[:half]) if half else 0.0
 
 
 def _level(y: F64, start: int, stop: int) -> Level:
@@ -66,6 +70,8 @@ def last_step(values: Sequence[float], smallest: float = 0.03) -> tuple[Level, L
     """The last level and the one before it, where levels that do not differ by more than `smallest` (relative) and
     three times the noise count as one: a series at triple the time is three times as noisy, and so has more levels."""
     y = np.asarray(values, np.float64)
+    if len(y) == 0 or y.max() - y.min() <= smallest * y.min():
+        return None  # whatever the levels are, they are as near to each other
     found = levels(values)
     while len(found) > 1:
         before, after = found[-2:]

@@ -27,7 +27,7 @@ class Suite(Spec):
     only: str = ""
     """A regular expression: only the cases in whose name it is found."""
     on: list[str] = Field(default=["sim:h200"], min_length=1)
-    """Where each case runs: sim:ID, gpu, gpu:N."""
+    """Where each case runs: sim:ID, gpu, gpu:N; `gpu?` is a GPU if there is one."""
     source: str = DEFAULT_SOURCE
     """The llama.cpp to run."""
     repeat: int = Field(default=1, ge=1)

@@ -1,8 +1,10 @@
 """The case file: one fully resolved op and its input bytes, as the runner reads it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from gguf import GGUFValueType
@@ -13,6 +15,7 @@ from fattn_probe.run.gguf_file import (
     Field,
     GgufFile,
     TensorData,
+    allocate_gguf,
     array,
     f32,
     i32,
@@ -22,10 +25,14 @@ from fattn_probe.run.gguf_file import (
     u64,
     write_gguf,
 )
+from fattn_probe.scenario import Case, make_inputs
+from fattn_probe.scenario.cases import fill_root
 from fattn_probe.scenario.layout import Root, TensorView
 from fattn_probe.scenario.op import Op
 
 VERSION = 1
+LARGE = 1 << 30
+"""Bytes of inputs from which they are kept in a file."""
 TENSORS = ("Q", "K", "V", "mask", "sinks")
 
 
@@ -58,6 +65,32 @@ class CaseRecord:
 def write_case(case: CaseLike, inputs: Mapping[str, Bytes], path: Path) -> None:
     """Write a case file; `inputs` holds each root's bytes by the root's name."""
     write_gguf(path, case_fields(case), case_tensors(case, inputs))
+
+
+class FiledInputs(dict[str, Bytes]):
+    """The bytes of a case's roots, mapped from a case file that has been written."""
+
+    def __init__(self, file: Path, roots: Mapping[str, Bytes]) -> None:
+        super().__init__(roots)
+        self.file = file
+
+
+def make_case_file(case: Case, path: Path) -> FiledInputs:
+    """Write a case file with the inputs of a case, made in their place, so that memory holds a head at a time."""
+    mapped = allocate_gguf(path, case_fields(case), {name: (root.type, root.ne) for name, root in case.roots.items()})
+    for name, memory in mapped.items():
+        fill_root(case, name, memory)
+    return FiledInputs(path, read_case(path)[1])
+
+
+@contextmanager
+def inputs_of(case: Case) -> Iterator[Mapping[str, Bytes]]:
+    """The bytes of a case's roots, of a large one in a temporary case file."""
+    if sum(root.nbytes for root in case.roots.values()) < LARGE:
+        yield make_inputs(case)
+        return
+    with TemporaryDirectory(prefix="fattn-probe-") as folder:
+        yield make_case_file(case, Path(folder) / "case.gguf")
 
 
 def case_fields(case: CaseLike) -> dict[str, Field]:

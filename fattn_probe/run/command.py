@@ -14,12 +14,13 @@ from rich.text import Text
 from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.run.capture import Capture, write_capture
+from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.frames import describe_fault, short_frames
 from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.run.outcome import Failed, Fault, Lost, Missing, Ran, RunOutcome, Unsupported
 from fattn_probe.run.session import Session
-from fattn_probe.scenario import Case, make_inputs
+from fattn_probe.scenario import Case
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,10 @@ def run_cases(session: Session, work: Work, folder: Path | None = None) -> Itera
     """Run each case on its targets; captures are written to `folder` as CASE@TARGET.gguf."""
     with session.keeping():
         for case, targets in work:
-            inputs = make_inputs(case)
-            for target in targets:
-                result = session.capture(case, inputs, target)
-                yield Done(case, str(target), result, keep(result, case, target, folder))
+            with inputs_of(case) as inputs:
+                for target in targets:
+                    result = session.capture(case, inputs, target)
+                    yield Done(case, str(target), result, keep(result, case, target, folder))
 
 
 def keep(result: Capture | RunOutcome, case: Case, target: Target, folder: Path | None) -> Path | None:

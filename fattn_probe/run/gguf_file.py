@@ -117,27 +117,46 @@ def write_gguf(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, Te
         partial.unlink(missing_ok=True)
 
 
+def allocate_gguf(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> dict[str, Bytes]:
+    """Make a file of tensors of zeros, given by type and `ne`; their bytes, mapped from it, are there to be written."""
+    writer = _header(path, fields, roots)
+    sizes = {name: int(np.prod(byte_shape(ggml_type(type), ne))) for name, (type, ne) in roots.items()}
+    end, starts = path.stat().st_size, {}
+    for name, size in sizes.items():
+        starts[name] = writer.ggml_pad(end, writer.data_alignment)
+        end = starts[name] + size
+    writer.close()
+    os.truncate(path, writer.ggml_pad(end, writer.data_alignment))
+    return {name: np.memmap(path, np.uint8, "r+", starts[name], (size,)) for name, size in sizes.items()}
+
+
 def _write(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, TensorData]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.data.nbytes != int(np.prod(byte_shape(ggml_type(tensor.type), tensor.ne))):
+            raise InputError(f"{name}: {tensor.data.nbytes} bytes for a {tensor.type} tensor of ne {tensor.ne}")
+    writer = _header(path, fields, {name: (tensor.type, tensor.ne) for name, tensor in tensors.items()})
+    try:
+        for tensor in tensors.values():
+            writer.write_tensor_data(tensor.data)
+    finally:
+        writer.close()
+
+
+def _header(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> GGUFWriter:
+    """A file with everything but the tensors' bytes; the writer is open."""
     writer = GGUFWriter(path, ARCHITECTURE)
     for key, field in fields.items():
         if not field.array:
             writer.add_key_value(key, field.value, field.type)
         elif field.value:
             writer.add_key_value(key, field.value, GGUFValueType.ARRAY, sub_type=field.type)
-    for name, tensor in tensors.items():
-        type = ggml_type(tensor.type)
-        shape = byte_shape(type, tensor.ne)
-        if tensor.data.nbytes != int(np.prod(shape)):
-            raise InputError(f"{name}: {tensor.data.nbytes} bytes for a {tensor.type} tensor of ne {tensor.ne}")
-        writer.add_tensor_info(name, shape, np.dtype(np.uint8), tensor.data.nbytes, raw_dtype=type)
-    try:
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-        for tensor in tensors.values():
-            writer.write_tensor_data(tensor.data)
-    finally:
-        writer.close()
+    for name, (type_, ne) in roots.items():
+        type, shape = ggml_type(type_), byte_shape(ggml_type(type_), ne)
+        writer.add_tensor_info(name, shape, np.dtype(np.uint8), int(np.prod(shape)), raw_dtype=type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    return writer
 
 
 def read_gguf(path: Path) -> GgufFile:

@@ -46,6 +46,8 @@ def read_dst(file: GgufFile) -> npt.NDArray[np.float32]:
     if "dst" not in file.tensors:
         raise InputError(f"{file.path}: there is no tensor dst")
     tensor = file.tensors["dst"]
+    if tensor.type != "f32":
+        raise InputError(f"{file.path}: dst is {tensor.type}, the op writes f32")
     return tensor.data.view(np.float32).reshape(tensor.ne[::-1])
 
 

@@ -16,7 +16,7 @@ from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError
 from fattn_probe.run.batch import RunnerEndedError
 from fattn_probe.run.capture import Capture, capture_of
-from fattn_probe.run.casefile import write_case
+from fattn_probe.run.casefile import FiledInputs, write_case
 from fattn_probe.run.execute import execute
 from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.run.gpu import gpu_arch
@@ -122,17 +122,19 @@ class Session:
         build, missed = self.build_for(target, program), ""
         with tempfile.TemporaryDirectory(prefix="fattn-probe-") as name:
             folder = Path(name)
-            write_case(case, inputs, folder / "case.gguf")
+            case_file = inputs.file if isinstance(inputs, FiledInputs) else folder / "case.gguf"
+            if not isinstance(inputs, FiledInputs):
+                write_case(case, inputs, case_file)
             for _ in range(MOST_RETRIES):
-                outcome = self._execute(build, program, folder, target)
+                outcome = self._execute(build, program, case_file, target, folder / "out.gguf")
                 if not isinstance(outcome, Missing):
                     return outcome
                 missed = outcome.symbol
                 build = self.complete(target, missed, program)
         raise BuildError(f"{case.name}: after {MOST_RETRIES} kernels the build still misses {missed}")
 
-    def _execute(self, build: Build, program: str, folder: Path, target: Target) -> RunOutcome:
-        case_file, out_file, timeout = folder / "case.gguf", folder / "out.gguf", self.options.timeout
+    def _execute(self, build: Build, program: str, case_file: Path, target: Target, out_file: Path) -> RunOutcome:
+        timeout = self.options.timeout
         command, (types, names) = Command(build, program, self._words(target), self.env(target)), self._kernel_words
         if self.kept is not None:
             with contextlib.suppress(RunnerEndedError):

@@ -133,7 +133,17 @@ def make_inputs(case: Case) -> dict[str, Bytes]:
 
 def root_bytes(case: Case, name: str) -> Bytes:
     """The bytes of one root."""
-    return _mask_bytes(case) if name == "mask" else _tensor_bytes(case, name, case.roots[name])
+    memory = np.zeros(case.roots[name].nbytes, np.uint8)
+    fill_root(case, name, memory)
+    return memory
+
+
+def fill_root(case: Case, name: str, memory: Bytes) -> None:
+    """Make the bytes of one root in `memory`, which holds zeros: a head at a time, wherever that is possible."""
+    if name == "mask":
+        _fill_mask(case, memory)
+    else:
+        _fill_tensor(case, name, case.roots[name], memory)
 
 
 def view_values(case: Case, inputs: dict[str, Bytes], name: str) -> npt.NDArray[np.float64]:
@@ -180,11 +190,26 @@ def element_offset(view: TensorView) -> int:
     return view.offset // type_size(view.type) * block_size(view.type)
 
 
-def _tensor_bytes(case: Case, name: str, root: Root) -> Bytes:
-    data, seed = case.data_of(name)
-    logits = Logits(case.scale, case.hsk)
+def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:
     view, layout = case.tensors[name], getattr(case.layout, name, None)
     outside = layout.outside if isinstance(layout, View) else "zero"
+    if outside != "zero" or (block_size(root.type) > 1 and view.ne != root.ne):
+        memory[:] = _whole_tensor(case, name, root, outside)
+        return
+    packed = np.lib.stride_tricks.as_strided(
+        memory[view.offset :], (*view.ne[:0:-1], row_size(view.type, view.ne[0])), (*view.nb[:0:-1], 1)
+    )
+    data, seed = case.data_of(name)
+    rng, logits = stream(seed, STREAMS[name]), Logits(case.scale, case.hsk)
+    for place_ in np.ndindex(packed.shape[:2]):
+        values = draw(data, name, (view.ne[1], view.ne[0]), rng, logits)
+        packed[place_] = encode(values, view.type).reshape(packed.shape[2:])
+
+
+def _whole_tensor(case: Case, name: str, root: Root, outside: str) -> Bytes:
+    """The bytes of a root whose unused elements are not zero bytes."""
+    data, seed = case.data_of(name)
+    logits, view = Logits(case.scale, case.hsk), case.tensors[name]
     flat: Floats = np.zeros(root.ne[::-1], np.float32).reshape(-1)
     if outside == "random":
         flat = draw(data, name, flat.shape, stream(seed, STREAMS[name] + UNUSED), logits)
@@ -207,13 +232,12 @@ def _poison(packed: Bytes, root: Root, view: TensorView) -> Bytes:
     return packed
 
 
-def _mask_bytes(case: Case) -> Bytes:
-    root, view = case.roots["mask"], case.tensors["mask"]
-    memory = np.full(root.nbytes // 2, -np.inf, np.float16)
-    values = strided(memory, view)
+def _fill_mask(case: Case, memory: Bytes) -> None:
+    halves, view = memory.view(np.float16), case.tensors["mask"]
+    halves[:] = -np.inf
+    values = strided(halves, view)
     for sequence, first, rows in masks.blocks(case.mask, case.mask_shape):
         values[sequence, 0, first : first + len(rows)] = rows
-    return memory.view(np.uint8)
 
 
 __all__ = [
@@ -223,6 +247,7 @@ __all__ = [
     "TensorView",
     "default_scale",
     "expand",
+    "fill_root",
     "make_inputs",
     "resolve",
     "row_bytes",

@@ -9,11 +9,12 @@ import numpy.typing as npt
 
 from .cases import Case, element_offset
 from .data import RUNS, SEVERAL_RUNS, STREAMS, Logits, Window, draw, stream
-from .ggml_types import Bytes, Floats, decode, encode, rounded, row_size
+from .ggml_types import Floats, decode, encode, rounded, row_size
 from .layout import ViewOfK
 
-AT_ONCE = 2**18  # numbers drawn at a time, so that they stay in the cache
+AT_ONCE = 2**16  # numbers drawn at a time, so that they stay in the cache
 AnyFloats = npt.NDArray[np.floating[Any]]
+Made = npt.NDArray[Any]  # bytes, or float32
 
 
 class GeneratedRows:
@@ -60,7 +61,10 @@ def _anywhere(case: Case, name: str) -> Make:
 
 
 class _InOrder:
-    """The heads of a tensor, drawn one after the other; the last few are kept as their type stores them."""
+    """The heads of a tensor, drawn one after the other; the last few are kept.
+
+    As their type stores them, but for f16: rounding to it as float32 takes a fifth of the time of NumPy's conversion.
+    """
 
     def __init__(self, case: Case, name: str, keep: int) -> None:
         self._case, self._name, self._keep = case, name, keep
@@ -70,18 +74,19 @@ class _InOrder:
 
     def _begin(self) -> None:
         self._rng = stream(self._case.data_of(self._name)[1], STREAMS[self._name])
-        self._next, self._made = 0, dict[int, Bytes]()
+        self._next, self._made = 0, dict[int, Made]()
 
     def rows(self, place: int, rows: slice) -> AnyFloats:
         """Rows of a head; `place` counts heads through all sequences."""
         view, made = self._view, self._made.get(place)
         if made is None:
             made = self._wait_for(place)
+        if made.dtype == np.float32:
+            return made[rows]
         packed = made[row_size(view.type, rows.start * view.ne[0]) : row_size(view.type, rows.stop * view.ne[0])]
-        values = packed.view(np.float16) if view.type == "f16" else decode(packed, view.type)
-        return values.reshape(-1, view.ne[0])
+        return decode(packed, view.type).reshape(-1, view.ne[0])
 
-    def _wait_for(self, place: int) -> Bytes:
+    def _wait_for(self, place: int) -> Made:
         with self._lock:
             if place not in self._made and place < self._next:
                 self._begin()
@@ -92,13 +97,16 @@ class _InOrder:
     def _draw_next(self) -> None:
         hs, n, *_ = self._view.ne
         data, _ = self._case.data_of(self._name)
-        step = n if data.kind in SEVERAL_RUNS else max(1, AT_ONCE // hs)
-        packed = np.empty(row_size(self._view.type, n * hs), np.uint8)
+        step, type_ = n if data.kind in SEVERAL_RUNS else max(1, AT_ONCE // hs), self._view.type
+        made: Made = np.empty((n, hs), np.float32) if type_ == "f16" else np.empty(row_size(type_, n * hs), np.uint8)
         for first in range(0, n, step):
             shape = (min(step, n - first), hs)
             values = draw(data, self._name, shape, self._rng, Logits(self._case.scale, self._case.hsk))
-            piece = encode(values, self._view.type)
-            packed[row_size(self._view.type, first * hs) :][: piece.size] = piece
-        self._made[self._next] = packed
+            if type_ == "f16":
+                made[first : first + step] = rounded(values, type_)
+            else:
+                piece = encode(values, type_)
+                made[row_size(type_, first * hs) :][: piece.size] = piece
+        self._made[self._next] = made
         self._next += 1
         self._made.pop(self._next - 1 - self._keep, None)

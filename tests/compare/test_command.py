@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from fattn_probe.compare.bitwise import repeated
-from fattn_probe.compare.command import compare_captures, raise_if_failed, row_of
+from fattn_probe.compare.command import raise_if_failed, row_of
+from fattn_probe.compare.difference import compare_captures
 from fattn_probe.compare.expected import Expected
 from fattn_probe.compare.show import difference_as_json, render, render_difference, rows_as_json
 from fattn_probe.compare.verdict import Status, Verdict
@@ -109,7 +110,7 @@ def test_json_has_the_keys_it_promises_and_no_nan():
     assert nan["tolerance"] == {"nmse": 1e-6, "max_abs": None}
     assert set(nan) == {
         "case", "on", "status", "reason", "tolerance", "kernel", "kernels", "upstream", "metrics",
-        "design", "accuracy", "missing", "diagnosis", "checks",
+        "design", "accuracy", "missing", "diagnosis", "checks", "sampled",
     }  # fmt: skip
     assert set(nan["metrics"]) == {
         "elements", "nmse", "max_abs", "worst", "rmse", "mean_error", "bias", "max_rel", "f16_ulps", "mean_f16_ulps",
@@ -151,7 +152,7 @@ def test_two_captures_that_differ_say_where_and_by_which_kernels():
     document = json.loads(json.dumps(difference_as_json(difference), allow_nan=False))
     assert set(document) == {
         "a", "b", "status", "reason", "kernels_a", "kernels_b",
-        "elements", "equal_bits", "share", "nmse", "max_abs", "worst", "patterns",
+        "elements", "equal_bits", "share", "nmse", "max_abs", "worst", "patterns", "cuts", "rows",
     }  # fmt: skip
     assert document["equal_bits"] == 783
 
@@ -169,9 +170,10 @@ class Predicted:
     rmse: float = 1e-3
     mean_error: float = 0.0
     why: str = "mma-f16 sums P.V in f16"
+    unsure: float = 0.0
     row_rmse: np.ndarray = field(default_factory=lambda: np.full(REFERENCE.shape[:3], 1e-3))
     bound: np.ndarray = field(default_factory=lambda: np.full(REFERENCE.shape, 8e-3))
-    looked_at: np.ndarray = field(default_factory=lambda: np.ones(REFERENCE.shape[1], bool))
+    looked_at: np.ndarray = field(default_factory=lambda: np.ones(REFERENCE.shape[:3], bool))
 
 
 def test_as_designed_and_accurate_are_said_apart():

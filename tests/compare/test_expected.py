@@ -22,10 +22,11 @@ class Prediction:
     rmse: float = RMSE
     mean_error: float = 0.0
     why: str = "mma-f16 sums P.V in f16"
+    unsure: float = 0.0
 
     @property
     def looked_at(self):
-        return np.ones(self.row_rmse.shape[1], bool)
+        return np.ones(self.row_rmse.shape, bool)
 
     @property
     def row_rmse(self):

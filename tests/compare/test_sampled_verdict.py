@@ -33,14 +33,14 @@ def unsampled(rows):
 
 
 def test_an_exact_output_passes_and_says_how_many_rows_were_looked_at(case, rows, dst):
-    verdict = judge_sample(dst, rows, case.tolerance)
+    verdict = judge_sample(case, dst, rows)
     assert verdict.status is Status.PASS
-    assert f"sampled: {len(rows.rows)} of 800 rows, all plausible" in verdict.reason
+    assert f"sampled: {len(rows.rows)} of 800 rows" in verdict.reason
 
 
 def test_a_sampled_row_that_is_wrong_has_its_own_coordinates(case, rows, dst):
     dst[0, 199, 3] *= np.float32(1.1)
-    verdict = judge_sample(dst, rows, case.tolerance)
+    verdict = judge_sample(case, dst, rows)
     assert verdict.status is Status.FAIL
     assert "(0, 199, 3)" in verdict.reason
     assert (verdict.metrics.worst.query, verdict.metrics.worst.head) == (199, 3)
@@ -51,7 +51,7 @@ def test_a_sampled_row_that_is_wrong_has_its_own_coordinates(case, rows, dst):
 def test_a_row_that_is_not_sampled_must_be_plausible(case, rows, dst, value):
     query = unsampled(rows)
     dst[0, query, 1, 5] = value
-    verdict = judge_sample(dst, rows, case.tolerance)
+    verdict = judge_sample(case, dst, rows)
     assert verdict.status is Status.FAIL
     assert (
         f"1 rows (sequence, query, head: (0, {query}, 1)) are not finite, or outside of V's convex hull"
@@ -61,4 +61,4 @@ def test_a_row_that_is_not_sampled_must_be_plausible(case, rows, dst, value):
 
 def test_unwritten_elements_are_counted_in_all_of_it(case, rows, dst):
     dst.view(np.uint32)[0, unsampled(rows)] = 0x7FC0DEAD
-    assert "128 elements never written" in judge_sample(dst, rows, case.tolerance).reason
+    assert "128 elements never written" in judge_sample(case, dst, rows).reason

@@ -17,7 +17,6 @@ from fattn_probe.debug.values import (
     Unavailable,
     ValueSyntaxError,
     numbers,
-    parse_locals,
     parse_value,
     text_of,
     with_halves,
@@ -132,8 +131,13 @@ def recorded(name):
     return [line for line in (TRANSCRIPTS / name).read_text().splitlines() if not line.startswith("#")]
 
 
+def parsed(lines):
+    """Lines of `info locals` as values by name."""
+    return {name: parse_value(text) for name, _, text in (line.partition(" = ") for line in lines)}
+
+
 def test_every_kind_of_value_as_gdb_printed_it():
-    found = parse_locals("\n".join(recorded("gdb-13-values.txt")))
+    found = parsed(recorded("gdb-13-values.txt"))
     assert list(found) == list(EXPECTED)
     assert {name: plain(value) for name, value in found.items()} == plain(EXPECTED)
 
@@ -147,7 +151,7 @@ def test_every_kind_of_value_as_this_machines_gdb_prints_it(gdb, values_program)
         over_mi = dict(zip(EXPECTED, debugger.evaluate(list(EXPECTED)), strict=True))
         session.execute("set print static-members on")
         session.execute("set print elements 200")
-        found = parse_locals(session.execute("info locals"))
+        found = parsed(session.execute("info locals").splitlines())
         session.execute("set print pretty on")
         pretty = parse_value(session.execute("print outer"))
     assert {name: plain(value) for name, value in found.items()} == plain(EXPECTED)
@@ -162,6 +166,20 @@ def line_of(path, mark):
 
 
 KERNEL = "flash_attn_ext_f16<64, 64, 8, 8, false, false, false>(char const*, char const*"
+
+
+def test_a_kernel_on_an_h200():
+    """-G code: what is dead is optimised out, a null pointer has a symbol's name, halves are decimal numbers."""
+    found = parsed(recorded("cuda-gdb-13-values.txt"))
+    assert (found["kbc"], found["kbc_stop"], found["is_fixup"]) == (5, 6, True)
+    assert found["k_VKQ_0"] == OPTIMIZED_OUT
+    assert found["KV_max"] == 0
+    assert found["KV_max"].symbol.endswith("::cudaTriggerProgrammaticLaunchCompletion()")
+    assert found["threadIdx"] == {"x": 0, "y": 2, "z": 0}
+    assert found["*KQ_max@2"] == [-1.70141173e38, -1.70141173e38]
+    assert len(found["KQ_C"]) == 4
+    assert found["KQ_C"][0]["x"][:2] == [0.422432125, -0.426973134]
+    assert found["VKQ_C[3].x[2]"] == {"x": 0, "y": 0}
 
 
 def test_a_kernel_of_the_simulator():
@@ -237,11 +255,6 @@ def test_pointers_keep_address_and_type():
     pointer = parse_value('(const char *) 0x1f "a\\"b"')
     assert (pointer, pointer.type, pointer.text, pointer.symbol) == (31, "const char *", 'a"b', None)
     assert repr(pointer) == "Pointer(0x1f, type='const char *', text='a\"b')"
-
-
-def test_of_variables_in_nested_blocks_the_innermost():
-    assert parse_locals("col = 5\nx = 1\ncol = <optimized out>\n") == {"col": 5, "x": 1}
-    assert parse_locals("No locals.\n") == {}
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def measured(case: Case, device: str, capture: Capture, reference: Any, predicti
     rows = np.isfinite(capture.dst).all(axis=3)
     error = (capture.dst - reference)[rows]
     expected = prediction.row_rmse[rows]
-    looked_at = np.broadcast_to(prediction.looked_at[:, None], rows.shape)[rows]
+    looked_at = prediction.looked_at[rows]
     by_row = np.sqrt(np.square(error).mean(axis=1)) / np.maximum(expected, 1e-300)
     kernel = next(launch for launch in capture.launches if launch.kernel in KERNELS)
     return Measured(

@@ -13,7 +13,8 @@ from fattn_probe.scenario import expand, load, make_inputs
 
 ROOT = Path(__file__).parent.parent.parent
 RECORDED = read_recording(ROOT / "tests/data/h200", None, None)[1]
-FILES = [*sorted((ROOT / "scenarios").glob("*.yaml")), ROOT / "scenarios/known-faults/masked-rows.yaml"]
+FAULTS = [ROOT / f"scenarios/known-faults/{name}.yaml" for name in ("masked-rows", "q8-race")]
+FILES = [*sorted((ROOT / "scenarios").glob("*.yaml")), *FAULTS]
 CASES = {case.name: case for path in FILES for case in expand(load(path)) if case.name in RECORDED}
 LARGE = 6e8  # floating-point operations
 

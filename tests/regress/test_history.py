@@ -1,12 +1,22 @@
+import os
+import resource
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
+import time
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fattn_probe.errors import InputError, LostError
-from fattn_probe.regress.history import open_history
-from fattn_probe.regress.records import Identity, Result
-from fattn_probe.regress.schema import VERSION, transaction
+from fattn_probe.regress.history import Merged, open_history
+from fattn_probe.regress.records import Identity, Part, Result, Shard, parse_shard
+from fattn_probe.regress.schema import MIGRATIONS, VERSION, transaction
+from fattn_probe.regress.shades import Shades
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 LAUNCH = '{"order":0,"kernel":"f<1>","grid":[8,1,1],"block":[32,4,1],"shared":0}'
@@ -49,7 +59,8 @@ def test_a_line_goes_on_through_sources(history):
     newer = Identity(**{**vars(SIM), "source": "pypi:x==2", "build_number": "11549"})
     for identity, output in ((SIM, "00"), (newer, "11")):
         history.add(history.begin(identity, "nightly"), Result("gqa", "abc", "pass", output=output))
-    assert [result.output for _, result in history.series(SIM.line, "gqa")] == ["00", "11"]
+    runs = history.runs(SIM.line)
+    assert [history.outputs(runs, "gqa")[run.id] for run in runs] == ["00", "11"]
 
 
 def test_times_of_a_real_gpu_are_the_machines():
@@ -63,8 +74,8 @@ def test_merging_twice_changes_nothing(history, tmp_path):
         run = other.begin(SIM, "nightly")
         other.add(run, PASS)
         other.end(run)
-        assert history.merge(other) == 1
-        assert history.merge(other) == 0
+        assert history.merge(other) == Merged(1, 1)
+        assert history.merge(other) == Merged(0, 0)
     (merged,) = history.runs()
     assert merged.ended == run.ended or merged.ended is not None
     assert history.results(merged) == {"gqa": PASS}
@@ -171,3 +182,180 @@ def test_a_transaction_is_all_or_nothing(history):
     with pytest.raises(sqlite3.IntegrityError):
         half()
     assert history.connection.execute("SELECT count(*) FROM accepted").fetchone()[0] == 0
+
+
+def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path):
+    path = tmp_path / "h.db"
+    with sqlite3.connect(path) as old:
+        old.executescript(MIGRATIONS[0] + "PRAGMA user_version = 1;")
+        identity = ", ".join(f"'{value}'" for value in vars(SIM).values())
+        old.execute(
+            f"INSERT INTO runs VALUES (7, 'abc', '{SIM.line}', 'nightly', '2026-01-01', '2026-01-02', {identity})"
+        )
+        old.execute("INSERT INTO launches VALUES (1, 'x', ?)", (LAUNCH,))
+        fields = (1, 7, "gqa", "abc", "2026-01-01", "pass", "", '{"nmse": 1e-7}', "00ff", 1, "[0.3, 0.1, 0.2]", "")
+        old.execute(f"INSERT INTO results VALUES ({', '.join('?' * len(fields))})", fields)
+        old.execute("INSERT INTO accepted VALUES (1, 7, '2026-01-03', 'me', 'good')")
+    with open_history(path) as history:
+        (run,) = history.runs()
+        assert (run.uid, run.ended, run.planned) == ("abc", "2026-01-02", 0)
+        assert history.results(run) == {"gqa": replace(PASS, seconds=(0.3, 0.1, 0.2))}
+        assert [(cell.nmse, cell.time, cell.ratio) for cell in history.cells([run])] == [(1e-7, 0.2, None)]
+        assert history.missing_shards(run) == []
+        assert history.baseline(SIM.line, "nightly") == run
+        assert history.connection.execute("PRAGMA user_version").fetchone()[0] == VERSION
+        assert history.connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+
+
+def test_making_one_database_at_once(tmp_path):
+    """SQLite does not wait where a database is turned to WAL; whoever is second must."""
+    problems = []
+
+    def make(path):
+        try:
+            with open_history(path):
+                pass
+        except (InputError, LostError) as error:
+            problems.append(error)
+
+    for number in range(100):
+        threads = [threading.Thread(target=make, args=(tmp_path / f"{number}.db",)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert problems == []
+
+
+def test_merging_takes_over_what_came_later(history, tmp_path):
+    """A run that is merged while it goes on, and again when it has ended: nothing is missing, and nothing twice."""
+    with open_history(tmp_path / "other.db") as other:
+        run = other.begin(SIM, "nightly", planned=2)
+        other.add(run, PASS)
+        assert history.merge(other) == Merged(1, 1)
+        assert history.runs()[0].ended is None
+        shades = Shades(2, 3, 1, 1, b"x")
+        other.add(run, replace(PASS, name="mha", status="fail", shades=shades))
+        other.add(run, replace(PASS, status="lost"))
+        other.end(run)
+        other.accept(run, "me", "good")
+        assert history.merge(other) == Merged(0, 2)
+        assert history.merge(other) == Merged(0, 0)
+    (merged,) = history.runs()
+    assert {name: result.status for name, result in history.results(merged).items()} == {"mha": "fail", "gqa": "lost"}
+    assert history.shades(merged) == {"mha": shades}
+    assert merged.ended
+    assert history.accepted(merged) == "me: good"
+    assert history.connection.execute("SELECT count(*) FROM accepted").fetchone()[0] == 1
+
+
+def test_the_shards_of_a_night_are_one_run(tmp_path):
+    shards = [Shard(number, 3) for number in (1, 2, 3)]
+    for shard in shards:
+        with open_history(tmp_path / f"{shard.number}.db") as history:
+            part = Part(shard, "job 17")
+            here = Identity(**{**vars(SIM), "engine": "cuda", "machine": f"node{shard.number}"})
+            run = history.begin(part.of(here), "nightly", part, 1)
+            history.add(run, replace(PASS, name=f"case{shard.number}"))
+            history.end(run, shard)
+            assert history.run(run.uid).ended is None
+    with open_history(tmp_path / "all.db") as whole:
+        for shard in shards:
+            assert whole.missing_shards(whole.runs()[0]) if whole.runs() else True
+            with open_history(tmp_path / f"{shard.number}.db") as part:
+                whole.merge(part)
+        (run,) = whole.runs()
+        assert sorted(whole.results(run)) == ["case1", "case2", "case3"]
+        assert (run.planned, whole.missing_shards(run)) == (3, [])
+        assert run.ended
+
+
+def test_a_night_of_another_name_or_source_is_another_run(history):
+    part = Part(Shard(1, 2), "17")
+    run = history.begin(SIM, "nightly", part)
+    assert history.begin(SIM, "nightly", part).uid == run.uid
+    assert history.begin(SIM, "nightly", replace(part, night="18")).uid != run.uid
+    assert history.begin(replace(SIM, source="pypi:x==2"), "nightly", part).uid != run.uid
+
+
+@given(st.lists(st.text("0123456789abcdef", min_size=16, max_size=16), unique=True), st.integers(1, 20))
+def test_each_case_is_in_exactly_one_shard(digests, of):
+    for digest in digests:
+        assert sum(Shard(number, of).has(digest) for number in range(1, of + 1)) == 1
+
+
+def test_shards_are_about_as_large_as_each_other():
+    sizes = [sum(Shard(number, 8).has(f"{digest:016x}") for digest in range(4000)) for number in range(1, 9)]
+    assert sum(sizes) == 4000
+    assert max(sizes) < 1.2 * min(sizes)
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "-1/2", ""])
+def test_what_is_no_shard(text):
+    with pytest.raises(InputError, match="allowed: K/N"):
+        parse_shard(text)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from fattn_probe.regress.history import open_history
+from fattn_probe.regress.records import Identity, Result
+with open_history(Path(sys.argv[1])) as history:
+    run = history.begin(Identity(*"abcdefghij"), "nightly")
+    for number in range(10**9):
+        history.add(run, Result(f"case{number}", "d", "fail", "x" * 3000))
+        print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.013, 0.05, 0.21])
+def test_a_writer_that_is_killed_loses_at_most_the_case_in_flight(tmp_path, seconds):
+    path = tmp_path / "h.db"
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    said = writer.stdout.readline()
+    time.sleep(seconds)
+    os.kill(writer.pid, signal.SIGKILL)
+    said += writer.stdout.read()
+    writer.wait()
+    written = said.count("\n") - (not said.endswith("\n"))
+    with open_history(path) as history:
+        assert history.connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        (run,) = history.runs()
+        assert run.ended is None
+        assert set(history.results(run)) >= {f"case{number}" for number in range(written)}
+        assert len(history.results(run)) <= written + 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_that_may_not_be_written(tmp_path):
+    path = tmp_path / "h.db"
+    with open_history(path) as history:
+        history.begin(SIM, "nightly")
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    try:
+        with pytest.raises(InputError, match="readonly"), open_history(path) as history:
+            history.begin(SIM, "nightly")
+    finally:
+        tmp_path.chmod(0o755)
+
+
+def test_a_disk_that_is_really_full_ends_the_writer_with_one_message(tmp_path):
+    """The operating system refuses to write further, as it does on a full disk or over a quota."""
+    path = tmp_path / "h.db"
+
+    def little_room():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
+
+    command = [sys.executable, "-c", WRITER, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, preexec_fn=little_room)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("fattn_probe.errors.LostError: history")
+    assert "nothing that was written before is lost" in done.stderr
+    written = done.stdout.count("\n")
+    assert written > 10
+    with open_history(path) as history:
+        assert history.connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        assert set(history.results(history.runs()[0])) == {f"case{number}" for number in range(written)}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -58,9 +59,17 @@ def test_three_nights(suite, tmp_path):
     assert third.returncode == 6
     assert "padded: new failure: was pass: " in third.stderr
     assert "gqa: " not in third.stderr
-    assert "| padded | new failure |" in summary.read_text()
+    assert "| padded | **new failure** |" in summary.read_text()
     listed = json.loads(probe("history", "list", "--json", history=history).stdout)
     assert [run["counts"] for run in listed] == [{"pass": 2}, {"pass": 2}, {"pass": 1, "fail": 1}]
+    page = tmp_path / "nights.html"
+    assert probe("history", "report", page, history=history).returncode == 0
+    text = page.read_text()
+    assert f"1 regression</b><br>\n1 pass, 1 fail; beside {listed[0]['started'][:16]}, {EARLIER}" in text
+    changed = text[text.index("What changed") : text.index("<h3>Wrong")]
+    assert re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td>", changed) == [("padded", "new failure")]
+    assert 'aria-label="errors of padded, 16 heads x 3 queries"' in text
+    assert probe("history", "judge", history=history).returncode == 6
 
 
 def test_a_run_that_is_killed_can_be_resumed(tmp_path):
@@ -116,3 +125,46 @@ def test_a_history_that_is_not_there(tmp_path):
     done = probe("history", "list", history=tmp_path / "none.db")
     assert done.returncode == 2
     assert "there is no history" in done.stderr
+
+
+def test_shards_on_several_machines_are_judged_as_one_run(suite, tmp_path):
+    """Two shards into databases of their own, merged and accepted; the next night lacks one of them."""
+    whole = tmp_path / "whole.db"
+    for night in ("1", "2"):
+        for number in (1, 2):
+            part = tmp_path / f"{night}-{number}.db"
+            words = ("--shard", f"{number}/2", "--run", night, "--workers", 1, "--junit", tmp_path / "shard.xml")
+            assert probe("regress", suite, *words, history=part).returncode == 0
+            if (night, number) != ("2", 2):
+                assert probe("history", "merge", part, history=whole).returncode == 0
+        if night == "1":
+            assert probe("history", "judge", history=whole).returncode == 0
+            (run,) = json.loads(probe("history", "list", "--json", history=whole).stdout)
+            assert run["counts"] == {"pass": 2}
+            assert probe("history", "accept", "--why", "good", history=whole).returncode == 2
+            assert probe("history", "accept", "--last", "--why", "good", history=whole).returncode == 0
+    judged = probe("history", "judge", history=whole)
+    assert judged.returncode == 4
+    assert "of shards 2/2 there is no end" in judged.stderr
+    probe("history", "merge", tmp_path / "2-2.db", history=whole)
+    last = probe("history", "judge", "--json", "--junit", tmp_path / "all.xml", history=whole)
+    assert last.returncode == 0
+    assert json.loads(last.stdout)["runs"][0]["counts"]["not run"] == 0
+    assert (tmp_path / "all.xml").read_text().count("<testcase") == 2
+
+
+def test_a_shard_without_the_name_of_its_run(suite, tmp_path):
+    done = probe("regress", suite, "--shard", "1/2", history=tmp_path / "h.db")
+    assert done.returncode == 2
+    assert "--shard needs --run NAME" in done.stderr
+
+
+def test_a_suite_on_a_dask_cluster(suite, tmp_path):
+    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    quiet = {"dashboard_address": None, "worker_dashboard_address": None}
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, **quiet) as cluster:
+        done = probe("regress", suite, "--dask", cluster.scheduler_address, "--json", history=tmp_path / "h.db")
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads(done.stdout)["runs"]
+    assert run["counts"]["pass"] == 2
+    assert run["identity"]["machine"] == "cluster"

@@ -1,45 +1,145 @@
 import re
+from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
+from fattn_probe.regress.exercised import Counted, families
 from fattn_probe.regress.history import open_history
-from fattn_probe.regress.records import Identity, Result
-from fattn_probe.regress.report import Night, report, spark, strip
+from fattn_probe.regress.night import night_of
+from fattn_probe.regress.plots import Mark, Series, heat_map, plot, strip
+from fattn_probe.regress.records import CaseRecord, Identity, Result
+from fattn_probe.regress.report import report, unjudged, verdict_of
+from fattn_probe.regress.shades import packed
+from fattn_probe.regress.work_map import work_facts
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
-LAUNCH = '{"order":0,"kernel":"f<1>","grid":[8,1,1],"block":[32,4,1],"shared":0}'
+GPU = Identity("here", "NVIDIA H200", "90", "580", "cuda", "release", "pypi:x==1", "11063", "", "0.1.0")
+KERNEL = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
+LAUNCH = '{"order":0,"kernel":"%s","grid":[%d,1,1],"block":[32,4,1],"shared":0}'
+HOSTILE = 'NMSE <b>1</b> "><script>alert(1)</script>'
+KERNELS = ["mma 64,64,8,8", "mma 64,64,16,4", "tile 40,40", "vec 128,GGML_TYPE_F16,GGML_TYPE_Q4_0"]
+VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
-def result(status="pass", output="00", name="gqa", reason=""):
-    return Result(name, "d", status, reason, {"nmse": 1e-7}, output, LAUNCH)
+def case(name="gqa", **rest):
+    sizes = {"n_head": 16, "n_head_kv": 2, "n_q": 75, "n_kv": 512, "n_seq": 1, "n_kv_max": 0, "hsk": 64, "hsv": 64}
+    more = {"type_K": "f16", "type_V": "f16", "mask": "causal", "sinks": False, "max_bias": 0.0, "logit_softcap": 0.0}
+    return CaseRecord(name=name, digest="d", scenario=name.partition("-")[0], **{**sizes, **more, **rest})
+
+
+def result(status="pass", output="00", name="gqa", reason="", grid=60, **rest):
+    metrics = {"nmse": 1e-7, "error_by_bound": 0.2}
+    return Result(name, "d", status, reason, metrics, output, LAUNCH % (KERNEL, grid), **rest)
+
+
+def wrong(name="gqa"):
+    values = np.zeros((16, 64))
+    values[3, 5:9], values[7, 0] = 50.0, np.inf
+    return result("fail", name=name, reason=HOSTILE, shades=packed(values, 16, 75))
 
 
 @pytest.fixture
 def history(tmp_path):
+    """Three nights: the third gets gqa wrong, launches mha otherwise, and loses one case."""
     with open_history(tmp_path / "h.db") as found:
-        for night, status in enumerate(("pass", "pass", "fail")):
-            run = found.begin(SIM, "nightly")
-            found.add(run, result(status, reason="NMSE <b>1</b>" if status == "fail" else ""))
-            found.add(run, result(name="mha", output=f"{night // 2}"))
+        for night in range(3):
+            run = found.begin(SIM, "nightly", planned=4)
+            found.know([case(), case("mha"), case("mqa"), case("lost")], SIM, KERNELS)
+            found.add(run, wrong() if night == 2 else result())
+            found.add(run, result(name="mha", output=f"{night // 2}", grid=60 if night < 2 else 30))
+            found.add(run, Result("lost", "d", "lost", "time-out"))
+            if night < 2:
+                found.add(run, result(name="mqa"))
             found.end(run)
             if night == 0:
                 found.accept(run, "me", "good")
         yield found
 
 
-def test_the_page_names_what_changed(history):
+class Reader(HTMLParser):
+    """The elements of a page with their attributes, and whether each is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.found = [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_names_what_changed_and_why_it_matters(history):
     page = report(history)
-    assert "2 changed, 1 of them regressions" in page
-    assert "new failure" in page
+    assert "1 regression, and of 2 nothing can be said" in page
+    for said in ("new failure", "the output is wrong now", "another launch", "the work is divided otherwise"):
+        assert said in page
     assert "bits changed" in page
-    assert "the output is wrong now" in page
-    assert page.count('class="f"') == 1
+    assert page.index("new failure") < page.index("another launch")  # alarms first
+    assert "accepted by me: good" in page
 
 
-def test_the_page_is_complete_in_itself_and_escapes(history):
+def test_the_page_is_complete_in_itself_well_formed_and_escapes(history):
     page = report(history)
+    reader = Reader(page)
+    assert not {tag for tag, _ in reader.found} & {"script", "link", "img", "iframe", "object"}
     assert "<b>1</b>" not in page
     assert not re.search(r'(src|href)="(?!#)', page)
+    assert set(re.findall(r"https?://[^\"'< ]+", page)) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_every_link_leads_somewhere_and_every_id_is_there_once(history):
+    found = Reader(report(history)).found
+    ids = [attributes["id"] for _, attributes in found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {attributes["href"].removeprefix("#") for _, attributes in found if "href" in attributes} <= set(ids)
+
+
+def test_whatever_scrolls_can_be_reached_by_keyboard(history):
+    for _, attributes in Reader(report(history)).found:
+        if "wide" in attributes.get("class", "").split():
+            assert attributes.get("tabindex") == "0"
+            assert attributes.get("aria-label")
+
+
+def test_a_wrong_case_has_its_error_map_and_the_division_of_its_work(history):
+    page = report(history)
+    heat = page[page.index('<svg class="heat"') :]
+    assert 'class="h3"' in heat[: heat.index("</svg>")]
+    assert 'class="h5"' in heat[: heat.index("</svg>")]
+    assert "16 heads x 75 queries" in page
+    assert page.count('class="skm"') == 3  # gqa now, mha now and before
+
+
+def test_what_was_lost_and_what_was_not_run_is_listed(history):
+    night = night_of(history, history.runs()[-1])
+    assert list(unjudged(night)) == [("lost", "time-out"), ("mqa", "not run; was pass")]
+    assert night.counts == {"fail": 1, "pass": 1, "lost": 1, "not run": 1}
+
+
+def test_a_run_that_was_killed_is_not_called_good(tmp_path):
+    with open_history(tmp_path / "h.db") as found:
+        run = found.begin(SIM, "nightly", planned=100)
+        found.add(run, result())
+        night = night_of(found, run)
+        assert verdict_of(night) == (
+            "nothing wrong; no run of this line was accepted yet, and of 99 nothing can be said",
+            True,
+        )
+        assert next(unjudged(night)) == (
+            "shard 1/1",
+            "did not end: the run was killed, goes on, or its history was not merged",
+        )
 
 
 def test_a_history_without_runs(tmp_path):
@@ -51,13 +151,89 @@ def test_a_suite_of_its_own(history):
     assert "There are no runs" in report(history, "quick")
 
 
-def test_a_strip_marks_nights_whose_bits_changed(history):
-    run = history.runs()[0]
-    nights = [Night(run, result(output=output)) for output in ("a", "a", "b", "b")]
-    assert strip(nights).count('class="bits"') == 1
+def test_a_page_of_results_from_before_the_ops_were_kept(tmp_path):
+    with open_history(tmp_path / "h.db") as found:
+        found.add(found.begin(SIM, "nightly"), result("fail"))
+        assert "1 wrong" in report(found)
 
 
-def test_a_spark_needs_two_values():
-    assert spark([1.0], 1.0) == ""
-    assert spark([None, None], 1.0) == ""
-    assert "polyline" in spark([1.0, None, 2.0], 1.0)
+def test_times_of_a_real_gpu_are_drawn_and_a_step_is_an_alarm(tmp_path):
+    with open_history(tmp_path / "h.db") as found:
+        for night in range(12):
+            run = found.begin(GPU, "nightly")
+            found.add(run, result(seconds=(2e-5 if night < 8 else 3e-5,)))
+            if night == 0:
+                found.accept(run, "me", "good")
+        page = report(found)
+    assert "20.0 us became 30.0 us, since 4 runs" in page
+    assert "1 regression" in page
+    assert 'aria-label="time through the nights, gqa"' in page
+
+
+def test_a_scenario_of_very_many_cases_is_cut_by_head_size(tmp_path):
+    with open_history(tmp_path / "h.db") as found:
+        run = found.begin(SIM, "nightly")
+        names = [f"big-{number}" for number in range(150)]
+        found.know([case(name, hsk=64 if number % 3 else 128) for number, name in enumerate(names)], SIM, [])
+        for name in [*names, "unknown"]:
+            found.add(run, result(name=name))
+        sizes = {part: len(cases) for part, cases in night_of(found, run).scenarios.items()}
+    assert sizes == {"big, hsk=64": 100, "big, hsk=128": 50, "unknown": 1}
+
+
+def test_coverage_counts_instances_that_nothing_exercises(history):
+    counted = Counted()
+    counted.see(history, history.runs()[-1])
+    mma, tile, vec = families(counted)
+    assert (mma.exercised, len(mma.cells)) == (1, 2)
+    assert mma.cells["64, 64", "8 x 8"] == {"sim:h200": 2}
+    assert (tile.exercised, vec.rows, vec.columns) == (0, ("128",), ("f16, q4_0",))
+    page = report(history)
+    assert "mma: 1 of 2 template instances were exercised" in page
+
+
+def test_a_kernel_that_the_source_does_not_list_is_shown_all_the_same(history):
+    counted = Counted()
+    counted.see(history, history.runs()[-1])
+    counted.known.clear()
+    (mma,) = families(counted)
+    assert mma.cells == {("64, 64", "8 x 8"): {"sim:h200": 2}}
+
+
+def test_the_division_of_work_follows_the_launch():
+    facts = work_facts(case(), result(grid=60), SIM)
+    assert (len(facts.blocks), facts.grid.iter_k, facts.grid.iter_j) == (60, 8, 10)
+    assert [facts.blocks[0].kbc, facts.blocks[-1].kbc_stop] == [0, 2 * 10 * 8]
+    assert work_facts(case(), Result("gqa", "d", "pass"), SIM) is None
+
+
+def test_a_strip_marks_nights_whose_bits_changed():
+    drawn = strip([Mark("pass", "a"), Mark("fail", "<b>", changed=True)])
+    assert drawn.count('class="bits"') == 1
+    assert drawn.count('class="f"') == 1
+    assert "<b>" not in drawn
+
+
+def test_a_plot_needs_two_values():
+    assert plot([Series("most", (1.0,))], "x", least=1.0) == ""
+    assert plot([Series("most", (None, None))], "x", least=1.0) == ""
+    drawn = plot([Series("most", (1.0, None, 2.0, 3.0))], "x", least=1.0)
+    assert re.search(r'd="M4\.0 [\d.]+h\.1M[\d.]+ [\d.]+L', drawn)
+
+
+def test_a_plot_shows_the_bound_where_it_is_near():
+    values = Series("most", (-0.2, 0.3))
+    assert 'class="limit"' in plot([values], "x", least=1.0, limit=0.0)
+    assert 'class="limit"' not in plot([Series("most", (-3.0, -3.1))], "x", least=1.0, limit=0.0)
+
+
+def test_an_error_map_keeps_what_a_byte_can_tell():
+    values = np.array([[0.0, 0.05, 1.0, 3.5], [12.0, 1e9, np.inf, np.nan]])
+    kept = packed(values, 2, 4)
+    assert kept.values[0, 0] == kept.values[0, 1] == 0.0
+    np.testing.assert_allclose(kept.values[0, 2:], [1.0, 3.5], rtol=0.06)
+    assert kept.values[1, 0] == pytest.approx(12.0, rel=0.06)
+    assert 1e4 < kept.values[1, 1] < np.inf
+    assert np.isinf(kept.values[1, 2:]).all()
+    drawn = heat_map(kept, "x")
+    assert {int(kind) for kind in re.findall(r'class="h(\d)"', drawn)} == {1, 2, 3, 4, 5}

@@ -1,17 +1,21 @@
 """Case files and captures, written and read back."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import toy
 from gguf import GGUFValueType, GGUFWriter
 
 from fattn_probe.errors import InputError
+from fattn_probe.run import casefile
 from fattn_probe.run.capture import capture_of, read_capture, write_capture
-from fattn_probe.run.casefile import read_case, write_case
+from fattn_probe.run.casefile import FiledInputs, inputs_of, make_case_file, read_case, write_case
 from fattn_probe.run.gguf_file import TensorData, array, read_gguf, write_gguf
 from fattn_probe.run.launches import parse_launches
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.result import RunResult
+from fattn_probe.scenario import expand, load, make_inputs
 from fattn_probe.scenario.layout import Root, TensorView
 
 LAUNCH = '{"order":0,"kernel":"void f<(bool)1>(int)","grid":[1,2,3],"block":[32,1,1],"shared":16,"regs":40}'
@@ -127,3 +131,26 @@ def test_types_of_array_elements_are_those_asked_for(tmp_path):
     write_gguf(path, fields, {"t": TensorData("q4_K", (256, 1, 1, 1), np.zeros(144, np.uint8))})
     file = read_gguf(path)
     assert (file["a"], "empty" in file.fields, file.tensors["t"].type) == ([1, 2**40], False, "q4_K")
+
+
+def test_inputs_made_in_their_file_are_those_made_in_memory(tmp_path):
+    for path in sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml")):
+        case = min(expand(load(path)), key=lambda case: case.flop)
+        made = make_case_file(case, tmp_path / f"{case.name}.gguf")
+        assert made.file == tmp_path / f"{case.name}.gguf"
+        for name, memory in make_inputs(case).items():
+            np.testing.assert_array_equal(made[name], memory)
+        write_case(case, make_inputs(case), tmp_path / "written.gguf")
+        assert made.file.read_bytes() == (tmp_path / "written.gguf").read_bytes()
+        made.file.unlink()
+
+
+def test_small_inputs_stay_in_memory_and_large_ones_in_a_file(monkeypatch):
+    case = expand(load(Path(__file__).parents[2] / "scenarios/gqa.yaml"))[0]
+    with inputs_of(case) as inputs:
+        assert not isinstance(inputs, FiledInputs)
+    monkeypatch.setattr(casefile, "LARGE", 1)
+    with inputs_of(case) as inputs:
+        assert isinstance(inputs, FiledInputs)
+        assert inputs.file.exists()
+    assert not inputs.file.exists()

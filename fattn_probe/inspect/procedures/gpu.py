@@ -127,11 +127,17 @@ class _Reader:
         ]
         return max(found, default=(0, ""))[1]
 
+    def _names(self, where: str) -> Sequence[str]:
+        """What to read; the shape of the work is every block's, so the first one that says it says it for all."""
+        if where == "kbc" and self.shape:
+            return ("kbc", "kbc_stop")
+        return VARIABLES.get(where, SPLIT_VARIABLES)
+
     def _read(self, where: str, block: Block) -> Document | None:
         """A block's record; None if the thread is a few instructions off, where its variables cannot be read."""
         place = ",".join(map(str, block))
         self.debugger.execute(f"cuda block ({place}) thread (0,0,0)")
-        names = (*VARIABLES.get(where, SPLIT_VARIABLES), "$smid")
+        names = (*self._names(where), "$smid")
         values = [number(text) for text in self.debugger.evaluate(names)]
         found: Document = {name: value for name, value in zip(names, values, strict=True) if value is not None}
         needed = {"kbc": {"kbc", "kbc_stop"}, "tile_call": {"sequence", "jt", "kb0_start", "kb0_stop"}}

@@ -39,7 +39,7 @@ def render(facts: Facts, reasons: Sequence[str] = (), *, verbose: bool = False) 
         "Tensors": [table_of(tensor_table(facts.tensors))] if facts.tensors else [],
         "Op params": [Pairs(params)] if params else [],
         "Choice": choice_lines(facts.choice, reasons, verbose) if facts.choice else [],
-        "Launch": [launch_lines(facts.launch)] if facts.launch else [],
+        "Launch": [launch_lines(facts.launch), *_occupancy(facts.about)] if facts.launch else [],
         "Kernels launched": [table_of(kernel_table(facts.kernels))] if facts.kernels else [],
         "Division of work": map_lines(facts, coverage, verbose),
         "Blocks": [table_of(block_table(facts.blocks))] if verbose and facts.blocks else [],
@@ -86,6 +86,18 @@ def launch_lines(launch: Mapping[str, Value]) -> RenderableType:
     return _labelled({group: Pairs(values, CELL) for group, values in grouped(launch).items()})
 
 
+def _occupancy(about: Mapping[str, str]) -> list[RenderableType]:
+    """What a debug build for a GPU changes."""
+    if (about.get("engine"), about.get("flavour")) != ("cuda", "debug"):
+        return []
+    return [
+        Text(
+            "nvcc -G takes more registers: a release build may fit more blocks an SM, and divide the work by that",
+            "dim",
+        )
+    ]
+
+
 def _listed(sentences: Sequence[str]) -> RenderableType:
     """Sentences, each with a dash before it and its further lines indented."""
     table = Table.grid(padding=(0, 1, 0, 0))
@@ -108,7 +120,11 @@ def map_lines(facts: Facts, coverage: Coverage | None, verbose: bool) -> list[Re
     """The map and the verdict on it."""
     if coverage is None:
         return []
-    return [TerminalMap(facts, coverage, None if verbose else 24), verdict(coverage)]
+    works = [work for block in facts.blocks for work in block.tiles]
+    read = sum(work.read for work in works)
+    how = f"{read} of {len(works)} tiles were seen at their call, the others follow from kbc"
+    seen = [Text(how, "dim")] if read < len(works) else []
+    return [TerminalMap(facts, coverage, None if verbose else 24), verdict(coverage), *seen]
 
 
 def verdict(coverage: Coverage) -> RenderableType:

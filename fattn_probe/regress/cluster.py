@@ -1,0 +1,149 @@
+"""Cases as tasks of a dask cluster: whoever has a GPU takes the next one, and what a lost worker had is run elsewhere.
+
+`dask worker ADDRESS --nworkers 1 --nthreads 1 --resources GPU=1` advertises a GPU, the one of its CUDA_VISIBLE_DEVICES;
+cases for a simulated GPU go to any worker. fattn-probe, of the same version, must be installed there.
+"""
+
+import functools
+import importlib
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from fattn_probe.device import Target
+from fattn_probe.errors import InputError, LostError
+from fattn_probe.regress.pool import Job, picklable, result_or_loss
+from fattn_probe.regress.records import Result
+from fattn_probe.run.session import RunOptions, Session
+from fattn_probe.scenario import Case
+from fattn_probe.source import resolve
+
+T = TypeVar("T")
+CONNECT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster by its scheduler's address, such as `tcp://node1:8786`; `patience` is in seconds."""
+
+    address: str
+    patience: float = CONNECT_SECONDS
+
+    def ask(self, job: Job, question: Callable[[Session, Target], T]) -> T:
+        """What a worker that can run the job's cases answers; LostError if it does not."""
+        with self._client(job) as client:
+            future = client.submit(_answer, _packed(job), question, resources=_needs(job), pure=False)
+            try:
+                answer: T = future.result()
+            except Exception as error:
+                raise LostError(f"--dask {self.address}: {type(error).__name__}: {error}") from error
+            return answer
+
+    def judged(self, job: Job, cases: Sequence[Case]) -> Generator[Result]:
+        """The results of cases, as soon as they are known; closing the iterator cancels what is left.
+
+        The scheduler gives the cases of a worker that is gone to others; a case that several workers die of is lost.
+        """
+        with self._client(job) as client:
+            packed = _packed(job)
+            futures = {
+                client.submit(_judge, packed, case, resources=_needs(job), pure=False): case
+                for case in sorted(cases, key=lambda case: -case.flop)
+            }
+            try:
+                for future in _dask().as_completed(futures):
+                    yield _result(future, futures[future])
+            finally:
+                client.cancel(list(futures))
+
+    @contextmanager
+    def _client(self, job: Job) -> Generator[Any]:
+        """A connection; InputError if there is no cluster, or none of its workers can run the job's cases."""
+        try:
+            client = _dask().Client(self.address, timeout=self.patience)
+        except (OSError, ValueError) as error:
+            raise InputError(f"--dask {self.address}: no scheduler answers: {error}") from error
+        with client:
+            self._wait_for_workers(client, _needs(job))
+            yield client
+
+    def _wait_for_workers(self, client: Any, needs: dict[str, int] | None) -> None:  # noqa: ANN401
+        """Until one is there that can run the cases: a nanny may be about to start one anew."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            if any(_can(worker, needs) for worker in workers):
+                return
+            if time.monotonic() > deadline:
+                wanted = " with a GPU (dask worker ... --resources GPU=1)" if needs else ""
+                raise InputError(f"--dask {self.address}: there is no worker{wanted} among its {len(workers)}")
+            time.sleep(0.1)
+
+
+def _dask() -> Any:  # noqa: ANN401 (it has no types)
+    try:
+        return importlib.import_module("distributed")
+    except ImportError as error:
+        raise InputError("--dask needs dask.distributed: pip install 'fattn-probe[dask]'") from error
+
+
+def _needs(job: Job) -> dict[str, int] | None:
+    return {"GPU": 1} if job.target.engine == "cuda" else None
+
+
+def _can(worker: dict[str, Any], needs: dict[str, int] | None) -> bool:
+    has = worker.get("resources", {})
+    return all(has.get(name, 0) >= number for name, number in (needs or {}).items())
+
+
+def _packed(job: Job) -> bytes:
+    """The job as bytes: workers tell by them whether they have its session already. Builds are each worker's own."""
+    import cloudpickle
+
+    packed: bytes = cloudpickle.dumps(replace(job, target=picklable(job.target), builds={}))
+    return packed
+
+
+def _result(future: Any, case: Case) -> Result:  # noqa: ANN401 (dask has no types)
+    if future.status == "finished":
+        result: Result = future.result()
+        return result
+    said = f"{type(future.exception()).__name__}: {future.exception()}" if future.status == "error" else future.status
+    return Result(case.name, case.digest, "lost", said.splitlines()[0], failure=said)
+
+
+def _judge(packed: bytes, case: Case) -> Result:
+    """In a worker: one case."""
+    job, session = _session(packed, threading.get_ident())
+    return result_or_loss(job, session, case)
+
+
+def _answer(packed: bytes, question: Callable[[Session, Target], T]) -> T:
+    job, session = _session(packed, threading.get_ident())
+    return question(session, job.target)
+
+
+@functools.lru_cache(maxsize=64)
+def _session(packed: bytes, thread: int) -> tuple[Job, Session]:
+    """In a worker: the session of a job, one a thread, so that builds are looked for once."""
+    import cloudpickle
+
+    job: Job = cloudpickle.loads(packed)
+    job = replace(job, options=_with_tree(job.options), target=own_gpu(job.target, os.environ))
+    return job, Session(job.options)
+
+
+def _with_tree(options: RunOptions) -> RunOptions:
+    """The options with the source where this machine has it, fetched if need be."""
+    tree = options.tree
+    return options if tree is None or tree.root.is_dir() else replace(options, tree=resolve(tree.spec))
+
+
+def own_gpu(target: Target, environment: "os._Environ[str] | dict[str, str]") -> Target:
+    """The target on the GPU that a worker was given: the first of its CUDA_VISIBLE_DEVICES."""
+    first = environment.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+    return replace(target, gpu=int(first)) if target.engine == "cuda" and first.isdigit() else target

@@ -1,0 +1,110 @@
+"""Coverage: which of a source's template instances the last runs have exercised, and on which devices what passed."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fattn_probe.regress.history import History
+from fattn_probe.regress.records import CaseRecord, Run
+from fattn_probe.run.launches import parse_launches
+from fattn_probe.run.needed import kernel_key
+
+HEADINGS = {"mma": ("DKQ, DV", "ncols1 x ncols2"), "tile": ("DKQ, DV", ""), "vec": ("D", "K, V")}
+"""What rows and columns of a family's matrix are."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """The instances of one kernel family as a matrix: `cells` has the number of cases by device, by row and column.
+
+    A place that the source has no instance for is not in `cells`; an empty one is an instance that nothing exercises.
+    """
+
+    name: str
+    down: str
+    across: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: Mapping[tuple[str, str], Mapping[str, int]]
+
+    @property
+    def exercised(self) -> int:
+        """How many of its instances anything has exercised."""
+        return sum(bool(devices) for devices in self.cells.values())
+
+
+@dataclass(frozen=True)
+class Ops:
+    """How many cases passed, of how many that were run, by kind of op and device."""
+
+    devices: tuple[str, ...]
+    rows: Mapping[tuple[str, ...], Mapping[str, tuple[int, int]]]
+
+
+@dataclass
+class Counted:
+    """What the runs of a page have exercised."""
+
+    known: set[str] = field(default_factory=set)
+    used: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def see(self, history: History, run: Run) -> None:
+        """Count a run."""
+        self.known.update(history.kernels(run.identity))
+        for text, cases in history.launches(run):
+            launched = {" ".join((family, ",".join(args))) for family, args in map(kernel_key, parse_launches(text))}
+            for name in launched - {" "}:
+                self.used.setdefault(name, Counter())[run.identity.device] += cases
+
+
+def families(counted: Counted) -> list[Family]:
+    """The instances of the sources, and those exercised that no source lists, family by family."""
+    names = counted.known | set(counted.used)
+    return [
+        _family(family, names, counted.used) for family in HEADINGS if any(_split(name)[0] == family for name in names)
+    ]
+
+
+def _family(family: str, names: Iterable[str], used: Mapping[str, Mapping[str, int]]) -> Family:
+    places = {_place(name): used.get(name, {}) for name in names if _split(name)[0] == family}
+    rows, columns = (tuple(sorted({place[axis] for place in places}, key=_order)) for axis in (0, 1))
+    return Family(family, *HEADINGS[family], rows, columns, places)
+
+
+def _split(name: str) -> tuple[str, list[str]]:
+    family, _, args = name.partition(" ")
+    return family, args.split(",")
+
+
+def _place(name: str) -> tuple[str, str]:
+    """Row and column of a kernel case in its family's matrix."""
+    family, args = _split(name)
+    if family == "mma":
+        return f"{args[0]}, {args[1]}", " x ".join(args[2:])
+    if family == "tile":
+        return ", ".join(args), ""
+    return args[0], ", ".join(arg.removeprefix("GGML_TYPE_").lower() for arg in args[1:])
+
+
+def _order(text: str) -> list[tuple[int, str]]:
+    return [(int(word), "") if word.isdigit() else (0, word) for word in text.replace(",", " ").split()]
+
+
+def ops_of(runs: Sequence[tuple[Run, Mapping[str, CaseRecord], Mapping[str, str]]]) -> Ops:
+    """The matrix of ops by device, from each run's cases and their statuses."""
+    rows: dict[tuple[str, ...], dict[str, tuple[int, int]]] = {}
+    for run, cases, statuses in runs:
+        for name, case in cases.items():
+            cells = rows.setdefault(kind_of(case), {})
+            passed, seen = cells.get(run.identity.device, (0, 0))
+            cells[run.identity.device] = (passed + (statuses[name] == "pass"), seen + 1)
+    devices = tuple(dict.fromkeys(run.identity.device for run, _, _ in runs))
+    return Ops(devices, dict(sorted(rows.items(), key=lambda item: [_order(word) for word in item[0]])))
+
+
+def kind_of(case: CaseRecord) -> tuple[str, ...]:
+    """Head size, types, mask, and what else an op may have."""
+    size = f"{case.hsk}" if case.hsk == case.hsv else f"{case.hsk}, {case.hsv}"
+    types = case.type_K if case.type_K == case.type_V else f"{case.type_K}, {case.type_V}"
+    more = {"sinks": case.sinks, "ALiBi": case.max_bias, "softcap": case.logit_softcap, "n_kv_max": case.n_kv_max}
+    return size, types, case.mask, ", ".join(name for name, there in more.items() if there)

@@ -1,0 +1,81 @@
+"""Outcomes as JUnit XML, for the CI systems that read nothing else."""
+
+import re
+from collections.abc import Sequence
+from xml.etree import ElementTree as ET
+
+from fattn_probe.regress.judge import Change, Kind
+from fattn_probe.regress.records import Result
+from fattn_probe.regress.runner import Outcome
+
+NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit(outcomes: Sequence[Outcome]) -> str:
+    """The document: a suite a target, a test a case.
+
+    What makes the command end with 5 or 6 is a `failure`; what is lost or was not run is an `error`, never a pass; what
+    the backend does not support, and a failure that the accepted run has too, is `skipped` with its reason.
+    """
+    root = ET.Element("testsuites", name="fattn-probe regress")
+    for outcome in outcomes:
+        root.append(_suite(outcome))
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _suite(outcome: Outcome) -> ET.Element:
+    identity = outcome.run.identity
+    suite = ET.Element(
+        "testsuite", name=f"{outcome.run.suite} on {identity.device}", timestamp=outcome.run.started[:19]
+    )
+    properties = ET.SubElement(suite, "properties")
+    for name in ("source", "build_number", "patches", "device", "driver", "engine", "flavour", "machine", "version"):
+        ET.SubElement(properties, "property", name=name, value=_text(getattr(identity, name)))
+    alarms: dict[str, list[Change]] = {}
+    for change in outcome.alarms:
+        alarms.setdefault(change.case, []).append(change)
+    for result in outcome.results.values():
+        suite.append(_test(outcome, result, alarms.get(result.name, ())))
+    for name in _missing(outcome):
+        test = _named(outcome, name)
+        ET.SubElement(test, "error", type="not run", message="not run: nothing can be said of it")
+        suite.append(test)
+    for attribute, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(attribute, str(len(suite.findall(f"testcase/{kind}"))))
+    suite.set("tests", str(len(suite.findall("testcase"))))
+    return suite
+
+
+def _missing(outcome: Outcome) -> list[str]:
+    """What was to be run and was not: by name where the accepted run has it, else one test for all of them."""
+    names = [change.case for change in outcome.changes if change.kind is Kind.NOT_RUN]
+    others = outcome.counts["not run"] - len(names)
+    return [*names, *([f"{others} cases"] if others > 0 else [])]
+
+
+def _named(outcome: Outcome, name: str) -> ET.Element:
+    place = f"{outcome.run.suite}.{outcome.run.identity.device}".replace(" ", "_")
+    return ET.Element("testcase", classname=_text(place), name=_text(name))
+
+
+def _test(outcome: Outcome, result: Result, alarms: Sequence[Change]) -> ET.Element:
+    test = _named(outcome, result.name)
+    if result.time is not None:
+        test.set("time", f"{result.time:.9f}")
+    if alarms:
+        message = "; ".join(f"{change.kind}: {change.words}" for change in alarms)
+        ET.SubElement(test, "failure", type=alarms[0].kind.value, message=_text(message)).text = _text(result.failure)
+    elif result.status == "lost":
+        ET.SubElement(test, "error", type="lost", message=_text(result.reason)).text = _text(result.failure)
+    elif result.status == "fail" and outcome.baseline is None:
+        ET.SubElement(test, "failure", type="fail", message=_text(result.reason)).text = _text(result.failure)
+    elif result.status != "pass":
+        known = "known failure" if result.status == "fail" else result.status
+        ET.SubElement(test, "skipped", type=known, message=_text(f"{known}: {result.reason}"))
+    return test
+
+
+def _text(text: str) -> str:
+    """Without the characters that XML has none for: a crash may have said anything."""
+    return NOT_XML.sub("?", text)

@@ -1,0 +1,118 @@
+"""Inputs that `compare` cannot judge: one clear error each, and exit 2."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fattn_probe.cli import exit_codes
+from fattn_probe.compare.cli import compare_files
+from fattn_probe.compare.run import CompareOptions, compare_work
+from fattn_probe.run.capture import Capture, write_capture
+from fattn_probe.run.gguf_file import TensorData, write_gguf
+from fattn_probe.scenario import expand, loads
+
+sys.path.append(str(Path(__file__).parents[1] / "run"))
+import toy
+
+
+def capture_of(seed=0, digest="0123456789abcdef", **inputs):
+    gqa = toy.gqa(np.random.default_rng(seed))
+    gqa.digest = digest
+    for name, value in inputs.items():
+        gqa.values(name).flat[5] = value
+    dst = np.zeros((1, toy.N_Q, toy.HEADS, toy.D), np.float32)
+    return Capture(gqa.record(), gqa.inputs, dst, (), "wall", (), "CPU", "CPU", {})
+
+
+def ending(paths, capsys):
+    """The exit code of comparing two files, and what is said on stderr."""
+    with pytest.raises(SystemExit) as end, exit_codes():
+        compare_files(paths, as_json=False)
+    said = capsys.readouterr()
+    assert said.out == ""
+    return end.value.code, said.err.strip()
+
+
+@pytest.fixture
+def good(tmp_path):
+    path = tmp_path / "good.gguf"
+    write_capture(capture_of(), path)
+    return path
+
+
+def truncated(path):
+    write_capture(capture_of(), path)
+    path.write_bytes(path.read_bytes()[:3000])
+
+
+def of_another_case(path):
+    write_capture(capture_of(1, "fedcba9876543210"), path)
+
+
+def with_nan(path):
+    write_capture(capture_of(K=np.nan), path)
+
+
+def of_another_shape(path):
+    capture = capture_of()
+    write_capture(replace(capture, dst=capture.dst[:, :3]), path)
+
+
+def without_dst(path):
+    write_gguf(path, {}, {"x": TensorData("f32", (4, 1, 1, 1), np.zeros(16, np.uint8))})
+
+
+def of_another_type(path):
+    """The same file with dst marked as f16, type 1, of twice the columns."""
+    write_capture(capture_of(), path)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"dst" + (4).to_bytes(4, "little")) + 7
+    assert data[at : at + 8] == toy.D.to_bytes(8, "little")
+    data[at : at + 8] = (2 * toy.D).to_bytes(8, "little")
+    data[at + 32 : at + 36] = (1).to_bytes(4, "little")
+    path.write_bytes(bytes(data))
+
+
+BAD = {
+    truncated: "bad.gguf: truncated, or not a GGUF file",
+    of_another_case: "good.gguf and bad.gguf are of different ops or inputs: digests 0123456789abcdef and fedcba",
+    with_nan: "case toy: K holds 1 values that are NaN or infinite",
+    of_another_shape: "case toy: dst is (1, 3, 4, 64), the op writes (1, 7, 4, 64)",
+    without_dst: "bad.gguf: not a case file of fattn-probe",
+    of_another_type: "bad.gguf: dst is f16, the op writes f32",
+}
+
+
+@pytest.mark.parametrize("spoil", BAD, ids=lambda spoil: spoil.__name__)
+def test_a_bad_capture_is_one_error_and_exit_2(spoil, good, tmp_path, capsys):
+    bad = tmp_path / "bad.gguf"
+    spoil(bad)
+    code, said = ending([good, bad], capsys)
+    assert code == 2
+    assert BAD[spoil] in " ".join(said.split())
+    assert "Traceback" not in said
+
+
+def test_three_captures_are_refused(good, capsys):
+    code, said = ending([good, good, good], capsys)
+    assert (code, said) == (2, "two captures are compared, not 3; scenarios are a comparison of their own")
+
+
+class Never:
+    """A session whose runs end with an output of zeros."""
+
+    def capture(self, case, inputs, target):
+        shape = (case.n_seq, case.n_q, case.n_head, case.hsv)
+        return Capture(case, inputs, np.zeros(shape, np.float32), (), "wall", (), "CPU", "CPU", {})
+
+
+@pytest.mark.parametrize("sample", ["all", 3])
+def test_data_that_leave_f16_have_no_exact_answer(sample):
+    text = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 4\nn_kv: 64\ndata: {K: {kind: normal, scale: 1.0e+6}}\n"
+    cases = expand(loads(text, "case.yaml"))
+    with pytest.raises(SystemExit) as end, exit_codes():
+        list(compare_work(Never(), [(cases[0], ["cpu"])], CompareOptions(sample=sample)))
+    assert end.value.code == 2

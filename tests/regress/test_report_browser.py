@@ -1,0 +1,86 @@
+"""The page in a browser without a screen: what it looks like on a phone, in the dark."""
+
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from test_report import HOSTILE, KERNELS, SIM, case, result, wrong
+
+from fattn_probe.regress.history import open_history
+from fattn_probe.regress.records import Result
+from fattn_probe.regress.report import report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars")
+DARK = "--blink-settings=preferredColorScheme=0"
+FRAME = """<!doctype html><body style="margin:0">
+<iframe src="page.html" style="width:390px;height:1600px;border:0"></iframe>
+<pre id="said">nothing</pre>
+<script>
+document.querySelector("iframe").onload = event => {
+  const page = event.target.contentDocument, root = page.documentElement;
+  const wide = [...page.querySelectorAll("body *")].filter(one =>
+    one.getBoundingClientRect().right > 391 && !one.closest(".wide, figure, svg, .skip"));
+  const tab = [...page.querySelectorAll(".wide, summary, a[href]")].filter(one => one.tabIndex < 0);
+  document.getElementById("said").textContent =
+    JSON.stringify({width: root.scrollWidth, wide: wide.map(one => one.outerHTML.slice(0, 80)), unreachable: tab.length,
+                    maps: page.querySelectorAll("svg.heat").length, alerts: window.alerted || 0});
+};
+</script>
+"""
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (apt-get install chromium)")
+
+
+@pytest.fixture
+def page(tmp_path):
+    """A page with everything on it, and long words."""
+    with open_history(tmp_path / "h.db") as found:
+        for night in range(40):
+            run = found.begin(SIM, "nightly", planned=6)
+            found.know([case(), case("mha"), case("q8-" + "long" * 30)], SIM, KERNELS)
+            found.add(run, wrong() if night == 39 else result())
+            found.add(run, result(name="mha", output=f"{night // 7}", grid=60 if night < 38 else 30))
+            found.add(run, result(name="q8-" + "long" * 30))
+            found.add(run, Result("lost", "d", "lost", HOSTILE))
+            if night == 0:
+                found.accept(run, "me", "good")
+        path = tmp_path / "page.html"
+        path.write_text(report(found), encoding="utf-8")
+    return path
+
+
+def chromium(tmp_path, *words):
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def pixels(tmp_path, page, *words):
+    shot = tmp_path / "shot.png"
+    chromium(tmp_path, "--window-size=1000,1400", *words, f"--screenshot={shot}", page.as_uri())
+    return imread(shot)[..., :3]
+
+
+def test_nothing_sticks_out_on_a_phone_and_all_can_be_reached_by_keyboard(page, tmp_path):
+    (tmp_path / "frame.html").write_text(FRAME)
+    local = ("--allow-file-access-from-files", "--virtual-time-budget=4000", "--window-size=390,1700")
+    dom = chromium(tmp_path, *local, "--dump-dom", (tmp_path / "frame.html").as_uri())
+    said = dom.partition('<pre id="said">')[2].partition("</pre>")[0]
+    assert said == '{"width":390,"wide":[],"unreachable":0,"maps":1,"alerts":0}'
+
+
+def test_dark_where_the_reader_wants_it_dark(page, tmp_path):
+    light, dark = pixels(tmp_path, page), pixels(tmp_path, page, DARK)
+    assert np.median(light) > 0.9
+    assert np.median(dark) < 0.15
+    for shot in (light, dark):
+        inks = np.abs(shot.mean(axis=2) - np.median(shot)) > 0.5
+        assert inks.mean() > 0.005  # there is text, and it stands out
+
+
+def test_the_colours_of_verdicts_are_on_it(page, tmp_path):
+    shot = pixels(tmp_path, page)
+    red = (shot[..., 0] > 0.6) & (shot[..., 1] < 0.3) & (shot[..., 2] < 0.3)
+    assert red.sum() > 200
