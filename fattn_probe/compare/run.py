@@ -67,9 +67,14 @@ class CompareOptions:
 
 def compare_work(session: Session, work: Work, options: CompareOptions | None = None) -> Iterator[Row]:
     """A row for each case and target, as soon as it is known."""
+    with session.keeping():
+        yield from _rows(session, work, options or CompareOptions())
+
+
+def _rows(session: Session, work: Work, options: CompareOptions) -> Iterator[Row]:
     for case, targets in work:
         with inputs_of(case) as inputs:
-            job = _Job(session, case, inputs, options or CompareOptions())
+            job = _Job(session, case, inputs, options)
             yield from job.rows(targets)
 
 

@@ -86,6 +86,7 @@ class BatchRunner:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(END_SECONDS)
         if line.rstrip("\n") != answer:
+            kill_group(self.process)  # what it says next would be of another case
             raise RunnerEndedError(f"the runner ended, or said {line!r}")
 
     def _ask(self, line: str) -> None:

@@ -70,11 +70,12 @@ Work = Sequence[tuple[Case, Sequence[Target]]]  # each case with the targets it 
 
 def run_cases(session: Session, work: Work, folder: Path | None = None) -> Iterator[Done]:
     """Run each case on its targets; captures are written to `folder` as CASE@TARGET.gguf."""
-    for case, targets in work:
-        with inputs_of(case) as inputs:
-            for target in targets:
-                result = session.capture(case, inputs, target)
-                yield Done(case, str(target), result, keep(result, case, target, folder))
+    with session.keeping():
+        for case, targets in work:
+            with inputs_of(case) as inputs:
+                for target in targets:
+                    result = session.capture(case, inputs, target)
+                    yield Done(case, str(target), result, keep(result, case, target, folder))
 
 
 def keep(result: Capture | RunOutcome, case: Case, target: Target, folder: Path | None) -> Path | None:

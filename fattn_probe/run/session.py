@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from fattn_probe.run.execute import execute
 from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.run.gpu import gpu_arch
 from fattn_probe.run.kept import Command, KeptRunner
+from fattn_probe.run.launches import Names, Types
 from fattn_probe.run.outcome import Missing, Ran, RunOutcome
 from fattn_probe.run.provenance import driver, versions
 from fattn_probe.run.simulator import Simulation
@@ -133,8 +135,7 @@ class Session:
 
     def _execute(self, build: Build, program: str, case_file: Path, target: Target, out_file: Path) -> RunOutcome:
         timeout = self.options.timeout
-        command, tree = Command(build, program, self._words(target), self.env(target)), self.options.tree
-        types, names = (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
+        command, (types, names) = Command(build, program, self._words(target), self.env(target)), self._kernel_words
         if self.kept is not None:
             with contextlib.suppress(RunnerEndedError):
                 return self.kept.runner(command, timeout, types, names).run(case_file, out_file, timeout)
@@ -149,6 +150,12 @@ class Session:
             types=types,
             names=names,
         )
+
+    @functools.cached_property
+    def _kernel_words(self) -> tuple[Types | None, Names | None]:
+        """What the source calls its types and its kernels' template parameters."""
+        tree = self.options.tree
+        return (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
 
     def _words(self, target: Target) -> tuple[str, ...]:
         options = self.options
