@@ -13,7 +13,8 @@ from fattn_probe.source import DEFAULT_SOURCE, ggml_types, resolve, template_par
 
 RECORDING = Path(__file__).parent / "data/h200"
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
-FILES = [*sorted(SCENARIOS.glob("*.yaml")), SCENARIOS / "known-faults/masked-rows.yaml"]  # what the recording has
+FAULTS = [SCENARIOS / f"known-faults/{name}.yaml" for name in ("masked-rows", "q8-race")]
+FILES = [*sorted(SCENARIOS.glob("*.yaml")), *FAULTS]  # what the recording has
 CASES = [case for path in FILES for case in expand(load(path))]
 LARGE = 8e9  # floating-point operations
 
