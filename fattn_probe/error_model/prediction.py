@@ -127,9 +127,11 @@ class Prediction:
         outlier = np.sqrt(2 * odds * rows.roundings / 3) * self.half_ulp * rows.peak
         noise = np.sqrt(2 * odds * (rows.variance - rows.walk)) + odds / WALK * np.sqrt(rows.walk)
         bound = noise[..., None] * heads.size + (2 / 3 * odds * rows.single + outlier)[..., None] * heads.largest
-        bound *= np.where(self.looked_at, 1.0, UNSEEN)[..., None]
+        # A neighbour is no guide: of wide logits one row has one weight and the next one two, which errors tip
+        bound = np.where(self.looked_at[..., None], bound, UNSEEN * bound.max(axis=1, keepdims=True))
+        worst = np.where(self.looked_at, rows.worst, rows.worst.max(axis=1, keepdims=True))
         bound += self._most_lost()[..., None] * np.abs(heads.mean_V)
-        np.minimum(bound, rows.worst[..., None] * heads.largest, out=bound)
+        np.minimum(bound, worst[..., None] * heads.largest, out=bound)
         bound[self.may_overflow] = np.inf
         return np.asarray(bound)
 

@@ -23,6 +23,8 @@ TYPES = {
     "short unsigned int": "unsigned short",
 }
 CAST = re.compile(r"\((?P<type>[\w: ]+)\)(?P<value>-?\d+)")
+INTERNAL = re.compile(r"\b_INTERNAL_[0-9a-f]{8}_\d+_\w+?_[0-9a-f]{8}(?:_\d+)?::")
+"""nvcc's namespace of what is static in a file: its digests change with every build."""
 NUMBER = re.compile(r"(-?\d+)[uUlL]*")
 FUNCTION_POINTER = re.compile(r"&?\(?(?P<name>[\w:]+)\(.*", re.DOTALL)
 PARAMETER = re.compile(r"(?:.*\W)?(?P<name>\w+)")
@@ -60,7 +62,7 @@ def parse_kernel_name(
 
 def normalise(value: str, types: Mapping[int, str] | None = None) -> str:
     """One template argument in one spelling: `(ggml_type)1` is `GGML_TYPE_F16`, `(bool)1` `true`, `__half` `half`."""
-    value = " ".join(value.split())
+    value = INTERNAL.sub("", " ".join(value.split()))
     if cast := CAST.fullmatch(value):
         return _of_cast(cast["type"], int(cast["value"]), types)
     if number_text := NUMBER.fullmatch(value):

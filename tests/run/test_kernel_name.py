@@ -77,6 +77,7 @@ def test_kernels_without_template_arguments(text, base):
         ("long unsigned int", "unsigned long"),
         ("__nv_bfloat16", "nv_bfloat16"),
         ("GGML_TYPE_Q4_K", "GGML_TYPE_Q4_K"),
+        ("&_INTERNAL_12fad7d9_10_convert_cu_ecf17202::dequantize_q8_0", "dequantize_q8_0"),
     ],
 )
 def test_normalised_values(value, expected):
