@@ -44,6 +44,9 @@ class Spoilt:
     def options(self):
         return self.session.options
 
+    def keeping(self):
+        return self.session.keeping()
+
     def capture(self, case, inputs, target):
         key = (case.digest, str(target))
         if key not in self.known:

@@ -148,7 +148,7 @@ def _repeating(rows: Sequence[Row], most: int) -> Selection | None:
     shapes = [_shape(row, blocks_on * (index // period)) for index, row in enumerate(rows)]
     if any(shape != shapes[index % period] for index, shape in enumerate(shapes)):
         return None
-    shown = period * max(1, -(-4 // period))
+    shown = period * max(1, min(-(-4 // period), most // period, common - 1))
     return Selection(tuple(range(shown)), period, blocks_on)
 
 
