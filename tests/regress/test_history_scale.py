@@ -64,7 +64,7 @@ def seconds_of(ask):
     return min(taken)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("identity", [SIM, GPU], ids=["simulated", "real"])
 def test_everything_that_a_page_says_of_a_line(history, identity):
     run = history.runs(identity.line)[-1]
@@ -74,7 +74,7 @@ def test_everything_that_a_page_says_of_a_line(history, identity):
     assert taken < 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("what", ["runs", "counts", "cells", "baseline", "coverage", "run"])
 def test_each_question(history, what):
     last = history.runs(GPU.line)[-1]
