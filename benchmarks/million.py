@@ -11,10 +11,10 @@ from fattn_probe.compare.expected import Expected
 from fattn_probe.compare.geometry import geometry_of
 from fattn_probe.compare.sampled import judge_sample, rows_of
 from fattn_probe.compare.verdict import Status
-from fattn_probe.error_model import predict
-from fattn_probe.reference.sampled import Sample, generated, sample
 from fattn_probe.run.launches import LaunchRecord, parse_launch
 from fattn_probe.scenario import Case, expand, loads
+from fattn_probe.truth.error_model import predict
+from fattn_probe.truth.reference.sampled import Sample, generated, sample
 
 OP = "version: 1\nabout: a million tokens\nhsk: {D}\nn_head: 16\nn_q: {n_q}\nn_kv: {n_kv}\nmask: {{kind: {mask}}}\n"
 DATA = "data: {{Q: {{kind: {kind}}}, K: {{kind: {kind}}}, V: {{kind: {kind}}}}}\nn_head_kv: {n_head_kv}\n"

@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from fattn_probe.reference.adapter import reference_of
-from fattn_probe.reference.attention import OpParams, attention
 from fattn_probe.scenario import expand, loads, make_inputs, view_values
+from fattn_probe.truth.reference.adapter import reference_of
+from fattn_probe.truth.reference.attention import OpParams, attention
 
 OP = "version: 1\nabout: a benchmark\nhsk: 128\nn_head: 32\nn_q: 512\nn_kv: 8192\n"
 SQUARE, TIMES = 2048, 4  # about as much work as the reference has: what disturbs one disturbs the other

@@ -6,11 +6,11 @@ import pytest
 
 from fattn_probe.compare.metrics import measure
 from fattn_probe.device import load_devices, parse_target
-from fattn_probe.reference.adapter import reference_of
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import expand, load, loads, make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, resolve
+from fattn_probe.truth.reference.adapter import reference_of
 
 SCENARIO = Path(__file__).parent.parent / "scenarios/gqa.yaml"
 (GQA,) = expand(load(SCENARIO))

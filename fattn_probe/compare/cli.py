@@ -13,11 +13,11 @@ from fattn_probe.compare.difference import compare_captures
 from fattn_probe.compare.run import CompareOptions, UseModel, compare_work
 from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError
-from fattn_probe.reference.adapter import check_inputs, check_output
 from fattn_probe.run.capture import read_capture
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source import DEFAULT_SOURCE
+from fattn_probe.truth.reference.adapter import check_inputs, check_output
 
 QUERIES_ALONE = 4
 

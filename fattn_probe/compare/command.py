@@ -12,7 +12,7 @@ from fattn_probe.compare.metrics import F32, F64, Bools, Tolerance
 from fattn_probe.compare.sampled import Sampled
 from fattn_probe.compare.verdict import Status, UpstreamSays, Verdict, judge, upstream_says
 from fattn_probe.errors import ComparisonError, InputError, LostError
-from fattn_probe.reference.sampled import Sample
+from fattn_probe.truth.reference.sampled import Sample
 
 ATTENTION_KERNEL = re.compile(r"\bflash_attn_(ext|tile)")
 

@@ -14,8 +14,8 @@ from fattn_probe.compare.metrics import F32, F64, Bools, Coordinate, Deviation
 from fattn_probe.compare.patterns import Labelling, Pattern, find_patterns
 from fattn_probe.compare.row import AttentionRow, Head
 from fattn_probe.inspect.tiles import Tile
-from fattn_probe.reference.adapter import stored_rows
 from fattn_probe.scenario import Case
+from fattn_probe.truth.reference.adapter import stored_rows
 
 WORST = 5
 ROWS_TRIED = 8

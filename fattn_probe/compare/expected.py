@@ -22,7 +22,7 @@ LEAST_ULPS = 4.0
 
 
 class Prediction(Protocol):
-    """What the error model says of a correct kernel (`fattn_probe.error_model.Prediction`); absolute errors."""
+    """What the error model says of a correct kernel (`fattn_probe.truth.error_model.Prediction`); absolute errors."""
 
     @property
     def rmse(self) -> float:

@@ -7,11 +7,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.error_model.kernel import Kernel, Sizes, Work, kernel_of
 from fattn_probe.inspect.facts import Grid
 from fattn_probe.inspect.tiles import Tile, index_of, ntiles, tiles_in_turn, tiles_of
 from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.scenario import TensorView
+from fattn_probe.truth.error_model.kernel import Kernel, Sizes, Work, kernel_of
 
 Ints = npt.NDArray[np.intp]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.reference.adapter import params_of, stored_rows
-from fattn_probe.reference.attention import alibi_slopes
 from fattn_probe.scenario import Case
+from fattn_probe.truth.reference.adapter import params_of, stored_rows
+from fattn_probe.truth.reference.attention import alibi_slopes
 
 F64 = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]

@@ -21,11 +21,6 @@ from fattn_probe.compare.sampled import judge_sample
 from fattn_probe.compare.sampled import rows_of as sampled_rows
 from fattn_probe.compare.verdict import Status
 from fattn_probe.device import Target
-from fattn_probe.error_model import predict
-from fattn_probe.model import by_row, model_of
-from fattn_probe.model.constants import SHIPPED, Constants, constants_of
-from fattn_probe.reference.adapter import check_output, fully_masked_of, reference_of, stored_rows
-from fattn_probe.reference.sampled import sample
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.command import Work
@@ -33,6 +28,11 @@ from fattn_probe.run.outcome import Ran
 from fattn_probe.run.session import Session, arch_of
 from fattn_probe.scenario import Case
 from fattn_probe.source import Tree
+from fattn_probe.truth.error_model import predict
+from fattn_probe.truth.reference.adapter import check_output, fully_masked_of, reference_of, stored_rows
+from fattn_probe.truth.reference.sampled import sample
+from fattn_probe.truth.rounding_model import by_row, model_of
+from fattn_probe.truth.rounding_model.constants import SHIPPED, Constants, constants_of
 
 Bytes = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]

@@ -11,8 +11,8 @@ from fattn_probe.compare.geometry import Geometry
 from fattn_probe.compare.metrics import F32, F64, Coordinate, Tolerance, unwritten_elements
 from fattn_probe.compare.verdict import Status, Verdict, judge
 from fattn_probe.inspect.tiles import tile_at
-from fattn_probe.reference.sampled import Sample, choose_rows, fully_masked, spaced
 from fattn_probe.scenario import Case
+from fattn_probe.truth.reference.sampled import Sample, choose_rows, fully_masked, spaced
 
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]

@@ -14,7 +14,6 @@ from fattn_probe.compare.run import arch_number, expected_of
 from fattn_probe.compare.verdict import Verdict
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError, LostError
-from fattn_probe.reference.adapter import fully_masked_of, reference_of
 from fattn_probe.regress.cluster import Cluster
 from fattn_probe.regress.history import History
 from fattn_probe.regress.judge import ALARMS, UNJUDGED, Change, changes, time_changes
@@ -29,6 +28,7 @@ from fattn_probe.run.provenance import driver, version
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case, make_inputs
 from fattn_probe.source import kernel_cases
+from fattn_probe.truth.reference.adapter import fully_masked_of, reference_of
 
 OnResult = Callable[[Result, int, int], None]
 """A result, how many there are now, and how many there will be."""

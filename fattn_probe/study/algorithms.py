@@ -7,7 +7,6 @@ from typing import Literal, get_args
 import numpy as np
 
 from fattn_probe.inspect.tiles import Tile
-from fattn_probe.reference.attention import attention
 from fattn_probe.study import formulas
 from fattn_probe.study.flash_attention_1 import flash_attention_1
 from fattn_probe.study.flash_attention_2 import flash_attention_2
@@ -19,6 +18,7 @@ from fattn_probe.study.split_kv import split_kv, split_ranges
 from fattn_probe.study.standard import standard
 from fattn_probe.study.stream_k import Launch, Piece, pieces_of, stream_k
 from fattn_probe.study.trace import Result
+from fattn_probe.truth.reference.attention import attention
 
 Algorithm = Literal["standard", "fa1", "fa2", "fa3", "split-kv", "stream-k"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
@@ -144,7 +144,7 @@ def difference(found: F64, expected: F64, scale: float, *, relative: bool = Fals
 
 
 def reference(subject: Subject) -> F64:
-    """The head's exact output by `fattn_probe.reference`, (n_q, hsv)."""
+    """The head's exact output by `fattn_probe.truth.reference`, (n_q, hsv)."""
     op, s, h = subject.op, subject.sequence, subject.head
     kv = slice(h // op.shape.group, h // op.shape.group + 1)
     head, rule = op.head(s, h), op.head(s, h).rule

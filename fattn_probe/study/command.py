@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from fattn_probe.errors import ComparisonError, InputError
-from fattn_probe.reference.attention import OpParams
 from fattn_probe.scenario import Case, make_inputs, view_values
 from fattn_probe.study.algorithms import (
     EQUAL,
@@ -28,6 +27,7 @@ from fattn_probe.study.inspected import read_launch
 from fattn_probe.study.problem import Op, op_of
 from fattn_probe.study.stream_k import Launch, divide, heads_of_tile
 from fattn_probe.study.trace import Result
+from fattn_probe.truth.reference.attention import OpParams
 
 MOST_SCORES = 1 << 25
 TILE = 64

@@ -6,9 +6,9 @@ from typing import Any
 
 from fattn_probe.errors import InputError
 from fattn_probe.inspect.facts import BlockFacts, Choice, Facts, Grid, TileWork
-from fattn_probe.reference.shapes import AttentionShape
 from fattn_probe.study.problem import count
 from fattn_probe.study.stream_k import Launch, launch_of
+from fattn_probe.truth.reference.shapes import AttentionShape
 
 
 def read_launch(path: Path, case: str, shape: AttentionShape) -> Launch:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fattn_probe.reference.attention import Floats, OpParams, alibi_slopes
-from fattn_probe.reference.shapes import AttentionShape, check_shapes
 from fattn_probe.study.memory import F64, SlowMemory
+from fattn_probe.truth.reference.attention import Floats, OpParams, alibi_slopes
+from fattn_probe.truth.reference.shapes import AttentionShape, check_shapes
 
 NO_SINK = -np.inf
 
@@ -80,7 +80,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Op:
-    """A whole FLASH_ATTN_EXT, its arrays as `fattn_probe.reference.attention.attention` takes them, in float64."""
+    """A whole FLASH_ATTN_EXT, its arrays as `truth.reference.attention.attention` takes them, in float64."""
 
     Q: F64
     K: F64

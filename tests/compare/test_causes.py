@@ -10,10 +10,10 @@ from fattn_probe.compare.expected import Expected
 from fattn_probe.compare.geometry import geometry_of
 from fattn_probe.compare.row import AttentionRow, Head
 from fattn_probe.compare.verdict import Status, judge
-from fattn_probe.model import model_of
-from fattn_probe.reference.adapter import reference_of
 from fattn_probe.run.launches import parse_launch
 from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.truth.reference.adapter import reference_of
+from fattn_probe.truth.rounding_model import model_of
 
 LAUNCH = parse_launch(
     '{"order":0,"kernel":"void flash_attn_ext_f16<128, 128, 16, 2, false, false, false>(char)",'

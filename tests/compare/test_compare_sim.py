@@ -9,10 +9,10 @@ from fattn_probe.compare.geometry import geometry_of
 from fattn_probe.compare.run import CompareOptions, compare_work, expected_of
 from fattn_probe.compare.verdict import Status, judge, upstream_says
 from fattn_probe.device import load_devices, parse_target
-from fattn_probe.reference.adapter import reference_of
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import expand, load, loads, make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, patches, resolve
+from fattn_probe.truth.reference.adapter import reference_of
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 

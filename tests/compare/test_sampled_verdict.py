@@ -5,9 +5,9 @@ import pytest
 
 from fattn_probe.compare.sampled import judge_sample
 from fattn_probe.compare.verdict import Status
-from fattn_probe.reference.adapter import reference_of
-from fattn_probe.reference.sampled import choose_rows, sample
 from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.truth.reference.adapter import reference_of
+from fattn_probe.truth.reference.sampled import choose_rows, sample
 
 OP = "version: 1\nabout: a test\nhsk: 32\nn_q: 200\nn_kv: 300\nn_head: 4\nn_head_kv: 2\nmask: {kind: causal}\n"
 OP += "tolerance: {nmse: 1e-6}\n"

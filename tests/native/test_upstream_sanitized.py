@@ -7,11 +7,11 @@ import pytest
 import fattn_probe
 from fattn_probe.compare.metrics import nmse
 from fattn_probe.device import load_devices, parse_target
-from fattn_probe.reference.adapter import reference_of
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import expand, load, make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, resolve
+from fattn_probe.truth.reference.adapter import reference_of
 
 SCENARIOS = Path(fattn_probe.__file__).parent.parent / "scenarios"
 

@@ -7,12 +7,12 @@ import toy
 import fattn_probe
 from fattn_probe import source
 from fattn_probe.process import run
-from fattn_probe.reference.attention import OpParams, attention
 from fattn_probe.run.batch import RunnerEndedError, batch_runner
 from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import execute
 from fattn_probe.run.outcome import Failed, Lost, Ran, Unsupported
 from fattn_probe.scenario.layout import Root, TensorView
+from fattn_probe.truth.reference.attention import OpParams, attention
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 CPU = ("--backend", "CPU")

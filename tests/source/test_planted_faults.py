@@ -8,11 +8,11 @@ from fattn_probe.build.key import BuildRequest, folder_of, key_of
 from fattn_probe.build.toolchain import find_toolchain
 from fattn_probe.compare.metrics import nmse
 from fattn_probe.device import load_devices, parse_target
-from fattn_probe.reference.adapter import reference_of
 from fattn_probe.run.outcome import Fault, Ran
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import expand, loads, make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, patches, resolve
+from fattn_probe.truth.reference.adapter import reference_of
 
 pytestmark = [pytest.mark.build, pytest.mark.slow, pytest.mark.network]
 

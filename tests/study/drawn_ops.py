@@ -3,10 +3,10 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from fattn_probe.reference.attention import OpParams
 from fattn_probe.study.algorithms import Subject, Tiling
 from fattn_probe.study.problem import Op
 from fattn_probe.study.stream_k import divide
+from fattn_probe.truth.reference.attention import OpParams
 
 
 def made_op(

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from fattn_probe.errors import InputError
 from fattn_probe.inspect.facts import BlockFacts, Facts, Grid
 from fattn_probe.inspect.tiles import tiles_in_turn, tiles_of
-from fattn_probe.reference.attention import OpParams, attention
 from fattn_probe.study.algorithms import ALGORITHMS, Agreement, agreement, difference, formula, of_head, run, run_all
 from fattn_probe.study.flash_attention_1 import A100_SRAM, block_sizes
 from fattn_probe.study.flash_attention_3 import SOFTMAX, TENSOR_CORES, in_sequence, pipeline
 from fattn_probe.study.problem import op_of
 from fattn_probe.study.split_kv import split_ranges
 from fattn_probe.study.stream_k import divide, launch_of, pieces_of, stream_k
+from fattn_probe.truth.reference.attention import OpParams, attention
 
 
 @given(subjects())

@@ -7,12 +7,12 @@ import pytest
 from drawn_ops import made_op, subject_of, subjects
 from hypothesis import given, settings
 
-from fattn_probe.reference.attention import OpParams
 from fattn_probe.study import formulas
 from fattn_probe.study.algorithms import run
 from fattn_probe.study.backward import backward, standard_backward
 from fattn_probe.study.flash_attention_2 import flash_attention_2
 from fattn_probe.study.formulas import Sizes
+from fattn_probe.truth.reference.attention import OpParams
 
 
 def gradients(head, dO, B_r=3, B_c=4):

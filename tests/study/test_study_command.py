@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from fattn_probe.errors import ComparisonError, InputError
 from fattn_probe.inspect.facts import Choice, Facts
 from fattn_probe.inspect.view.show import facts_json
-from fattn_probe.reference.adapter import reference_of
 from fattn_probe.scenario import expand, load, make_inputs
 from fattn_probe.study.algorithms import ALGORITHMS, of_head
 from fattn_probe.study.cli import study
@@ -23,6 +22,7 @@ from fattn_probe.study.command import Options, op_of_case, raise_if_different, s
 from fattn_probe.study.inspected import read_launch
 from fattn_probe.study.show import render, study_json
 from fattn_probe.study.stream_k import divide
+from fattn_probe.truth.reference.adapter import reference_of
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 

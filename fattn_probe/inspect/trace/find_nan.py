@@ -14,8 +14,8 @@ from fattn_probe.inspect.facts import BlockFacts, Facts, TileWork
 from fattn_probe.inspect.procedures.warp import ACCUMULATED, ANCHORS, LOGITS, SOFTMAX
 from fattn_probe.inspect.trace.fragments import Fragment, Indices, Places, WarpFragments
 from fattn_probe.inspect.trace.inputs import Operands, warp_inputs
-from fattn_probe.reference.adapter import Inputs
 from fattn_probe.scenario import Case, view_values
+from fattn_probe.truth.reference.adapter import Inputs
 
 Document = Mapping[str, Any]
 Reader = Callable[[BlockFacts, int, int], Document]

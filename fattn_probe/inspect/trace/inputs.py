@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from fattn_probe.inspect.facts import TileWork
 from fattn_probe.inspect.trace.fragments import WarpFragments
-from fattn_probe.reference.adapter import Inputs
-from fattn_probe.reference.attention import alibi_slopes
 from fattn_probe.scenario import Case, view_values
+from fattn_probe.truth.reference.adapter import Inputs
+from fattn_probe.truth.reference.attention import alibi_slopes
 
 F64 = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]

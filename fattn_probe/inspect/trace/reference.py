@@ -13,9 +13,9 @@ from fattn_probe.inspect.trace.checks import Quantity, WarpStep, logits, quantit
 from fattn_probe.inspect.trace.fragments import Indices, WarpFragments
 from fattn_probe.inspect.trace.inputs import Operands, WarpInputs, warp_inputs
 from fattn_probe.inspect.trace.steps import Step, steps_of
-from fattn_probe.reference.adapter import Inputs
-from fattn_probe.reference.softmax import RunningSoftmax
 from fattn_probe.scenario import Case
+from fattn_probe.truth.reference.adapter import Inputs
+from fattn_probe.truth.reference.softmax import RunningSoftmax
 
 F64 = npt.NDArray[np.float64]
 SLACK = 2.0**-10

@@ -16,9 +16,9 @@ from fattn_probe.inspect.inspector import Inspector
 from fattn_probe.inspect.trace.find_nan import Document, Hunt, NotFinite, in_inputs
 from fattn_probe.inspect.trace.inputs import Operands
 from fattn_probe.inspect.trace.reference import Trace, judge_trace, max_offset
-from fattn_probe.reference.adapter import Inputs
 from fattn_probe.scenario import Case
 from fattn_probe.source.features import CUDA
+from fattn_probe.truth.reference.adapter import Inputs
 
 TRACE_OP = "fattn_probe.inspect.procedures.warp:trace_op"
 

@@ -1,7 +1,0 @@
-"""The error to expect of a correct kernel: from its arithmetic, its launch and the data."""
-
-from fattn_probe.error_model.predict import predict
-from fattn_probe.error_model.prediction import Prediction
-from fattn_probe.error_model.warning import accuracy_warning
-
-__all__ = ["Prediction", "accuracy_warning", "predict"]

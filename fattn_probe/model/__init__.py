@@ -1,6 +1,0 @@
-"""Models that round where the kernels round, in NumPy, written from their arithmetic: see `dispatch.model_of`."""
-
-from fattn_probe.model.constants import constants_of
-from fattn_probe.model.dispatch import by_row, model_of
-
-__all__ = ["by_row", "constants_of", "model_of"]

@@ -1,0 +1,238 @@
+"""The error of the sums of p*V: rounding after rounding of each accumulator, with what is lost to an ulp too wide.
+
+A sum of n terms in precision u has an error of about sqrt(n) u, not n u, as long as roundings are independent of each
+other (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019; Connolly, Higham and Mary, 43(1), 2021). Where the increments
+fall below half an ulp of the accumulator they are not: each is rounded away, and the mean error grows with n
+(stagnation; Connolly, Higham and Mary, section 2). Within a tensor core a block of products is added at once
+(Blanchard, Higham, Lopez, Mary and Pranesh, SIAM J. Sci. Comput. 42(3), 2020), which is one rounding for all of it.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.truth.error_model.rounding import F16, WIDE, Floats, Format, added_error, largest_bias
+
+F32s = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+NODES = ((0.0, 0.2), (0.5988, 0.2), (-0.5988, 0.2), (1.4635, 0.2), (-1.4635, 0.2))
+"""Places and weights that stand for a normal distribution: the middles of five equal shares, at variance 1."""
+MUCH = 3e-3
+"""Share of a sum from which its loss is followed."""
+PARTS, ROUNDS = 64, 3
+"""Where much is lost: parts in which an accumulator is followed, and rounds to find the loss within one."""
+SURELY = 6.0
+"""Deviations that an accumulator stays within."""
+NEGLIGIBLE = 1e-15
+"""Scale below which what an accumulator holds does not reach the output."""
+
+
+@dataclass(frozen=True)
+class Chains:
+    """What the accumulators of rows take, in order, arrays (rows, accumulators, additions).
+
+    `weight` is the sum of the addition's weights p (as the kernel has them, relative to its running maximum), `square`
+    that of p^2 times V's variance, `unsure` the variance of `weight` itself, whose last bits hang on those of the
+    logits; `top` and `top_square` are the parts in them of the maximum, whose weight is the power of two exp(-3 ln 2)
+    when rounded, so that its product with V needs no rounding. `scale` makes them relative to the row's final maximum.
+    `raised` (rows, accumulators, KV steps) marks the steps at whose beginning the running maximum rose.
+    """
+
+    weight: F32s
+    square: F32s
+    unsure: F32s
+    top: F32s
+    top_square: F32s
+    scale: F32s
+    raised: Bools
+
+    def part(self, where: slice) -> "Chains":
+        """Some of the additions, all KV steps' marks left as they are."""
+        names = ("weight", "square", "unsure", "top", "top_square", "scale")
+        return replace(self, **{name: getattr(self, name)[:, :, where] for name in names})
+
+    def rows(self, which: Bools) -> "Chains":
+        """Some of the rows."""
+        return Chains(**{name: value[which] for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The errors of accumulators, arrays (rows,), relative to the row's maximum but not divided by the row sum.
+
+    `variance` as a mean over the channels, `walk` the part of it due to V's scatter and not to its mean; `loss` as a
+    share of V's mean (negative: lost), `worst` as one of the largest |V|; `stuck` is the most, as a share of V's mean,
+    that roundings of one sign can take from a row with like weights, wherever its sums lie between two powers of two;
+    `largest` is what an accumulator may hold.
+    """
+
+    variance: F64
+    walk: F64
+    loss: F64
+    worst: F64
+    stuck: F64
+    largest: F64
+    roundings: F64
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What the accumulators hold after each addition: its mean as a share of V's, its variance; which were any."""
+
+    weight: F32s
+    square: F32s
+    active: Bools
+
+    def part(self, where: slice) -> "_Held":
+        """After some of the additions."""
+        return _Held(self.weight[:, :, where], self.square[:, :, where], self.active[:, :, where])
+
+    def rows(self, which: Bools) -> "_Held":
+        """Of some of the rows."""
+        return _Held(self.weight[which], self.square[which], self.active[which])
+
+
+def accumulate(chains: Chains, number: Format, mean_square_V: float) -> Sums:
+    """The expected error of sums in a format, for V with this mean square of its channels' means."""
+    held = _Held(
+        np.cumsum(chains.weight * chains.scale, axis=2),
+        np.cumsum(chains.square * chains.scale**2, axis=2),
+        (chains.weight > 0) & (chains.scale > NEGLIGIBLE),
+    )
+    variance, loss = _roundings(chains, number, held, mean_square_V)
+    variance += _rescaling(chains, number, held, mean_square_V)
+    power = _total(np.where(held.active, _power(held, mean_square_V), 0))
+    back, mean = _inverse(chains.scale), float(np.sqrt(mean_square_V))
+    largest = mean * held.weight * back + SURELY * np.sqrt(held.square) * back
+    return Sums(
+        variance=variance,
+        walk=variance * _total(np.where(held.active, held.square, 0)) / np.where(power == 0, 1, power),
+        loss=loss,
+        worst=_worst(chains, number, held),
+        stuck=_stuck(chains, number, held, mean_square_V),
+        largest=largest.max(axis=(1, 2)).astype(np.float64),
+        roundings=held.active.sum(axis=(1, 2)) / np.maximum(held.active.any(axis=2).sum(axis=1), 1),
+    )
+
+
+def _worst(chains: Chains, number: Format, held: _Held) -> F64:
+    """All roundings of all additions and rescalings at their worst.
+
+    An addition is off by half an ulp of the sum at most, and by no more than what is added: the accumulator as it was
+    is one of the numbers to round to. So errors are never more than the sum itself, and an accumulator never more than
+    twice what it should hold.
+    """
+    added, ulp = chains.weight * chains.scale, 2 * number.half_ulp * held.weight
+    ends = held.weight.reshape(*chains.raised.shape, -1)[..., -1]
+    rescaled = 4 * number.half_ulp * _total(np.where(chains.raised[:, :, 1:], ends[:, :, :-1], 0))
+    return _total(np.where(held.active, np.minimum(added, ulp), 0)) + rescaled
+
+
+def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F64:
+    """The most that roundings can lose which the spread of the increments does not make independent of each other.
+
+    Of a row whose weights are not known but only like these: half an ulp is at most `half_ulp` times the sum, and an
+    increment is one of those of its accumulator, so that their scatter dithers as that of V does.
+    """
+    if number is not F16 or mean_square == 0.0:
+        return np.zeros(len(held.weight))
+    added, counted = np.where(held.active, chains.weight * chains.scale, 0), held.active.sum(axis=2, keepdims=True)
+    mean = added.sum(axis=2, keepdims=True) / np.maximum(counted, 1)
+    scatter = np.where(held.active, (added - mean) ** 2, 0).sum(axis=2, keepdims=True) / np.maximum(counted, 1)
+    ulp = 2 * number.half_ulp * np.sqrt(_power(held, mean_square))
+    spread = np.sqrt(chains.square * chains.scale**2 + mean_square * scatter)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lost = largest_bias(np.where(ulp > 0, spread / ulp, np.inf)) * ulp / np.sqrt(mean_square)
+    return _total(np.where(held.active, np.minimum(added, lost), 0))
+
+
+def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float) -> tuple[F64, F64]:
+    """Variance and loss of all additions; what is lost makes the sum smaller, its ulp finer and later losses fewer."""
+    if number is not F16:
+        return number.relative * _total(np.where(held.active, _power(held, mean_square), 0)), np.zeros(len(held.weight))
+    mean = float(np.sqrt(mean_square))
+    variance, loss, furthest = _pass(chains, held, mean, held.weight)
+    much = furthest.max(axis=1) > MUCH * held.weight.max(axis=(1, 2))
+    if much.any():
+        variance[much], loss[much] = _march(chains.rows(much), held.rows(much), mean)
+    return variance.sum(axis=1), loss.sum(axis=1)
+
+
+def _pass(chains: Chains, held: _Held, mean: float, path: F32s) -> tuple[F64, F64, F64]:
+    """Variance, loss and largest loss on the way, if what the accumulators hold is the path, (rows, accumulators)."""
+    first, second = _additions(chains, path, held.square, mean)
+    change = np.where(held.active, first * chains.scale, 0)
+    variance = np.where(held.active, second * chains.scale**2, 0).sum(axis=2, dtype=np.float64)
+    loss = np.cumsum(change, axis=2, dtype=np.float64) / (mean or 1.0)
+    return variance, loss[:, :, -1], np.abs(loss).max(axis=2)
+
+
+def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
+    """The same from part to part, each beginning with what is left after the losses before it."""
+    variance, loss = np.zeros(held.weight.shape[:2]), np.zeros(held.weight.shape[:2])
+    length = held.weight.shape[2]
+    for start in range(0, length, max(8, length // PARTS)):
+        part = slice(start, start + max(8, length // PARTS))
+        some, now = chains.part(part), held.part(part)
+        before = held.weight[:, :, part] + loss[..., None]
+        more, lost = np.zeros_like(loss), np.zeros_like(loss)
+        for _ in range(ROUNDS):
+            share = np.linspace(0, 1, before.shape[2])
+            path = np.maximum(before + lost[..., None] * share, 0).astype(np.float32)
+            more, lost, _ = _pass(some, now, mean, path)
+        variance, loss = variance + more, loss + lost
+    return variance, loss
+
+
+def _additions(chains: Chains, path: F32s, square: F32s, mean: float) -> tuple[F32s, F32s]:
+    """Mean and variance of the error of each addition in f16, as the accumulator has them; averages over channels.
+
+    Where the maximum rose and its product fits the grid, what has to be rounded is all the rest, old and new.
+    """
+    back = _inverse(chains.scale)
+    held, scatter = path * back, square * back**2
+    top_ulp = F16.ulp(np.sqrt(mean**2 * chains.top**2 + chains.top_square))
+    weight = np.where(chains.top > 0, held - chains.top, chains.weight)
+    spread = np.maximum(np.where(chains.top > 0, scatter - chains.top_square, chains.square), 0)
+    first, second = np.zeros_like(held), np.zeros_like(held)
+    for place, share in NODES:
+        ulp = F16.ulp(mean * held + place * np.sqrt(scatter))
+        fits = ulp <= top_ulp
+        step = mean * np.where(fits, weight, chains.weight) / ulp
+        deviation = np.sqrt(np.where(fits, spread, chains.square) + mean**2 * chains.unsure) / ulp
+        bias, noise = _in_ulps(step, deviation)
+        first += share * ulp * bias
+        second += share * ulp**2 * (noise - bias**2)
+    return first, second
+
+
+def _in_ulps(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
+    """`added_error` where it is not what it is for a wide spread."""
+    bias, noise = np.zeros_like(mean), np.full_like(mean, 1 / 12)
+    narrow = deviation < WIDE
+    if narrow.any():
+        bias[narrow], noise[narrow] = added_error(mean[narrow], deviation[narrow])
+    return bias, noise
+
+
+def _rescaling(chains: Chains, number: Format, held: _Held, mean_square: float) -> F64:
+    """A risen maximum scales the accumulator by a number in the same format: two roundings of what it held."""
+    power = _power(held, mean_square)
+    ends = power.reshape(*chains.raised.shape, -1)[..., -1]
+    return 2 * number.relative * _total(np.where(chains.raised[:, :, 1:], ends[:, :, :-1], 0))
+
+
+def _power(held: _Held, mean_square: float) -> F32s:
+    return np.asarray(mean_square * held.weight**2 + held.square)
+
+
+def _inverse(scale: F32s) -> F32s:
+    """1/scale, 0 where the scale is negligible."""
+    return np.asarray(1 / np.where(scale > NEGLIGIBLE, scale, np.float32(np.inf)))
+
+
+def _total(values: F32s) -> F64:
+    return np.asarray(values.sum(axis=(1, 2), dtype=np.float64))

@@ -1,0 +1,298 @@
+"""The expected error of some rows of one K/V head, from one pass over their logits."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.truth.error_model.accumulate import Chains, Sums, accumulate
+from fattn_probe.truth.error_model.kernel import Kernel
+from fattn_probe.truth.error_model.operands import KVMoments, QRows
+from fattn_probe.truth.error_model.rounding import F16, F32
+
+F32s = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+Number = TypeVar("Number", np.float32, np.bool_)
+
+LARGEST_P = 0.125
+"""exp(-3 ln 2), the largest weight."""
+KQ_MAX_OFFSET = np.float32(3.0 * 0.6931)
+EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
+"""Mean square of ex2.approx's relative error: of its table (measured on Hopper), and its argument's truncation."""
+TANH_ERROR = np.float32(5e-7)
+"""Relative error of tanh.approx beyond what is known of it (`tanh.json`)."""
+ALL = tuple(range(1, 8))
+ROWS = (slice(None), *[None] * 7)
+FAR = 6.0
+"""How many deviations a logit's error may have in a bound."""
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Logits of rows, float32 (rows, n_kv).
+
+    `values` as the softmax has them, -inf where masked; `raw` before softcap and mask; `off` what the kernel's own Q
+    and K, and its tanh, change of `values`, None if they are exact; `slope` the softcap's derivative, None without.
+    """
+
+    values: F32s
+    raw: F32s
+    off: F32s | None = None
+    slope: F32s | None = None
+
+    def some(self, rows: Indices) -> "Logits":
+        """The same for some of the KV rows."""
+        off, slope = (None if part is None else part[:, rows] for part in (self.off, self.slope))
+        return Logits(self.values[:, rows], self.raw[:, rows], off, slope)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is expected of rows, arrays (rows,).
+
+    `logits`, `weights`, `sums` and `values` are mean squares of the error by its cause: KQ, the rounding of P, the sums
+    of P*V, the conversion of V; `walk` is the part of `sums` that comes of what V's scatter puts into the accumulators.
+    `peak` is the largest weight; `size` is the output's own root mean square. As shares of V's mean, signed, by cause:
+    `loss_logits` (weight moved to the sink), `loss_weights` and `loss_sums` (what is below the last bit). As shares of
+    the largest |V|: `single`, the largest error of one addend, and `worst`, the largest error there can be. `stuck`, a
+    share of V's mean, is the most that sums of like weights can lose. `largest` is what an accumulator may hold but for
+    one outlier of V, `roundings` their number per accumulator.
+    """
+
+    logits: F64
+    weights: F64
+    sums: F64
+    values: F64
+    size: F64
+    loss_logits: F64
+    loss_weights: F64
+    loss_sums: F64
+    walk: F64
+    peak: F64
+    single: F64
+    worst: F64
+    stuck: F64
+    largest: F64
+    roundings: F64
+
+    @property
+    def variance(self) -> F64:
+        """All causes but the loss."""
+        return self.logits + self.weights + self.sums + self.values
+
+    @property
+    def loss(self) -> F64:
+        """The share of V's mean that the output is off by."""
+        return self.loss_logits + self.loss_weights + self.loss_sums
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of one K/V head, cut as the kernel cuts them.
+
+    Arrays have the axes (rows, blocks, KV steps, outer, steps, warps, inner, group), see `Split`; `steps` (blocks, KV
+    steps) says which KV step is where, the number after the last one standing for none. `sink` (rows,) or None.
+    """
+
+    kernel: Kernel
+    steps: Indices
+    logits: Logits
+    q: QRows
+    kv: KVMoments
+    sink: F64 | None = None
+
+    def rows(self) -> Rows:
+        """The expected errors."""
+        weights, flushed, coarse = self._weights()
+        logits, shifted, deviation = self._logit_errors()
+        sums, total = self._sums(deviation), self.total
+        seen = _total(self.share)
+        converted = F16.half_ulp if self.kv.error_V.any() else 0.0
+        single = self.share * (converted + self.kernel.weights.half_ulp + FAR * deviation)
+        return Rows(
+            logits=logits,
+            weights=weights / total**2,
+            sums=sums.variance / total**2 + self._combined(),
+            values=_total(self.share**2 * self._by_row(self.kv.error_V)) + self.kv.mean_square_error_V * seen**2,
+            size=np.sqrt(self.kv.mean_square_V * seen**2 + self.spread_left),
+            loss_logits=shifted,
+            loss_weights=flushed / total,
+            loss_sums=sums.loss / total,
+            walk=sums.walk / total**2,
+            peak=self.share.max(axis=ALL).astype(np.float64),
+            single=single.max(axis=ALL).astype(np.float64),
+            worst=(coarse + sums.worst) / total
+            + (self._parts + 8) * 2 * F32.half_ulp
+            + _total(self.share * (converted + 2 * FAR * deviation)),
+            stuck=sums.stuck / total,
+            largest=sums.largest,
+            roundings=sums.roundings,
+        )
+
+    @property
+    def _parts(self) -> int:
+        """How many sums are added up at the end: accumulators of a block, and blocks."""
+        return self.kernel.split.accumulators + len(self.steps)
+
+    @cached_property
+    def x(self) -> F32s:
+        """The logits, cut."""
+        return self._cut(self.logits.values, -np.inf)
+
+    @cached_property
+    def maximum(self) -> F32s:
+        """The running maximum at each KV step, size 1 along the axes that share it; -inf until a logit is seen."""
+        shared = {"tile": (3, 4, 5, 6, 7), "vec": (4, 5, 6, 7), "mma_f16": (4, 6, 7)}[self.kernel.family]
+        return np.asarray(np.maximum.accumulate(self.x.max(axis=shared, keepdims=True), axis=2))
+
+    @cached_property
+    def p(self) -> F32s:
+        """The weights relative to the running maximum, before they are rounded."""
+        return np.asarray(np.exp(self.x - (_finite(self.maximum) + KQ_MAX_OFFSET)))
+
+    @cached_property
+    def scale(self) -> F32s:
+        """What makes the weights relative to the row's final maximum."""
+        final = self.maximum.max(axis=ALL, keepdims=True)
+        scale = np.exp(_finite(self.maximum) + KQ_MAX_OFFSET - _finite(final))
+        return np.where(np.isneginf(self.maximum), np.float32(0), scale)
+
+    @cached_property
+    def total(self) -> F64:
+        """The row sum, relative to the final maximum; 1 for a row that is masked everywhere."""
+        total = _total(self.p * self.scale)
+        if self.sink is not None:
+            final = _finite(self.maximum.max(axis=ALL)).astype(np.float64)
+            total = total + np.exp(np.minimum(self.sink - final, 300.0))
+        return np.where(total == 0.0, 1.0, total)
+
+    @cached_property
+    def share(self) -> F32s:
+        """The weights, divided by the row sum."""
+        return self.p * (self.scale / self.total.reshape(-1, *[1] * 7)).astype(np.float32)
+
+    @cached_property
+    def spread_left(self) -> F64:
+        """The variance of the output's channels about V's means: sum of p^2 times V's variance."""
+        return _total(self.share**2 * self._by_row(self.kv.spread_V))
+
+    def _cut(self, values: F32s, fill: float) -> F32s:
+        split = self.kernel.split
+        n_steps = -(-values.shape[1] // split.rows)
+        padded = np.full((len(values), n_steps + 1, split.rows), fill, np.float32)
+        padded.reshape(len(values), -1)[:, : values.shape[1]] = values
+        shape = (split.outer, split.steps, split.warps, split.inner, split.group)
+        return padded[:, self.steps].reshape(len(values), *self.steps.shape, *shape)
+
+    def _by_row(self, values: F64) -> F32s:
+        return self._cut(values.astype(np.float32)[None], 0.0)
+
+    def _sums(self, deviation: F32s) -> Sums:
+        spread = self._by_row(self.kv.spread_V)
+        unsure = (self.p * deviation) ** 2 + (F16.ulp(self.p) ** 2 / 12 if self.kernel.weights is F16 else 0)
+        top = np.where(self.x == self.maximum, self.p, np.float32(0))
+        weight, square = self.p.sum(axis=7), (self.p**2 * spread).sum(axis=7)
+        raised = np.zeros(self.maximum.shape, np.bool_)
+        raised[:, :, 1:] = (self.maximum[:, :, 1:] > self.maximum[:, :, :-1]) & ~np.isneginf(self.maximum[:, :, :-1])
+        chains = Chains(
+            weight=_chains(weight),
+            square=_chains(square),
+            unsure=_chains(np.where(self.x == self.maximum, 0, unsure).sum(axis=7)),
+            top=_chains(top.sum(axis=7)),
+            top_square=_chains((top**2 * spread).sum(axis=7)),
+            scale=_chains(np.broadcast_to(self.scale[..., 0], weight.shape)),
+            raised=_chains(np.broadcast_to(raised[..., 0], (*weight.shape[:4], 1, weight.shape[5], 1))),
+        )
+        return accumulate(chains, self.kernel.accumulator, self.kv.mean_square_V)
+
+    def _combined(self) -> F64:
+        """Of adding up accumulators and blocks, one after the other in f32, the row sums likewise, and dividing."""
+        mean, spread, step = self.kv.mean_square_V, self.spread_left, F32.relative
+        outputs = (self._parts / 3 + 6) * mean + (self._parts / 2 + 6) * spread
+        return np.asarray(step * outputs + (EXP_ERROR + step * self._parts / 3) * spread)
+
+    def _weights(self) -> tuple[F64, F64, F64]:
+        """Of rounding P to f16: mean square, loss, and the largest there can be; not divided by the row sum.
+
+        The largest weight of a row is always the same number, and so is its error; where P is below 2^-22, with a bit
+        or none left, the errors are those of the weights as they are. The others are as good as random.
+        """
+        if self.kernel.weights is not F16:
+            return np.zeros(len(self.p)), np.zeros(len(self.p)), np.zeros(len(self.p))
+        p, ulp = self.p, F16.ulp(self.p)
+        ulp[p == 0] = 0
+        known = (self.x == self.maximum) | (p < 2.0**-22)
+        error = np.where(known, (p.astype(np.float16) - p) * self.scale, 0)
+        noise = np.where(known, 0, ulp * self.scale) ** 2 / 12
+        spread = self._by_row(self.kv.spread_V)
+        square = _total(noise * (spread + np.float32(self.kv.mean_square_V)) + error**2 * spread)
+        return square, _total(error), _total(ulp * self.scale) / 2
+
+    def _logit_errors(self) -> tuple[F64, F64, F32s]:
+        """Of errors of the logits: the mean square they make, the loss, and each logit's mean-square error's root.
+
+        An output changes by the sum of p (V - out) times the logits' errors. Those of Q and K are known: with their
+        mean taken off they meet V's variance c, sum p^2 (error - mean)^2 c; the mean itself only moves weight between
+        the sink and the rest. Of the others, independent of each other, the mean square is sum p^2 error^2 (V - out)^2,
+        where E (V_i - out)^2 = c_i (1 - 2 p_i) + sum p^2 c.
+        """
+        error = self._rounded_products()
+        spread, left = self._by_row(self.kv.spread_V), self.spread_left.astype(np.float32)[ROWS]
+        square = self.share**2 * error * np.maximum(spread * (1 - 2 * self.share) + left, 0)
+        loss = np.zeros(len(left))
+        off = self.logits.off
+        if off is not None:
+            known = self._cut(off, 0.0)
+            centre = (self.share * known).sum(axis=ALL, keepdims=True, dtype=np.float64).astype(np.float32)
+            loss = centre.reshape(-1) * (1 - _total(self.share))
+            known = (known - centre) ** 2
+            error = error + known
+            if self.kv.V_in_K:
+                return _total(square) + self._moved(off, centre), loss, np.sqrt(error)
+            square += self.share**2 * known * spread
+        return _total(square), loss, np.sqrt(error)
+
+    def _moved(self, off: F32s, centre: F32s) -> F64:
+        """The mean square that known errors of the logits make where V is K.
+
+        An error of Q moves the logits by its product with K, and so the weights towards the K that lie along it; V, of
+        which the output is made, lies along it too. So it is worked out, and not taken to be random.
+        """
+        final = _finite(self.maximum.max(axis=ALL))[:, None]
+        share = np.exp(self.logits.values - final) / self.total[:, None].astype(np.float32)
+        moved = (share * (off - centre.reshape(-1, 1))) @ self.kv.k[:, : self.kv.V_in_K]
+        return np.asarray(np.square(moved, dtype=np.float64).mean(axis=1))
+
+    def _rounded_products(self) -> F32s:
+        """Mean square errors of the logits that come of summing, softcap, mask and exp in f32 (and products in f16)."""
+        raw, square = self._cut(self.logits.raw, 0.0), self.q.square.astype(np.float32)[ROWS]
+        likely = square * self._by_row(self.kv.square_K)
+        along, scatter = self.kernel.chain
+        error = np.float32(F32.relative) * (along * raw**2 + scatter * likely)
+        if self.kernel.products_f16:
+            error += np.float32(F16.relative) * likely
+        x = np.where(np.isneginf(self.x), np.float32(0), self.x)
+        if self.logits.slope is not None:
+            slope = self._cut(self.logits.slope, 0.0)
+            error = error * slope**2 + (TANH_ERROR * x) ** 2
+        with np.errstate(invalid="ignore"):
+            below = np.where(self.share > 0, x - _finite(self.maximum), np.float32(0))
+        added = np.where(x == raw, np.float32(0), x)
+        return np.asarray(error + np.float32(EXP_ERROR) + np.float32(F32.relative) * (2 * below**2 + added**2))
+
+
+def _finite(values: F32s) -> F32s:
+    return np.where(np.isneginf(values), np.float32(0), values)
+
+
+def _total(values: F32s) -> F64:
+    return np.asarray(values.sum(axis=ALL, dtype=np.float64))
+
+
+def _chains(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """(rows, blocks, KV steps, outer, steps, warps, inner) to (rows, accumulators, additions in order)."""
+    moved = values.transpose(0, 1, 3, 5, 2, 4, 6)
+    return np.ascontiguousarray(moved).reshape(moved.shape[0], moved.shape[1] * moved.shape[2] * moved.shape[3], -1)

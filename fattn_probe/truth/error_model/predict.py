@@ -1,0 +1,206 @@
+"""From a case, its inputs and its launches to the error that is expected."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.run.launches import LaunchRecord
+from fattn_probe.scenario import Case
+from fattn_probe.truth.error_model.block import LARGEST_P, Block, Logits, Rows
+from fattn_probe.truth.error_model.hyperbolic import tanh_error
+from fattn_probe.truth.error_model.kernel import Kernel, Work, kernel_of, steps_of
+from fattn_probe.truth.error_model.operands import KVMoments, QRows, parts_of
+from fattn_probe.truth.error_model.prediction import Heads, Prediction, elsewhere_lost
+from fattn_probe.truth.error_model.rounding import F16
+from fattn_probe.truth.error_model.words import why
+from fattn_probe.truth.reference.attention import alibi_slopes
+
+Floats = npt.NDArray[np.floating[Any]]
+F64 = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+Tensors = Mapping[str, Any]
+
+BLOCK = 1 << 20
+"""Logits worked on at once."""
+MOST = 1 << 21
+"""Logits looked at in all unless more are asked for: well below a second."""
+MOST_VALUES = 1 << 27
+"""Values of V that are looked at."""
+
+
+def predict(
+    case: Case,
+    tensors: Tensors,
+    launches: Iterable[LaunchRecord],
+    arch: int,
+    *,
+    most: int = MOST,
+    among: Indices | None = None,
+) -> Prediction | None:
+    """The error a correct kernel makes of a case; None where the launches show no kernel that is known.
+
+    `tensors` are the operands' values by name (Q, K, V, mask, sinks), their `ne` reversed, as `stored_rows` gives them:
+    of K and V one head's rows are asked for, of the mask those of the queries looked at, which are `among` these (all).
+    `arch` is nvcc's number of the GPU's architecture: 61 Pascal, 70 Volta, 75 Turing, 80 to 89 Ampere and Ada, 90
+    Hopper, 100 and 120 Blackwell. Takes a pass over the logits in float32, of about `most` of them: where a case has
+    more, queries at even distances stand for those near them, and where K and V have more than `MOST_VALUES` values,
+    heads likewise. Memory is O(n_kv) and a block, and arrays by row.
+    """
+    kernel = kernel_of(case, launches, arch)
+    if kernel is None:
+        return None
+    queries = _sample(case, most, np.arange(case.n_q) if among is None else among)
+    kv_heads = _heads(case)
+    found = np.zeros((len(fields(Rows)), case.n_seq, len(queries), case.n_head))
+    heads: dict[tuple[int, int], KVMoments] = {}
+    for seq, kv_head in product(range(case.n_seq), kv_heads.tolist()):
+        k, v = (_head(tensors[name], seq, kv_head, case.n_kv) for name in "KV")
+        kv = KVMoments.of(k, v, kernel, (case.type_K, case.type_V), V_is_K_view=_V_is_K_view(case))
+        heads[seq, kv_head] = kv.without_rows()
+        job = _Head(case, tensors, kernel, Work.of(kernel, case), kv, seq, kv_head)
+        for alike in job.groups(queries):
+            for some in _split(alike, max(1, BLOCK // case.n_kv)):
+                rows = job.rows(some)
+                at = (seq, np.searchsorted(queries, [q for _, q in some]), [job.first + h for h, _ in some])
+                for array, field in zip(found, fields(Rows), strict=True):
+                    array[at] = getattr(rows, field.name)
+    near, group = kv_heads[_nearest(kv_heads, case.n_head_kv)], case.n_head // case.n_head_kv
+    from_head = (near[:, None] * group + np.arange(group)).ravel()
+    everywhere = Rows(*found[:, :, _nearest(queries, case.n_q)][..., from_head])
+    moments = [heads[at] for at in product(range(case.n_seq), near.tolist())]
+    looked_at = np.isin(np.arange(case.n_q), queries)[:, None] & np.isin(np.arange(case.n_head) // group, kv_heads)
+    return _prediction(case, kernel, moments, everywhere, looked_at)
+
+
+def _sample(case: Case, most: int, among: Indices) -> Indices:
+    """The queries that are looked at: all, or as many as `most` allows, the first and the last among them."""
+    number = max(2, most // (case.n_kv * len(_heads(case)) * (case.n_head // case.n_head_kv) * case.n_seq))
+    return among[np.unique(np.linspace(0, len(among) - 1, min(number, len(among))).round().astype(np.intp))]
+
+
+def _heads(case: Case) -> Indices:
+    """The K/V heads that are looked at; all, where heads are unlike each other by design."""
+    values = case.n_kv * case.hsv * case.n_seq
+    number = case.n_head_kv if case.max_bias > 0 or case.sinks else max(1, MOST_VALUES // values)
+    return np.unique(np.linspace(0, case.n_head_kv - 1, min(number, case.n_head_kv)).round().astype(np.intp))
+
+
+def _head(tensor: Any, seq: int, kv_head: int, n_kv: int) -> Floats:  # noqa: ANN401 (an array, or what makes its rows)
+    """The rows of one head, an array as it is, others put together from parts."""
+    if isinstance(tensor, np.ndarray):
+        return np.asarray(tensor[seq, kv_head])
+    return np.concatenate([tensor[seq, kv_head, slice(p.start, min(p.stop, n_kv))] for p in parts_of(n_kv)])
+
+
+def _V_is_K_view(case: Case) -> bool:
+    """Whether V's rows are the beginning of K's."""
+    K, V = case.tensors["K"], case.tensors["V"]
+    return (K.root, K.offset, K.nb) == (V.root, V.offset, V.nb)
+
+
+def _nearest(places: Indices, length: int) -> Indices:
+    """The index of the nearest of some places, for each of 0..length."""
+    return np.searchsorted((places[1:] + places[:-1]) / 2, np.arange(length))
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The rows of one K/V head of one sequence; a row is (head within the group, query)."""
+
+    case: Case
+    tensors: Tensors
+    kernel: Kernel
+    work: Work
+    kv: KVMoments
+    seq: int
+    kv_head: int
+
+    @property
+    def first(self) -> int:
+        """The first of its heads of Q."""
+        return self.kv_head * (self.case.n_head // self.case.n_head_kv)
+
+    def groups(self, queries: npt.NDArray[np.intp]) -> Iterator[list[tuple[int, int]]]:
+        """The rows, together with those that the kernel cuts alike."""
+        alike: dict[object, list[tuple[int, int]]] = {}
+        tiles: dict[tuple[int, int], object] = {}
+        for within in range(self.case.n_head // self.case.n_head_kv):
+            for query in queries.tolist():
+                tile = (within // self.kernel.ncols2, query // self.kernel.ncols1)
+                if tile not in tiles:
+                    tiles[tile] = self.work.pieces(self.seq, self.kv_head, within, query)
+                key = (tiles[tile], tile[1]) if self.kernel.sparse else tiles[tile]
+                alike.setdefault(key, []).append((within, query))
+        yield from alike.values()
+
+    def rows(self, rows: list[tuple[int, int]]) -> Rows:
+        """The expected errors of rows that are cut alike."""
+        within, query = (np.array(part) for part in zip(*rows, strict=True))
+        heads, case = self.first + within, self.case
+        scale = np.float32(case.scale)
+        factor = float(scale / np.float32(case.logit_softcap) if case.logit_softcap else scale)
+        q = QRows.of(self.tensors["Q"][self.seq, heads, query], factor, self.kernel.q)
+        logits, kv = self._logits(q, heads, query), self.kv
+        if self.kernel.sparse:
+            seen = np.flatnonzero(~np.isneginf(logits.values).all(axis=0))
+            logits = logits.some(seen)
+            kv = kv.some(seen)
+        pieces = self.work.pieces(self.seq, self.kv_head, *rows[0])
+        absent = -(-logits.values.shape[1] // self.kernel.split.rows)
+        steps = np.minimum(steps_of(pieces, absent), absent)
+        sinks = self.tensors.get("sinks")
+        sink = None if sinks is None else np.asarray(sinks, np.float64).ravel()[heads]
+        with np.errstate(over="ignore", under="ignore"):
+            return Block(self.kernel, steps, logits, q, kv, sink).rows()
+
+    def _logits(self, q: QRows, heads: npt.NDArray[np.intp], query: npt.NDArray[np.intp]) -> Logits:
+        raw, off = q.exact @ self.kv.k.T, None
+        if self.kernel.q != "f32" or self.kernel.converts_K:
+            off = q.kernel @ self.kv.kernel_k.T - raw
+            if self.kv.offset_K is not None:
+                off += q.blocks_off() @ self.kv.offset_K.T
+        values, slope, cap = raw, None, np.float32(self.case.logit_softcap)
+        if cap:
+            tanh = np.tanh(raw)
+            values, slope = cap * tanh, cap * (1 - tanh**2)
+            off = cap * tanh_error(raw) + (0 if off is None else slope * off)
+        if "mask" in self.tensors:
+            mask = self.tensors["mask"]
+            planes = mask[self.seq % mask.shape[0], heads % mask.shape[1], query].astype(np.float32)
+            factors = alibi_slopes(self.case.n_head, self.case.max_bias)[heads].astype(np.float32)
+            values = values + planes * factors[:, None]
+        return Logits(values, raw, off, slope)
+
+
+def _split(rows: list[tuple[int, int]], most: int) -> Iterator[list[tuple[int, int]]]:
+    return (rows[start : start + most] for start in range(0, len(rows), most))
+
+
+def _prediction(
+    case: Case, kernel: Kernel, heads: list[KVMoments], rows: Rows, looked_at: npt.NDArray[np.bool_]
+) -> Prediction:
+    """Put together what was found by row, arrays (n_seq, n_q, n_head), and the moments by K/V head."""
+
+    def by_head(values: list[Any]) -> F64:
+        array = np.array(values, np.float64)
+        array = array.reshape(case.n_seq, 1, case.n_head_kv, *array.shape[1:])
+        return array.repeat(case.n_head // case.n_head_kv, axis=2)
+
+    moments = Heads(
+        mean=by_head([kv.mean_V for kv in heads]),
+        mean_square=by_head([kv.mean_square_V for kv in heads]),
+        mean_error=by_head([kv.mean_error_V for kv in heads]),
+        size=by_head([np.sqrt(kv.channel_square / (kv.channel_square.mean() or 1.0)) for kv in heads]),
+        mean_V=by_head([kv.channel_mean for kv in heads]),
+        largest=by_head([kv.channel_largest for kv in heads]),
+    )
+    largest = moments.largest.max(axis=3)
+    number = kernel.accumulator
+    overflows = (rows.largest + LARGEST_P * largest > number.largest) | (kernel.converts_V & (largest > F16.largest))
+    seen = np.broadcast_to(looked_at, rows.loss.shape)
+    prediction = Prediction(rows, moments, number.half_ulp, seen, overflows, elsewhere_lost(rows), "")
+    return replace(prediction, why=why(case, kernel, rows, prediction.causes))

@@ -1,0 +1,36 @@
+"""Why an error is expected, in words, and when it is worth a warning."""
+
+import numpy as np
+
+from fattn_probe.scenario import Case
+from fattn_probe.truth.error_model.block import Rows
+from fattn_probe.truth.error_model.kernel import Kernel
+from fattn_probe.truth.error_model.rounding import F16
+
+CAUSES = {
+    "logits": "errors of Q and K in the logits",
+    "weights": "P rounded to f16",
+    "sums": "rounding of the accumulators",
+    "values": "V converted to f16",
+    "loss": "what is lost below half an ulp",
+}
+
+
+def why(case: Case, kernel: Kernel, rows: Rows, causes: dict[str, float]) -> str:
+    """Kernel family, accumulator, number of roundings, independent sums, and which error is the largest."""
+    family = kernel.family.replace("_", "-")
+    number = "f16" if kernel.accumulator is F16 else "f32"
+    most = max(causes, key=lambda name: causes[name])
+    share = 100 * causes[most] / (sum(causes.values()) or 1.0)
+    return (
+        f"{family} sums P.V in {number}, {kernel.split.group} product{'s' * (kernel.split.group > 1)} a rounding: "
+        f"{np.mean(rows.roundings):.0f} roundings in each of {kernel.split.accumulators} accumulators a block; "
+        f"Q in {kernel.q}, P in {'f16' if kernel.weights is F16 else 'f32'}"
+        f"{_conversions(case, kernel)}; {share:.0f} % of the expected square error is {CAUSES[most]}"
+    )
+
+
+def _conversions(case: Case, kernel: Kernel) -> str:
+    names = {"K": (kernel.converts_K, case.type_K), "V": (kernel.converts_V, case.type_V)}
+    done = [f"{name} ({type_})" for name, (converts, type_) in names.items() if converts and type_ != "f16"]
+    return f", {' and '.join(done)} converted to f16" if done else ""

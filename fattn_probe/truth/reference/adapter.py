@@ -1,0 +1,134 @@
+"""A case and its inputs to the arrays the reference works on: the only place here that knows what is stored how."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.errors import InputError
+from fattn_probe.scenario import TensorView, row_bytes
+from fattn_probe.scenario.ggml_types import count_non_finite, decode, type_size
+from fattn_probe.scenario.op import Op
+from fattn_probe.truth.reference.attention import OpParams, attention_and_lse, fully_masked_rows
+from fattn_probe.truth.reference.mask_tiles import MINUS_INFINITY
+from fattn_probe.truth.reference.shapes import F64, Floats, Shape
+from fattn_probe.truth.reference.threads import spread
+
+Bytes = npt.NDArray[np.uint8]
+Inputs = dict[str, Bytes]
+NATIVE = {"f32": np.float32, "f16": np.float16}
+OF_THE_OP = {"Q": "f32", "mask": "f16", "sinks": "f32"}
+AT_ONCE = 4096  # rows
+
+
+def reference_of(case: Op, inputs: Mapping[str, Bytes]) -> F64:
+    """The exact output of a case, (n_seq, n_q, n_head, hsv), from the bytes its kernels read.
+
+    The op's parameters are rounded to float32 first, as the op stores them. Raises InputError where an input holds NaN
+    or an infinity (-inf is what masks are made of, and allowed there), or has not the bytes that the case says.
+    """
+    return reference_and_lse_of(case, inputs)[0]
+
+
+def reference_and_lse_of(case: Op, inputs: Mapping[str, Bytes]) -> tuple[F64, F64]:
+    """The same, and each row's log-sum-exp (n_seq, n_q, n_head)."""
+    check_inputs(case, inputs)
+    rows = {name: stored_rows(view, inputs) for name, view in case.tensors.items()}
+    Q, mask, sinks = (None if name not in rows else np.asarray(rows[name]) for name in ("Q", "mask", "sinks"))
+    assert Q is not None
+    sinks = None if sinks is None else sinks.ravel()
+    try:
+        return attention_and_lse(Q, rows["K"], rows["V"], mask, params=params_of(case), sinks=sinks)
+    except InputError as error:
+        raise InputError(f"case {case.name}: {error}") from error
+
+
+def params_of(case: Op) -> OpParams:
+    """The op's parameters, rounded as the op stores them."""
+    return OpParams(*(float(np.float32(value)) for value in (case.scale, case.max_bias, case.logit_softcap)))
+
+
+def fully_masked_of(case: Op, inputs: Mapping[str, Bytes]) -> npt.NDArray[np.bool_] | None:
+    """The rows of a case that are masked everywhere, (n_seq, n_q, n_head); None without a mask."""
+    if "mask" not in case.tensors:
+        return None
+    n_q, n_head, n_seq = case.tensors["Q"].ne[1:]
+    return fully_masked_rows(np.asarray(stored_rows(case.tensors["mask"], inputs)), n_seq, n_head, n_q)
+
+
+def stored_rows(view: TensorView, inputs: Mapping[str, Bytes]) -> "Floats | StoredRows":
+    """An operand's values without a copy of all of them: an array of its own type, or blocks decoded when asked for."""
+    memory = row_bytes(view, inputs)
+    return memory.view(NATIVE[view.type]) if view.type in NATIVE else StoredRows(memory, view.type, view.ne[0])
+
+
+class StoredRows:
+    """Rows of a type that NumPy has not, by [sequence, head, slice] as float32 (rows, ne[0])."""
+
+    def __init__(self, memory: Bytes, type_: str, ne0: int) -> None:
+        self._memory, self._type = memory, type_
+        self.shape: Shape = (*memory.shape[:3], ne0)
+
+    def __getitem__(self, at: tuple[int, int, slice]) -> npt.NDArray[np.float32]:
+        packed = np.ascontiguousarray(self._memory[at])
+        return decode(packed.reshape(-1), self._type).reshape(len(packed), self.shape[3])
+
+
+def check_inputs(case: Op, inputs: Mapping[str, Bytes]) -> None:
+    """Raise InputError, naming every tensor, where inputs are missing, too short, or hold NaN or infinities."""
+    problems = [f"there is no tensor {name}" for name in "QKV" if name not in case.tensors]
+    problems += [problem for view in case.tensors.values() for problem in _misfits(view, inputs)]
+    if not problems:
+        problems = [problem for view in case.tensors.values() for problem in _non_finite(view, inputs)]
+    if problems:
+        raise InputError(f"case {case.name}: " + "; ".join(problems))
+
+
+def check_output(case: Op, digest: str, dst: npt.NDArray[Any]) -> None:
+    """Raise InputError where an output, made for the case of that digest, is not one of this case."""
+    (_, n_q, n_head, n_seq), hsv = case.tensors["Q"].ne, case.tensors["V"].ne[0]
+    problems = []
+    if digest != case.digest:
+        problems.append(f"the output is of another case, its digest is {digest}, not {case.digest}")
+    if dst.dtype != np.float32:
+        problems.append(f"dst is {dst.dtype}, the op writes float32")
+    if dst.shape != (n_seq, n_q, n_head, hsv):
+        problems.append(f"dst is {dst.shape}, the op writes {(n_seq, n_q, n_head, hsv)}")
+    if problems:
+        raise InputError(f"case {case.name}: " + "; ".join(problems))
+
+
+def _misfits(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
+    """What is wrong with a tensor, or with the memory it is to lie in."""
+    if view.type != OF_THE_OP.get(view.name, view.type):
+        return [f"{view.name} is {view.type}, the op takes {OF_THE_OP[view.name]}"]
+    if view.nb[0] != type_size(view.type):
+        return [f"{view.name} has nb[0] = {view.nb[0]}, elements of {view.type} lie {type_size(view.type)} bytes apart"]
+    if view.root not in inputs:
+        return [f"the bytes of {view.root} are missing, there are {', '.join(sorted(inputs))}"]
+    memory: npt.NDArray[Any] = inputs[view.root]
+    if memory.dtype != np.uint8 or memory.ndim != 1:
+        return [f"{view.root} is {memory.dtype} {memory.shape}, needed are its raw bytes, uint8 and 1-D"]
+    if memory.size < view.end:
+        return [f"{view.root} has {memory.size} bytes, {view.name} ({view.type}, ne {view.ne}) reaches to {view.end}"]
+    return []
+
+
+def _non_finite(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
+    """What keeps a tensor's values from having an exact answer."""
+    memory, found = row_bytes(view, inputs), list[int]()
+
+    def count(at: tuple[int, ...]) -> None:
+        for first in range(0, memory.shape[2], AT_ONCE):
+            piece = np.ascontiguousarray(memory[at][first : first + AT_ONCE]).reshape(-1)
+            found.append(_minus_infinities_aside(piece) if view.name == "mask" else count_non_finite(piece, view.type))
+
+    spread(count, list(np.ndindex(memory.shape[:2])), operations=memory.size)
+    return [f"{view.name} holds {sum(found)} values that are NaN or infinite"] if any(found) else []
+
+
+def _minus_infinities_aside(piece: Bytes) -> int:
+    """NaN and +inf among f16 numbers."""
+    number = count_non_finite(piece, "f16")
+    return number - int((piece.view(np.uint16) == MINUS_INFINITY).sum()) if number else 0

@@ -1,0 +1,183 @@
+"""Exact attention in float64, blocked over queries and KV, the heads of a group together.
+
+What is computed is GGML_OP_FLASH_ATTN_EXT as upstream's reference backend defines it
+(`ggml_compute_forward_flash_attn_ext_f16_one_chunk`, ggml/src/ggml-cpu/ops.cpp).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.truth.reference.engine import KVHead, RowBlock, attend, slices
+from fattn_probe.truth.reference.mask_tiles import MINUS_INFINITY, Content, GroupMask
+from fattn_probe.truth.reference.shapes import F64, AttentionShape, Floats, Rows, check_shapes
+from fattn_probe.truth.reference.threads import blas_threads, spread
+
+__all__ = [
+    "F64",
+    "Blocking",
+    "Floats",
+    "OpParams",
+    "alibi_slopes",
+    "attention",
+    "attention_and_lse",
+    "fully_masked_rows",
+]
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How much is worked on at once: query rows (of all heads of a group together) by KV rows.
+
+    K and V are read once for `held` query rows, whose sums are kept meanwhile.
+    """
+
+    rows: int = 512
+    kv: int = 512
+    held: int = 8192
+
+    def queries(self, shape: AttentionShape) -> list[slice]:
+        """The query blocks of one K/V head."""
+        return list(slices(shape.n_q, max(1, self.rows // shape.group)))
+
+    def tasks(self, shape: AttentionShape, workers: int) -> list[list[slice]]:
+        """The query blocks in runs: no more than are to be held, and short enough that all workers have some."""
+        blocks = self.queries(shape)
+        heads = shape.n_seq * shape.n_head_kv
+        longest = max(1, min(self.held // self.rows, len(blocks) * heads // workers))
+        return [blocks[run] for run in slices(len(blocks), longest)]
+
+
+@dataclass(frozen=True)
+class OpParams:
+    """The op's float parameters: scale, max_bias (ALiBi, off at 0) and logit_softcap (off at 0)."""
+
+    scale: float
+    max_bias: float = 0.0
+    logit_softcap: float = 0.0
+
+    @property
+    def factor(self) -> float:
+        """What multiplies q.k; with a softcap the scale is divided by it first."""
+        return self.scale / self.logit_softcap if self.logit_softcap else self.scale
+
+    def cap(self, logits: F64) -> F64:
+        """The softcap, softcap * tanh(logits), done in place."""
+        if self.logit_softcap:
+            np.tanh(logits, out=logits)
+            logits *= self.logit_softcap
+        return logits
+
+
+DEFAULT_BLOCKING = Blocking()
+
+
+def attention(
+    Q: Floats,
+    K: Rows,
+    V: Rows,
+    mask: Floats | None = None,
+    *,
+    params: OpParams,
+    sinks: Floats | None = None,
+    blocking: Blocking = DEFAULT_BLOCKING,
+) -> F64:
+    """The exact output of FLASH_ATTN_EXT, float64 (n_seq, n_q, n_head, hsv): dst's `ne` reversed.
+
+    Shapes are ggml's `ne` reversed: Q (n_seq, n_head, n_q, hsk), K (n_seq, n_head_kv, n_kv, hsk),
+    V (n_seq, n_head_kv, n_kv, hsv), mask (mask_seq, mask_heads, >= n_q, n_kv), sinks (n_head). Any float dtype: a block
+    is converted when it is worked on, so that memory beyond the arrays given is O(block). K and V may also be made
+    block by block: anything that has a `shape` and gives float rows for [sequence, head, slice]. Sequence s reads mask
+    s % mask_seq, head h mask h % mask_heads; rows of the mask beyond n_q are padding and not read.
+
+    A logit is scale * q.k, or softcap * tanh(scale/softcap * q.k), plus the head's ALiBi slope times the mask. The
+    `n_kv_max` of an op says how many entries of a mask row are finite; it does not change the exact answer.
+
+    A row whose mask is -inf everywhere is 0, with sinks (all the weight is the sink's) and without: the CPU backend
+    says so (`S == 0.0f ? 0.0f : 1.0f/S`). The CUDA kernels of every era agree with sinks; without, they divide 0 by 0
+    and write NaN (upstream issue 19098), which a verdict reports as what it is. Inputs are to be finite, but for -inf
+    in the mask; NaN or an infinity elsewhere makes the rows that read it NaN.
+
+    Raises InputError where the shapes are at odds.
+    """
+    return attention_and_lse(Q, K, V, mask, params=params, sinks=sinks, blocking=blocking)[0]
+
+
+def attention_and_lse(
+    Q: Floats,
+    K: Rows,
+    V: Rows,
+    mask: Floats | None = None,
+    *,
+    params: OpParams,
+    sinks: Floats | None = None,
+    blocking: Blocking = DEFAULT_BLOCKING,
+) -> tuple[F64, F64]:
+    """The exact output, as `attention` has it, and each row's log-sum-exp, float64 (n_seq, n_q, n_head).
+
+    That is the natural logarithm of the sum of exp(logit) over the KV rows and the sink: what an output is divided by,
+    and FlashAttention's L (arXiv 2307.08691). A row that is fully masked and has no sink has -inf.
+    """
+    shape = check_shapes(Q, K, V, mask, sinks)
+    out, lse = np.empty(shape.dst), np.empty(shape.dst[:3])
+    masks = None if mask is None else _GroupMasks(mask, shape, alibi_slopes(shape.n_head, params.max_bias))
+
+    def work(task: tuple[int, int, list[slice]]) -> None:
+        seq, kv_head, queries = task
+        heads = slice(kv_head * shape.group, (kv_head + 1) * shape.group)
+        group_mask = None if masks is None else masks.of(seq, heads)
+        blocks = [RowBlock.of(Q[seq, heads, rows] * np.float64(params.factor), rows, shape.hsv, group_mask)
+                  for rows in queries]  # fmt: skip
+        attend(blocks, KVHead(K, V, seq, kv_head), blocking.kv, params)
+        for rows, block in zip(queries, blocks, strict=True):
+            if sinks is not None:
+                block.state.add_sink(np.repeat(sinks[heads].astype(np.float64), rows.stop - rows.start))
+            out[seq, rows, heads] = block.state.mean().reshape(shape.group, -1, shape.hsv).transpose(1, 0, 2)
+            lse[seq, rows, heads] = block.state.log_sum_exp().reshape(shape.group, -1).T
+
+    runs = blocking.tasks(shape, blas_threads())
+    tasks = [(*head, run) for head in np.ndindex(shape.n_seq, shape.n_head_kv) for run in runs]
+    spread(work, tasks, operations=shape.operations)
+    return out, lse
+
+
+def alibi_slopes(n_head: int, max_bias: float) -> F64:
+    """The factor of the mask for each head: Press et al., arXiv 2108.12409, for any number of heads as ggml has it.
+
+    All 1 where `max_bias` is not positive: the mask is then added as it stands.
+    """
+    if max_bias <= 0.0:
+        return np.ones(n_head)
+    n_head_log2 = 1 << int(math.log2(n_head))
+    h = np.arange(n_head)
+    exponent = np.where(h < n_head_log2, h + 1.0, (2.0 * (h - n_head_log2) + 1.0) / 2.0)
+    return np.exp2(-max_bias / n_head_log2 * exponent)
+
+
+def fully_masked_rows(mask: Floats, n_seq: int, n_head: int, n_q: int) -> npt.NDArray[np.bool_]:
+    """Which rows have -inf in all of their mask: bool (n_seq, n_q, n_head), as the first axes of dst."""
+    rows = mask[:, :, :n_q]
+    hidden = (
+        rows.view(np.uint16) == MINUS_INFINITY if mask.dtype == np.float16 else np.isneginf(rows)
+    )  # 30 times as fast
+    dead: npt.NDArray[np.bool_] = np.all(hidden, axis=3)
+    full = dead[np.arange(n_seq) % mask.shape[0]][:, np.arange(n_head) % mask.shape[1]]
+    return np.ascontiguousarray(full.transpose(0, 2, 1))
+
+
+class _GroupMasks:
+    """The mask as each group of heads sees it; what groups share of it is known to all of them."""
+
+    def __init__(self, mask: Floats, shape: AttentionShape, slopes: F64) -> None:
+        self._mask, self._n_q, self._slopes = mask, shape.n_q, slopes
+        self._known: dict[tuple[int, ...], dict[tuple[int, int], Content]] = {}
+
+    def of(self, seq: int, heads: slice) -> GroupMask:
+        """The mask of some heads of a sequence."""
+        n_seq, n_heads = self._mask.shape[:2]
+        chosen = [0] if n_heads == 1 else [head % n_heads for head in range(heads.start, heads.stop)]
+        planes = self._mask[seq % n_seq, slice(0, 1) if n_heads == 1 else chosen, : self._n_q]
+        known = self._known.setdefault((seq % n_seq, *chosen), {})
+        return GroupMask(planes, self._slopes[heads], known)

@@ -1,0 +1,121 @@
+"""The work on one K/V head: its query rows, block by block, over its KV rows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from fattn_probe.truth.reference.mask_tiles import GroupMask
+from fattn_probe.truth.reference.shapes import F64, Rows
+from fattn_probe.truth.reference.softmax import RunningSoftmax, by_columns
+
+
+class Logits(Protocol):
+    """What becomes of the products of scaled queries and keys."""
+
+    def cap(self, logits: F64) -> F64:
+        """The softcap, in place."""
+
+    @property
+    def logit_softcap(self) -> float:
+        """Its limit, 0 for none."""
+
+
+@dataclass(frozen=True)
+class KVHead:
+    """The KV rows of one K/V head."""
+
+    K: Rows
+    V: Rows
+    seq: int
+    head: int
+
+    def load(self, rows: slice, room: "Room") -> "KVBlock":
+        """Some of the rows, in the room's memory."""
+        k, v = room.k[: rows.stop - rows.start], room.v[: rows.stop - rows.start]
+        k[...] = self.K[self.seq, self.head, rows]
+        v[...] = self.V[self.seq, self.head, rows]
+        return KVBlock(rows, k, v, longest(k))
+
+
+@dataclass(frozen=True)
+class KVBlock:
+    """Some KV rows as float64: k (kv, hsk), v (kv, hsv), and the length of the longest key."""
+
+    rows: slice
+    k: F64
+    v: F64
+    longest: float
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory that every block of a head's work uses again: fresh pages cost as much as the exp."""
+
+    k: F64
+    v: F64
+    logits: F64
+    product: F64
+
+    @classmethod
+    def of(cls, head: KVHead, rows: int, kv: int) -> "Room":
+        """Room for blocks of `rows` by `kv`."""
+        hsk, hsv = head.K.shape[3], head.V.shape[3]
+        return cls(np.empty((kv, hsk)), np.empty((kv, hsv)), np.empty(rows * kv), by_columns(rows, hsv))
+
+
+@dataclass
+class RowBlock:
+    """Query rows that read the same KV rows: q (rows, hsk), scaled; rows are heads times queries, in this order."""
+
+    q: F64
+    queries: slice
+    mask: GroupMask | None
+    state: RunningSoftmax
+    longest: float
+
+    @classmethod
+    def of(cls, q: F64, queries: slice, hsv: int, mask: GroupMask | None) -> "RowBlock":
+        """From scaled queries (heads, queries, hsk); `queries` is where they are in the mask."""
+        flat = np.ascontiguousarray(q.reshape(-1, q.shape[2]))
+        return cls(flat, queries, mask, RunningSoftmax.empty(len(flat), hsv), longest(flat))
+
+    def hidden(self, kv: slice) -> bool:
+        """Whether no row sees any of these KV rows."""
+        return self.mask is not None and self.mask.content(self.queries, kv).hidden
+
+    def take(self, kv: KVBlock, op: Logits, room: Room) -> None:
+        """Take in some KV rows."""
+        rows = len(self.q)
+        logits = np.matmul(self.q, kv.k.T, out=room.logits[: rows * len(kv.k)].reshape(rows, -1))
+        op.cap(logits)
+        bound = op.logit_softcap or self.longest * kv.longest
+        if self.mask is not None:
+            content = self.mask.content(self.queries, kv.rows)
+            if not content.clean:
+                self.mask.add_to(logits, self.queries, kv.rows)
+            bound += content.size * self.mask.slopes.max()
+        self.state.add(logits, kv.v, bound=bound, room=room.product[:rows])
+
+
+def attend(blocks: Sequence[RowBlock], head: KVHead, step: int, op: Logits) -> None:
+    """Bring every block's sums over all KV rows, `step` of them at a time; tiles that are masked are left out."""
+    room = Room.of(head, max(len(block.q) for block in blocks), min(step, head.K.shape[2]))
+    with np.errstate(invalid="ignore", over="ignore"):  # of inputs that are not finite
+        for rows in slices(head.K.shape[2], step):
+            seeing = [block for block in blocks if not block.hidden(rows)]
+            if seeing:
+                kv = head.load(rows, room)
+            for block in seeing:
+                block.take(kv, op, room)
+
+
+def longest(rows: F64) -> float:
+    """The largest Euclidean length of a row: |q.k| is at most the product of two."""
+    return float(np.sqrt(np.einsum("ij,ij->i", rows, rows).max()))
+
+
+def slices(length: int, step: int) -> Iterator[slice]:
+    """The range 0..length cut into pieces of `step`."""
+    return (slice(start, min(start + step, length)) for start in range(0, length, step))

@@ -1,0 +1,257 @@
+"""A case too large to check whole: some of its rows exactly, the others for being finite and inside V's convex hull.
+
+K, V and the mask are made as far as they are needed, block by block: a mask of 1,048,576 x 8,192 alone takes 16 GiB.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.errors import InputError
+from fattn_probe.scenario import Case
+from fattn_probe.scenario.cases import root_bytes
+from fattn_probe.scenario.lazy import GeneratedRows
+from fattn_probe.scenario.mask import sees_something, some_rows, visible
+from fattn_probe.truth.reference.adapter import params_of, stored_rows
+from fattn_probe.truth.reference.attention import alibi_slopes
+from fattn_probe.truth.reference.engine import KVHead, RowBlock, attend, slices
+from fattn_probe.truth.reference.mask_tiles import MINUS_INFINITY, GroupMask
+from fattn_probe.truth.reference.shapes import F64, Floats, Rows, Shape
+from fattn_probe.truth.reference.threads import blas_threads, spread
+
+Integers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Operands = Mapping[str, Any]
+STEP = 2048  # KV rows at a time: with fewer, threads that generate them wait for each other
+MANY = 8  # more edges of one kind than these are not all looked at
+RNG = 77
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The exact answer of some rows of a case, and what bounds all of them.
+
+    `rows` are (sequence, query, head), sorted, as dst's first axes; `reference` is (rows, hsv), `lse` (rows). `low` and
+    `high`, (n_seq, n_head, hsv), are the least and largest V of the KV rows that any query may see, and of 0 if there
+    are sinks.
+    """
+
+    rows: Integers
+    reference: F64
+    lse: F64
+    low: F64
+    high: F64
+
+    def of(self, dst: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sampled rows of an output (n_seq, n_q, n_head, hsv)."""
+        found: npt.NDArray[Any] = dst[tuple(self.rows.T)]
+        return found
+
+    def implausible(self, dst: npt.NDArray[np.float32], slack: float | F64 = 0.0) -> Integers:
+        """The rows (sequence, query, head) of an output that are not finite, or outside the hull by more than `slack`.
+
+        The slack is absolute: one for all, or (n_seq, n_head, hsv). A row that is fully masked is 0, or NaN where a
+        kernel divides 0 by 0: ask `fully_masked` which ones are.
+        """
+        low, high = (self.low - slack).astype(np.float32), (self.high + slack).astype(np.float32)
+        wrong = np.empty(dst.shape[:3], bool)
+        for seq, query in np.ndindex(dst.shape[:2]):
+            row = dst[seq, query]
+            wrong[seq, query] = ~((row >= low[seq]) & (row <= high[seq]) & np.isfinite(row)).all(axis=1)
+        return np.argwhere(wrong)
+
+
+def choose_rows(
+    case: Case,
+    *,
+    seams: Iterable[int] = (),
+    rows: Iterable[tuple[int, int, int]] = (),
+    random: int = 8,
+    tile: int = 256,
+) -> Integers:
+    """The rows (sequence, query, head) to look at, sorted.
+
+    In every head of every sequence: the first and the last query, those on both sides of each seam (a query where a
+    tile begins), those where the mask changes its course, those whose last visible KV row is at either side of a
+    multiple of `tile`, and `random` others, different ones in each head. `rows` are taken as well: stream-K seams are
+    in one head each.
+    """
+    queries = {0, case.n_q - 1} | _mask_edges(case, tile) | {q for seam in seams for q in (seam - 1, seam)}
+    always = np.array(sorted(q for q in queries if 0 <= q < case.n_q))
+    rng = np.random.default_rng((case.seed, RNG))
+    chosen = {tuple(row) for row in rows}
+    for seq, head in np.ndindex(case.n_seq, case.n_head):
+        here = np.concatenate([always, rng.integers(0, case.n_q, random)])
+        chosen |= {(seq, int(query), head) for query in here}
+    outside = [row for row in chosen if not all(0 <= i < n for i, n in zip(row, _axes(case), strict=True))]
+    if outside:
+        raise InputError(f"case {case.name} of {_axes(case)} (sequences, queries, heads) has no row {min(outside)}")
+    return np.array(sorted(chosen), np.int64)
+
+
+def sample(case: Case, rows: Integers, operands: Operands | None = None) -> Sample:
+    """The exact answer of these rows (sequence, query, head), and the hull; InputError if the data are not finite.
+
+    `operands` are the tensors where they are stored, by `stored_rows`; without them they are `generated`.
+    """
+    work = _Work.of(case, rows, generated(case) if operands is None else operands)
+    heads = list(np.ndindex(case.n_seq, case.n_head_kv))
+    spread(work.run, heads)
+    answer = work.answer
+    if not (np.isfinite(answer.reference).all() and (answer.low > -np.inf).all() and (answer.high < np.inf).all()):
+        raise InputError(f"case {case.name}: its data hold values that are NaN or infinite")
+    return answer
+
+
+def generated(case: Case) -> dict[str, Any]:
+    """A case's tensors made row by row where they can be, in the bytes that `make_inputs` would make."""
+    keep = blas_threads() + 1
+    made: dict[str, Any] = {name: GeneratedRows(case, name, keep) for name in "KV"}
+    made |= {name: _stored(case, name) for name in ("Q", "sinks") if name in case.tensors}
+    return made | ({"mask": GeneratedMask(case)} if "mask" in case.tensors else {})
+
+
+class GeneratedMask:
+    """A mask, f16, whose rows are made when they are asked for by [sequence, heads, queries]; heads share them."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self.shape = (case.mask_shape.n_seq, 1, case.n_q, case.n_kv)
+
+    def __getitem__(self, at: tuple[int, Any, Integers]) -> npt.NDArray[np.float16]:
+        sequence, _, queries = at
+        unique, place = np.unique(queries, return_inverse=True)
+        rows: npt.NDArray[np.float16] = some_rows(self._case.mask, self._case.mask_shape, sequence, unique)[place]
+        return rows
+
+
+def fully_masked(case: Case, rows: Integers) -> Bools:
+    """Which of these rows (sequence, query, head) see no KV row; masks are made only where their kind leaves doubt."""
+    shape = case.mask_shape
+    first, stop = visible(case.mask, shape, rows[:, 1])
+    found: Bools = first >= stop
+    if sees_something(case.mask):
+        return found
+    places = np.stack([rows[:, 0] % shape.n_seq, rows[:, 1]], axis=1)
+    for seq, query in np.unique(places[~found], axis=0):
+        made = some_rows(case.mask, shape, int(seq), np.array([query]))
+        found[(places == (seq, query)).all(axis=1)] = bool((made.view(np.uint16) == MINUS_INFINITY).all())
+    return found
+
+
+class _Hull:
+    """V, and the least and the largest of what was read of it between `first` and `stop`."""
+
+    def __init__(self, V: Rows, first: int, stop: int) -> None:
+        self.shape: Shape = V.shape
+        self._V, self._first, self._stop = V, first, stop
+        self._seen: set[tuple[int, int, int]] = set()
+        self.low = np.full((*V.shape[:2], V.shape[3]), np.inf)
+        self.high = -self.low
+
+    def __getitem__(self, at: tuple[int, int, slice]) -> Floats:
+        seq, head, rows = at
+        values: Floats = np.asarray(self._V[at], np.float32)  # NumPy is slow in f16
+        self._seen.add((seq, head, rows.start))
+        inside = values[max(0, self._first - rows.start) : max(0, self._stop - rows.start)]
+        if len(inside):
+            np.minimum(self.low[seq, head], inside.min(axis=0), out=self.low[seq, head])
+            np.maximum(self.high[seq, head], inside.max(axis=0), out=self.high[seq, head])
+        return values
+
+    def read_the_rest(self, seq: int, head: int) -> None:
+        """What no sampled row sees, but another may."""
+        for rows in slices(self.shape[2], STEP):
+            if rows.stop > self._first and rows.start < self._stop and (seq, head, rows.start) not in self._seen:
+                self[seq, head, rows]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What the K/V heads share while their rows are computed."""
+
+    case: Case
+    answer: Sample
+    Q: Floats
+    K: Rows
+    V: _Hull
+    mask: "_MaskRows | None"
+    sinks: Floats | None
+
+    @classmethod
+    def of(cls, case: Case, rows: Integers, operands: Operands) -> "_Work":
+        first, stop = visible(case.mask, case.mask_shape, np.arange(case.n_q))
+        V = _Hull(operands["V"], int(first.min()), int(stop.max()))
+        hull = (case.n_seq, case.n_head, case.hsv)
+        answer = Sample(rows, np.empty((len(rows), case.hsv)), np.empty(len(rows)), np.empty(hull), np.empty(hull))
+        mask = _MaskRows(operands["mask"], rows) if "mask" in operands else None
+        sinks = np.asarray(operands["sinks"]).ravel() if "sinks" in operands else None
+        return cls(case, answer, np.asarray(operands["Q"]), operands["K"], V, mask, sinks)
+
+    def run(self, at: tuple[int, ...]) -> None:
+        """The rows of the query heads that read one K/V head."""
+        (seq, kv_head), group = at, self.case.n_head // self.case.n_head_kv
+        all_rows = self.answer.rows
+        mine = np.flatnonzero((all_rows[:, 0] == seq) & (all_rows[:, 2] // group == kv_head))
+        if mine.size:
+            self._attend(mine, KVHead(self.K, self.V, seq, kv_head))
+        self.V.read_the_rest(seq, kv_head)
+        heads = slice(kv_head * group, (kv_head + 1) * group)
+        ends = np.stack([self.V.low[seq, kv_head], self.V.high[seq, kv_head]])
+        zero = 0.0 if self.sinks is not None else np.nan
+        self.answer.low[seq, heads], self.answer.high[seq, heads] = np.fmin(ends[0], zero), np.fmax(ends[1], zero)
+
+    def _attend(self, mine: Integers, kv_head: KVHead) -> None:
+        params = params_of(self.case)
+        seqs, queries, heads = self.answer.rows[mine].T
+        mask = None
+        if self.mask is not None:
+            slopes = alibi_slopes(self.case.n_head, params.max_bias)[heads]
+            mask = GroupMask(self.mask.of(kv_head.seq, queries)[:, None], slopes)
+        q = self.Q[seqs, heads, queries][:, None] * np.float64(params.factor)
+        block = RowBlock.of(q, slice(0, 1), self.case.hsv, mask)
+        attend([block], kv_head, STEP, params)
+        if self.sinks is not None:
+            block.state.add_sink(self.sinks[heads].astype(np.float64))
+        self.answer.reference[mine], self.answer.lse[mine] = block.state.mean(), block.state.log_sum_exp()
+
+
+class _MaskRows:
+    """The mask rows of the sampled queries, each made once."""
+
+    def __init__(self, mask: Any, rows: Integers) -> None:  # noqa: ANN401 (an array, or what makes its rows)
+        self._queries = np.unique(rows[:, 1])
+        self._made = [mask[sequence, 0 * self._queries, self._queries] for sequence in range(mask.shape[0])]
+
+    def of(self, seq: int, queries: Integers) -> Floats:
+        """The rows (queries, n_kv) as a sequence sees them."""
+        made: Floats = self._made[seq % len(self._made)]
+        rows: Floats = made[np.searchsorted(self._queries, queries)]
+        return rows
+
+
+def _stored(case: Case, name: str) -> Floats:
+    return np.asarray(stored_rows(case.tensors[name], {name: root_bytes(case, name)}))
+
+
+def _axes(case: Case) -> tuple[int, int, int]:
+    return (case.n_seq, case.n_q, case.n_head)
+
+
+def _mask_edges(case: Case, tile: int) -> set[int]:
+    """Queries where the visible KV rows change their course, and where their end crosses a tile of KV rows."""
+    first, stop = visible(case.mask, case.mask_shape, np.arange(case.n_q))
+    bends = [np.flatnonzero(np.diff(end, 2)) + 1 for end in (first, stop) if case.n_q > 2]
+    around = [np.concatenate([bend, bend + 1]) for bend in bends]
+    crossing = [np.flatnonzero((stop % tile == rest) & (np.diff(stop, prepend=-1) != 0)) for rest in (0, 1)]
+    return {int(query) for kind in (*around, *crossing) for query in spaced(kind)}
+
+
+def spaced(queries: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """At most MANY of them, evenly spaced, the first and the last among them."""
+    if queries.size <= MANY:
+        return queries
+    return queries[np.linspace(0, queries.size - 1, MANY).round().astype(np.int64)]

@@ -1,0 +1,64 @@
+"""Which model a run has: by the kernels that its launch records name."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.device import Device
+from fattn_probe.run.launches import LaunchRecord
+from fattn_probe.scenario import Case
+from fattn_probe.truth.rounding_model.constants import SHIPPED, Constants
+from fattn_probe.truth.rounding_model.mma_op import mma_f16
+from fattn_probe.truth.rounding_model.mma_plan import mma_plan_of
+from fattn_probe.truth.rounding_model.operands import Inputs, Operands, operands_of
+from fattn_probe.truth.rounding_model.tile import tile, tile_plan_of
+from fattn_probe.truth.rounding_model.vec import vec, vec_plan_of
+
+F32 = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
+Compute = Callable[[Operands, int, bool, Bools | None], F32]
+
+
+def model_of(
+    case: Case,
+    inputs: Inputs,
+    launches: Sequence[LaunchRecord],
+    device: Device | int,
+    *,
+    constants: Constants = SHIPPED,
+    exact_exp: bool = False,
+    wanted: Bools | None = None,
+) -> F32 | None:
+    """What a run's kernels compute if they are right, rounded where they round: (n_seq, n_q, n_head, hsv).
+
+    `wanted` (n_seq, n_q, n_head) marks the rows that are needed; of the others nothing is said.
+
+    `launches` are the run's, `device` the GPU, or its architecture as nvcc numbers it (90); `constants` are those of
+    the source (`constants_of`). None where there is no model of the kernel. With `exact_exp` powers of two are
+    correctly rounded instead of as the hardware does.
+    """
+    arch = device if isinstance(device, int) else int(device.arch)
+    for launch in launches:
+        found = _model(launch, arch, constants)
+        if found is not None:
+            out = found(operands_of(case, inputs), case.n_kv_max, exact_exp, wanted)
+            out.view(np.uint32)[np.isnan(out)] = 0x7FFFFFFF  # the NaN of a GPU's arithmetic
+            return out
+    return None
+
+
+def by_row(launches: Sequence[LaunchRecord], arch: int, constants: Constants = SHIPPED) -> bool:
+    """Whether the model of a run takes less time for fewer rows."""
+    return any(mma_plan_of(launch, arch, constants) for launch in launches)
+
+
+def _model(launch: LaunchRecord, arch: int, constants: Constants) -> Compute | None:
+    """What computes the output of a launch; None where it is not of a kernel that computes attention."""
+    if mma := mma_plan_of(launch, arch, constants):
+        return lambda operands, n_kv_max, exact_exp, wanted: mma_f16(operands, mma, n_kv_max, exact_exp, wanted)
+    if vectors := vec_plan_of(launch, arch, constants):
+        return lambda operands, n_kv_max, exact_exp, wanted: vec(operands, vectors, exact_exp)
+    if tiles := tile_plan_of(launch, arch, constants):
+        return lambda operands, n_kv_max, exact_exp, wanted: tile(operands, tiles, exact_exp)
+    return None

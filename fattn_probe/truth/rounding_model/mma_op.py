@@ -1,0 +1,160 @@
+"""A whole op of fattn-mma-f16: its columns in blocks that fit the cache, on all cores, and back to dst's shape."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.truth.rounding_model.functions import F32, Exponential
+from fattn_probe.truth.rounding_model.mma_f16 import Columns, Machine
+from fattn_probe.truth.rounding_model.mma_plan import MmaPlan
+from fattn_probe.truth.rounding_model.operands import Operands, as_half
+from fattn_probe.truth.rounding_model.softmax import slices
+
+COLUMNS = 128
+"""Columns computed side by side: what they need of a step fits a core's cache."""
+
+BATCHED = ("Q", "K", "V", "mask", "slope", "sink", "begins")
+
+Ints = npt.NDArray[np.intp]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Columns of one K/V head of one sequence that read the same KV rows, and where they belong.
+
+    `rows` are the KV rows they read, in order, -1 for none (masked); None for all. `queries` and `heads` are those of
+    each column, `tiles` the output tile that it is part of.
+    """
+
+    sequence: int
+    head_kv: int
+    queries: Ints
+    heads: Ints
+    tiles: Ints
+    rows: Ints | None = None
+
+
+def mma_f16(
+    operands: Operands, plan: MmaPlan, n_kv_max: int = 0, exact_exp: bool = False, wanted: Bools | None = None
+) -> F32:
+    """The op's output as fattn-mma-f16 computes it, (n_seq, n_q, n_head, hsv).
+
+    Only the rows `wanted` (n_seq, n_q, n_head), if it is given; the others are left as NaN. `n_kv_max` bounds the KV
+    rows that a query sees, for a launch that gathers them. With `exact_exp` powers of two are rounded correctly instead
+    of as the hardware does.
+    """
+    n_seq, n_head, n_q, _ = operands.Q.shape
+    out = np.full((n_seq, n_q, n_head, plan.DV), np.nan, np.float32)
+    Q = as_half(as_half(operands.Q) * np.float32(np.float16(operands.scale)))
+    operands = replace(operands, Q=Q, K=as_half(operands.K), V=as_half(operands.V))
+    limit = _gathered(operands, plan, n_kv_max)
+    steps = -(-limit // plan.nbatch_fa)
+    begins = plan.begins(_tiles(operands, plan), steps)
+
+    def compute(batches: Sequence[Batch]) -> None:
+        columns = _side_by_side([_columns(operands, plan, batch, begins) for batch in batches])
+        found = Machine(plan, columns, Exponential(exact_exp)).run()
+        for batch, values in zip(batches, found, strict=True):
+            out[batch.sequence, batch.queries, batch.heads] = values
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compute, _together(_batches(operands, plan, limit, wanted))))
+    return out
+
+
+def _gathered(operands: Operands, plan: MmaPlan, n_kv_max: int) -> int:
+    n_kv = operands.K.shape[2]
+    return int(min(n_kv, plan.ncols1 * n_kv_max) if plan.use_sparse else n_kv)
+
+
+def _tiles(operands: Operands, plan: MmaPlan) -> int:
+    """How many output tiles there are: sequences, K/V heads, head groups, query tiles."""
+    n_seq, _, n_q, _ = operands.Q.shape
+    head_groups = -(-operands.group // plan.ncols2)
+    return int(n_seq * operands.K.shape[1] * head_groups * -(-n_q // plan.ncols1))
+
+
+def _batches(operands: Operands, plan: MmaPlan, limit: int, wanted: Bools | None) -> Iterator[Batch]:
+    """Blocks of columns: of all queries, or of each query tile where KV rows are gathered for it."""
+    n_seq, _, n_q, _ = operands.Q.shape
+    group, n_head_kv = operands.group, operands.K.shape[1]
+    iter_j, iter_z = -(-n_q // plan.ncols1), -(-group // plan.ncols2)
+    for sequence, head_kv in np.ndindex(n_seq, n_head_kv):
+        for part in slices(n_q, plan.ncols1 if plan.use_sparse else n_q):
+            place = np.arange(group * (part.stop - part.start))
+            head, query = place // (part.stop - part.start), part.start + place % (part.stop - part.start)
+            tile = ((sequence * n_head_kv + head_kv) * iter_z + head // plan.ncols2) * iter_j + query // plan.ncols1
+            rows = _visible(operands, sequence, part, limit) if plan.use_sparse else None
+            if wanted is not None:
+                some = wanted[sequence, query, head_kv * group + head]
+                head, query, tile = head[some], query[some], tile[some]
+            for block in slices(len(query), COLUMNS):
+                yield Batch(sequence, head_kv, query[block], head_kv * group + head[block], tile[block], rows)
+
+
+def _visible(operands: Operands, sequence: int, queries: slice, limit: int) -> Ints:
+    """The KV rows that any of the queries sees, as many as there is room for; -1 beyond the last."""
+    assert operands.mask is not None
+    mask = operands.mask[sequence % len(operands.mask), queries]
+    found = np.flatnonzero(np.isfinite(mask).any(axis=0))[:limit]
+    return np.concatenate([found, np.full(limit - len(found), -1, np.intp)])
+
+
+def _together(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    """Batches of equally many columns, together no more than COLUMNS."""
+    found: list[Batch] = []
+    for batch in batches:
+        size = len(batch.queries)
+        if found and (size != len(found[0].queries) or (len(found) + 1) * size > COLUMNS):
+            yield found
+            found = []
+        found.append(batch)
+    if found:
+        yield found
+
+
+def _side_by_side(columns: Sequence[Columns]) -> Columns:
+    """One more batch for each."""
+    if len(columns) == 1:
+        return columns[0]
+    joined: dict[str, Any] = {}
+    for name in BATCHED:
+        parts = [getattr(each, name) for each in columns]
+        joined[name] = None if parts[0] is None else np.concatenate(parts)
+    return replace(columns[0], **joined)
+
+
+def _columns(operands: Operands, plan: MmaPlan, batch: Batch, begins: npt.NDArray[np.bool_]) -> Columns:
+    place = (batch.sequence, batch.head_kv)
+    K, V = operands.K[place], operands.V[place]
+    mask = _mask(operands, batch, len(K))
+    if batch.rows is not None:
+        K, V, mask = K[batch.rows], V[batch.rows], np.where(batch.rows < 0, -np.inf, mask[:, batch.rows])
+    padding = begins.shape[1] * plan.nbatch_fa - len(K)
+    if padding:
+        K, V = (np.pad(each, [(0, padding), (0, 0)]) for each in (K, V))
+        mask = np.pad(mask, [(0, 0), (0, padding)], constant_values=-np.inf)
+    sinks = operands.sinks
+    return Columns(
+        Q=operands.Q[batch.sequence, batch.heads, batch.queries][None],
+        K=K[None],
+        V=V[None],
+        mask=mask[None].astype(np.float32),
+        slope=operands.slopes[batch.heads][None],
+        sink=None if sinks is None else sinks[batch.heads][None],
+        begins=begins[batch.tiles][None],
+        softcap=operands.logit_softcap,
+    )
+
+
+def _mask(operands: Operands, batch: Batch, n_kv: int) -> F32:
+    """The mask of each column; without one, zeros."""
+    if operands.mask is None:
+        return np.zeros((len(batch.queries), n_kv), np.float32)
+    return np.asarray(operands.mask[batch.sequence % len(operands.mask), batch.queries])

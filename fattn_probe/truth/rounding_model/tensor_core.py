@@ -1,0 +1,141 @@
+"""What a tensor core adds: exact products of f16, aligned to the largest exponent, truncated, summed as integers.
+
+Sources: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores" (PeerJ CS 7:e330, 2021); Khattak
+and Mikaitis (arXiv 2512.07004). The results of an H200 are these in every bit (46 measured matrices of each kind);
+Turing is taken to be like Volta, Ada like Ampere, Blackwell like Hopper.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.truth.rounding_model.functions import F32, F64, truncated
+
+I8 = npt.NDArray[np.int8]
+I32 = npt.NDArray[np.int32]
+
+NONE = -64
+"""The exponent of a zero: with any other's it stays below that of the smallest product, 2^-28."""
+LOWEST = -100
+"""Exponents of sums are taken to be no smaller, so that every power of two here is a float32."""
+OVERFLOW = 65520.0
+"""From here on f16 rounds to infinity."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The arithmetic of one generation's tensor cores.
+
+    `group` products are added at once, `extra` bits beyond 24 take part. An instruction with f16 accumulators rounds
+    them after `k_half` products.
+    """
+
+    group: int
+    extra: int
+    k_half: int
+
+
+def generation_of(arch: int) -> Generation:
+    """The generation of an architecture as nvcc numbers it: 75, 89, 90."""
+    if arch >= 90:
+        return Generation(16, 2, 16)
+    if arch >= 80:
+        return Generation(8, 1, 16)
+    return Generation(4, 0, 8 if arch >= 75 else 4)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """f16 numbers as float32, with the exponents by which their products are aligned."""
+
+    value: F32
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether there is no infinity and no NaN among them."""
+        return bool(np.isfinite(self.value).all())
+
+    @cached_property
+    def number(self) -> F32:
+        """The values, with 0 for infinities and NaNs."""
+        return self.value if self.finite else np.where(np.isfinite(self.value), self.value, np.float32(0))
+
+    @cached_property
+    def exponent(self) -> I8:
+        """That of f16's field: subnormal numbers have the smallest normal one's, zeros none."""
+        value = np.ascontiguousarray(self.number)
+        field = (value.view(np.int32) >> 23 & 255).astype(np.int16) - 127
+        return np.where(value == 0, NONE, np.maximum(field, -14)).astype(np.int8)
+
+
+def matrix_sum(a: Factors, b: Factors, c: F32, rule: Generation) -> F32:
+    """c + a @ b with f32 accumulators: a is (..., M, K), b (..., K, N)."""
+    for first in range(0, a.value.shape[-1], rule.group):
+        part = slice(first, first + rule.group)
+        c = _with_specials(a, b, part, c, truncated(_exact_sum(a, b, part, c, rule)))
+    return c
+
+
+def matrix_sum_half(a: Factors, b: Factors, c: F32, rule: Generation) -> F32:
+    """The same with f16 accumulators, which c holds as float32."""
+    for first in range(0, a.value.shape[-1], rule.group):
+        part = slice(first, first + rule.group)
+        exact = _exact_sum(a, b, part, c, rule)
+        last = (first + rule.group) % rule.k_half == 0 or first + rule.group >= a.value.shape[-1]
+        c = _with_specials(a, b, part, c, half_of(exact) if last else truncated(exact))
+    return c
+
+
+def half_of(exact: F32 | F64) -> F32:
+    """To f16, nearest even, as float32: adding 1.5 * 2^42 times a number's binade leaves 11 of its bits."""
+    exact = np.ascontiguousarray(exact, np.float64)
+    binade = (exact.view(np.int64) & np.int64(0x7FF << 52)).view(np.float64)
+    magic = np.maximum(binade, 2.0**-14)
+    magic *= 1.5 * 2.0**42
+    rounded = exact + magic
+    rounded -= magic
+    result = rounded.astype(np.float32)
+    return np.where(np.abs(exact) < OVERFLOW, result, np.copysign(np.float32(np.inf), exact)).astype(np.float32)
+
+
+def _exact_sum(a: Factors, b: Factors, part: slice, c: F32, rule: Generation) -> F64:
+    """What one group adds up to before it is rounded; finite numbers only."""
+    bits = 23 + rule.extra
+    exponent = _largest(a, b, part, c)
+    scale = ((127 + bits - exponent) << 23).view(np.float32)
+    total = np.zeros(c.shape, np.int32)
+    product, term = np.empty(c.shape, np.float32), np.empty(c.shape, np.int32)
+    x, y = a.number, b.number
+    for k in range(part.start, min(part.stop, x.shape[-1])):
+        np.multiply(x[..., k, None], y[..., k, None, :], out=product)
+        product *= scale
+        np.copyto(term, product, casting="unsafe")  # toward zero
+        total += term
+    exact = total.astype(np.float64)
+    exact += np.trunc(np.multiply(c, scale, out=product), out=product)
+    exact *= ((exponent + (127 - bits)) << 23).view(np.float32)
+    return exact
+
+
+def _largest(a: Factors, b: Factors, part: slice, c: F32) -> I32:
+    """The exponent to which a group is aligned: the largest of any product and of the accumulator."""
+    x, y = a.exponent, b.exponent
+    most, this = np.full(c.shape, -128, np.int8), np.empty(c.shape, np.int8)
+    for k in range(part.start, min(part.stop, x.shape[-1])):
+        np.add(x[..., k, None], y[..., k, None, :], out=this)
+        np.maximum(most, this, out=most)
+    exponent = (np.ascontiguousarray(c).view(np.int32) >> 23 & 255) - 127
+    exponent[exponent == 128] = LOWEST
+    np.maximum(exponent, most, out=exponent)
+    return np.asarray(np.maximum(exponent, LOWEST, out=exponent))
+
+
+def _with_specials(a: Factors, b: Factors, part: slice, c: F32, result: F32) -> F32:
+    """Infinities and NaNs spread as in any sum of products."""
+    if a.finite and b.finite and np.isfinite(c).all():
+        return result
+    with np.errstate(invalid="ignore", over="ignore"):
+        plain = c + np.matmul(a.value[..., part], b.value[..., part, :])
+    return np.where(np.isfinite(plain), result, plain)

@@ -1,0 +1,211 @@
+"""fattn-tile in NumPy, for GPUs without tensor cores and head sizes without a tensor-core kernel.
+
+Where f16 arithmetic is fast, products of Q (scaled down by 4) and K are rounded to f16 and added in float32 by pairs,
+P is rounded to f16, and VKQ is summed in f16, one fused multiply-add a KV row. Elsewhere (compute capability 6.1) all
+of it is float32. The rows of a step go to the lanes of `warps` warps for the row sum, and to the warps in turn for VKQ;
+the maximum is the column's. CUDA blocks (`gridDim.y`) take the steps in turn.
+
+Which multiply-adds are fused is as g++ compiles the kernel for the simulator: no such output of a GPU was recorded. Of
+ALiBi's products it fuses some and not others, by the place of column and row; here none is.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.run.launches import LaunchRecord
+from fattn_probe.truth.rounding_model.constants import Constants
+from fattn_probe.truth.rounding_model.functions import F32, Exponential, fma, rcp, tanh
+from fattn_probe.truth.rounding_model.operands import Operands, as_half
+from fattn_probe.truth.rounding_model.softmax import LOWEST, slices, total
+from fattn_probe.truth.rounding_model.tensor_core import half_of
+from fattn_probe.truth.rounding_model.vec import combined
+
+KERNEL = "flash_attn_tile"
+LANES = 32
+Bools = npt.NDArray[np.bool_]
+COLUMNS, ROWS = 64, 512
+"""Computed side by side, so that they fit a core's cache."""
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """One launch: `warps` share a column (upstream's np), `blocks` take turns on it; `half` where f16 is fast.
+
+    Where `fused`, float32's VKQ is rescaled by the multiply-add that adds the first row, but in the very last step of
+    a kernel that minds the end of K (`checks_end`: those of one head): g++ does so for heads of 128 and steps of 32
+    rows.
+    """
+
+    DV: int
+    softcap: bool
+    blocks: int
+    warps: int
+    nbatch_fa: int
+    half: bool
+    fused: bool
+    checks_end: bool
+    max_offset: np.float32
+
+
+def tile_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> TilePlan | None:
+    """The plan of a launch; None for another kernel, or sizes that the source does not have."""
+    if launch.kernel != KERNEL or len(launch.values) < 5:
+        return None
+    DKQ, DV, ncols1, ncols2 = (int(value) for value in launch.values[:4])
+    ncols, half = ncols1 * ncols2, arch != 61 and arch >= 60
+    rows = constants.tile["fp16" if half else "fp32"].get((DKQ, ncols))
+    if rows is None:
+        return None
+    return TilePlan(
+        DV=DV,
+        softcap=launch.values[4] == "true",
+        blocks=launch.grid[1],
+        warps=max(1, launch.block[1] // ncols),
+        nbatch_fa=rows,
+        half=half,
+        fused=DKQ == 128 and rows == LANES,
+        checks_end=ncols2 == 1,
+        max_offset=np.float32(constants.max_offset),
+    )
+
+
+def tile(operands: Operands, plan: TilePlan, exact_exp: bool = False) -> F32:
+    """The op's output as fattn-tile computes it, (n_seq, n_q, n_head, hsv)."""
+    n_seq, n_head, n_q, _ = operands.Q.shape
+    out = np.empty((n_seq, n_q, n_head, plan.DV), np.float32)
+    operands = replace(operands, K=as_half(operands.K), V=as_half(operands.V))
+    machine = Machine(plan, operands, Exponential(exact_exp))
+
+    def compute(work: tuple[int, int, slice]) -> None:
+        sequence, head, queries = work
+        out[sequence, queries, head] = machine.run(sequence, head, queries)
+
+    works = [(s, head, queries) for s, head in np.ndindex(n_seq, n_head) for queries in slices(n_q, COLUMNS)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compute, works))
+    return out
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The kernel's arithmetic on some queries of a head; arrays are (columns, blocks, warps, ...)."""
+
+    plan: TilePlan
+    operands: Operands
+    exp: Exponential
+
+    def run(self, sequence: int, head: int, queries: slice) -> F32:
+        """The output, (queries, DV)."""
+        operands, plan = self.operands, self.plan
+        place = (sequence, head // operands.group)
+        KQ = self.logits(operands.Q[sequence, head, queries] * operands.scale, operands.K[place])
+        KQ = self.masked(KQ, sequence, head, queries)
+        padding = -KQ.shape[1] % (plan.nbatch_fa * plan.blocks)
+        KQ = np.pad(KQ, [(0, 0), (0, padding)], constant_values=-np.inf)
+        V = np.pad(operands.V[place], [(0, padding), (0, 0)])
+        logits = np.moveaxis(KQ.reshape(len(KQ), -1, plan.blocks, plan.nbatch_fa), 1, 0)
+        maximum, sums, VKQ = self.rounds(logits, V.reshape(-1, plan.blocks, plan.nbatch_fa, plan.DV))
+        return self.combine(maximum, sums, VKQ, head)
+
+    def logits(self, Q: F32, K: F32) -> F32:
+        """Q K, (columns, rows)."""
+        if self.plan.half:
+            Q = half_of(as_half(Q) * 0.25)
+        return np.concatenate([self.dot(Q, K[part]) for part in slices(len(K), ROWS)], axis=1)
+
+    def dot(self, Q: F32, K: F32) -> F32:
+        """One element after the other, or by pairs of products in f16."""
+        found = np.zeros((len(Q), len(K)), np.float32)
+        if not self.plan.half:
+            for k in range(Q.shape[1]):
+                found = fma(Q[:, None, k], K[None, :, k], found)
+            return found
+        for k in range(0, Q.shape[1], 2):
+            x, y = (half_of(np.multiply(Q[:, None, i], K[None, :, i], dtype=np.float64)) for i in (k, k + 1))
+            found += x + y
+        return found * np.float32(4)
+
+    def masked(self, KQ: F32, sequence: int, head: int, queries: slice) -> F32:
+        """Softcap and mask; the two are fused where the kernel takes several heads, so that no slope is in between."""
+        softcap, mask = self.operands.logit_softcap, self.operands.mask
+        bias = None if mask is None else self.operands.slopes[head] * mask[sequence % len(mask), queries]
+        if self.plan.softcap and bias is not None and not self.plan.checks_end:
+            return fma(softcap, tanh(KQ), bias)
+        if self.plan.softcap:
+            KQ = softcap * tanh(KQ)
+        return KQ if bias is None else KQ + bias
+
+    def rounds(self, logits: F32, values: F32) -> tuple[F32, F32, F32]:
+        """Maximum, row sum by lane, and VKQ of each warp after its last step."""
+        plan = self.plan
+        maximum = np.full(logits.shape[1:3], LOWEST)
+        sums = np.zeros((*logits.shape[1:3], plan.warps, LANES), np.float32)
+        VKQ = np.zeros((*logits.shape[1:3], plan.warps, plan.DV), np.float32)
+        last = (-(-self.operands.K.shape[2] // plan.nbatch_fa) - 1) if plan.checks_end else -1
+        for turn, (KQ, V) in enumerate(zip(logits, values, strict=True)):
+            before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(KQ, axis=2) + self.plan.max_offset)
+            scale = self.exp(before - maximum)
+            P = self.exp(KQ - maximum[..., None])
+            added = np.zeros(sums.shape, np.float32)
+            for part in np.moveaxis(P.reshape(*P.shape[:2], -1, plan.warps, LANES), 2, 0):
+                added += part
+            sums = fma(sums, scale[..., None, None], added)
+            fused = np.full(plan.blocks, plan.fused) & (np.arange(plan.blocks) + turn * plan.blocks != last)
+            VKQ = self.add_values(VKQ, scale, P, V, fused)
+        return maximum, sums, VKQ
+
+    def scaled(self, VKQ: F32, scale: F32) -> F32:
+        """VKQ times a scale of each column and block."""
+        if self.plan.half:
+            scale = half_of(scale)
+            return half_of(np.multiply(VKQ, scale[..., None, None], dtype=np.float64))
+        return VKQ * scale[..., None, None]
+
+    def add_values(self, VKQ: F32, scale: F32, P: F32, V: F32, fused: Bools) -> F32:
+        """VKQ, rescaled, + P V, row after row, rows dealt to the warps."""
+        plan = self.plan
+        shared = (half_of(P) if plan.half else P).reshape(*P.shape[:2], -1, plan.warps, 1)
+        rows = V.reshape(1, len(V), -1, plan.warps, plan.DV)
+        unfused = self.fused(shared[:, :, 0], rows[:, :, 0], self.scaled(VKQ, scale))
+        if not plan.half:
+            at_once = fma(VKQ, scale[..., None, None], shared[:, :, 0] * rows[:, :, 0])
+            VKQ = np.where(fused[:, None, None], at_once, unfused)
+        else:
+            VKQ = unfused
+        for i in range(1, rows.shape[2]):
+            VKQ = self.fused(shared[:, :, i], rows[:, :, i], VKQ)
+        return VKQ
+
+    def fused(self, a: F32, b: F32, c: F32) -> F32:
+        """a*b + c in the arithmetic of VKQ."""
+        if not self.plan.half:
+            return fma(a, b, c)
+        exact = np.multiply(a, b, dtype=np.float64)
+        exact += c
+        return half_of(exact)
+
+    def combine(self, maximum: F32, sums: F32, VKQ: F32, head: int) -> F32:
+        """The warps, the sink, then the blocks."""
+        parts, out = total(sums), VKQ[:, :, 0]
+        rowsum = parts[..., 0]
+        for warp in range(1, self.plan.warps):
+            out = self.added(out, VKQ[:, :, warp])
+            rowsum = rowsum + parts[..., warp]
+        if self.operands.sinks is not None:
+            first = (slice(None), slice(0, 1))
+            most = np.fmax(maximum[first], self.operands.sinks[head])
+            scale = self.exp(maximum[first] - most)
+            rowsum[first] = fma(rowsum[first], scale, self.exp(self.operands.sinks[head] - most))
+            out[first] = self.scaled(out[first][:, :, None], scale)[:, :, 0]
+            maximum[first] = most
+        if self.plan.blocks == 1:
+            return out[:, 0] * rcp(rowsum)
+        return combined(out, maximum, rowsum, self.exp)
+
+    def added(self, a: F32, b: F32) -> F32:
+        """The sum of two warps' VKQ."""
+        return half_of(a.astype(np.float64) + b) if self.plan.half else a + b

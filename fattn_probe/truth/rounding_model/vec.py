@@ -1,0 +1,217 @@
+"""fattn-vec in NumPy: one query a column, all in float32, KV rows dealt to lanes.
+
+Of a step of 128 KV rows each of 4 warps has 32, one row a lane, a maximum of its own, and a row sum in each lane.
+A row's KQ is the sum of `threads` lanes that each take every `threads`-th run of `run` elements. In VKQ a warp's rows
+are dealt to 32/threads groups of lanes, each with a sum of its own. CUDA blocks (`gridDim.y`) take the steps in turn.
+Products that are added are fused.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fattn_probe.run.launches import LaunchRecord
+from fattn_probe.truth.rounding_model.constants import Constants
+from fattn_probe.truth.rounding_model.functions import F32, Exponential, fma, rcp, tanh
+from fattn_probe.truth.rounding_model.operands import Operands, as_half
+from fattn_probe.truth.rounding_model.quantised import Codes, products, quantised_q8_1
+from fattn_probe.truth.rounding_model.softmax import LOWEST, slices, total
+
+KERNEL = "flash_attn_ext_vec"
+WARPS, LANES = 4, 32
+STEP = WARPS * LANES
+HALF = "GGML_TYPE_F16"
+FLOATS = (HALF, "GGML_TYPE_BF16")
+ROWS = 4096
+"""KV rows whose logits are computed at once."""
+
+
+@dataclass(frozen=True)
+class VecPlan:
+    """One launch: `blocks` take turns on a column, `ncols` queries share a block.
+
+    `threads_K` and `threads_V` lanes share a row, `run` are the neighbouring elements of a K of floats that each takes.
+    """
+
+    D: int
+    ncols: int
+    type_K: str
+    type_V: str
+    softcap: bool
+    blocks: int
+    threads_K: int
+    threads_V: int
+    run: int
+    max_offset: np.float32
+
+
+def vec_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> VecPlan | None:
+    """The plan of a launch; None for another kernel."""
+    if launch.kernel != KERNEL or len(launch.values) < 5:
+        return None
+    D, ncols, type_K, type_V, softcap = launch.values[:5]
+    copied = 16 if arch >= 70 else 8  # bytes that a lane can copy at once
+    threads = {True: 128 // copied, False: min(int(D) // 4, LANES)}
+    return VecPlan(
+        D=int(D),
+        ncols=int(ncols),
+        type_K=type_K,
+        type_V=type_V,
+        softcap=softcap == "true",
+        blocks=launch.grid[1],
+        threads_K=threads[type_K in FLOATS],
+        threads_V=threads[type_V in FLOATS],
+        run=copied // 2,
+        max_offset=np.float32(constants.max_offset),
+    )
+
+
+def vec(operands: Operands, plan: VecPlan, exact_exp: bool = False) -> F32:
+    """The op's output as fattn-vec computes it, (n_seq, n_q, n_head, hsv)."""
+    n_seq, n_head, n_q, _ = operands.Q.shape
+    out = np.empty((n_seq, n_q, n_head, plan.D), np.float32)
+    group = operands.group
+    K, V = operands.K, operands.V
+    operands = replace(
+        operands,
+        K=as_half(K) if plan.type_K == HALF else K,
+        V=as_half(V) if plan.type_V == HALF else V,
+        codes=None if plan.type_K in FLOATS else operands.codes,
+    )
+
+    def compute(place: tuple[int, int]) -> None:
+        sequence, head_kv = place
+        heads = slice(head_kv * group, (head_kv + 1) * group)
+        found = Machine(plan, operands, Exponential(exact_exp)).run(sequence, heads, head_kv)
+        out[sequence, :, heads] = found.reshape(group, n_q, plan.D).swapaxes(0, 1)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compute, np.ndindex(n_seq, K.shape[1])))
+    return out
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The kernel's arithmetic on the queries of the heads of one K/V head; arrays are (columns, blocks, warps, ...)."""
+
+    plan: VecPlan
+    operands: Operands
+    exp: Exponential
+
+    def run(self, sequence: int, heads: slice, head_kv: int) -> F32:
+        """The output, (columns, D): queries of the first head, then of the next."""
+        place = (sequence, head_kv)
+        Q = (self.operands.Q[sequence, heads] * self.operands.scale).reshape(-1, self.plan.D)
+        KQ = self.by_lane(self.masked(self.logits(Q, place), sequence, heads))
+        V = self.operands.V[place]
+        V = np.pad(V, [(0, -len(V) % (STEP * self.plan.blocks)), (0, 0)])
+        values = V.reshape(-1, self.plan.blocks, WARPS, self.plan.threads_V, LANES // self.plan.threads_V, self.plan.D)
+        return self.combine(*self.rounds(KQ, values), sequence, heads)
+
+    def logits(self, Q: F32, place: tuple[int, int]) -> F32:
+        """Q K, (columns, rows)."""
+        codes = self.operands.codes
+        parts = slices(self.operands.K.shape[2], ROWS)
+        if codes is None:
+            K = self.operands.K[place]
+            return np.concatenate([self.dot(Q, K[part]) for part in parts], axis=1)
+        ours = quantised_q8_1(Q)
+        return np.concatenate([self.dot_of_codes(ours, codes[place][part]) for part in parts], axis=1)
+
+    def dot(self, Q: F32, K: F32) -> F32:
+        """Of floats: fused in each lane, then added across lanes."""
+        plan = self.plan
+        Q, K = (np.moveaxis(each.reshape(len(each), -1, plan.threads_K, plan.run), 2, 3) for each in (Q, K))
+        Q, K = (each.reshape(len(each), -1, plan.threads_K) for each in (Q, K))
+        lanes = np.zeros((len(Q), len(K), plan.threads_K), np.float32)
+        for i in range(Q.shape[1]):
+            lanes = fma(Q[:, None, i], K[None, :, i], lanes)
+        return total(lanes)
+
+    def dot_of_codes(self, Q: Codes, K: Codes) -> F32:
+        """Of whole numbers: fours of elements go to the lanes in turn."""
+        steps = [np.moveaxis(part.reshape(*part.shape[:2], -1, self.plan.threads_K), 2, 0) for part in products(Q, K)]
+        found = np.zeros(steps[0].shape[1:], np.float32)
+        for a, b in zip(*steps, strict=True):
+            found = fma(a, b, found)
+        return total(found)
+
+    def masked(self, KQ: F32, sequence: int, heads: slice) -> F32:
+        """Softcap and mask; rows beyond the last are masked."""
+        if self.plan.softcap:
+            KQ = self.operands.logit_softcap * tanh(KQ)
+        mask = self.operands.mask
+        n_q, n_kv = self.operands.Q.shape[2], self.operands.K.shape[2]
+        if mask is not None:
+            slope = np.repeat(self.operands.slopes[heads], n_q)[:, None]
+            rows = np.tile(mask[sequence % len(mask), :n_q], (heads.stop - heads.start, 1))
+            KQ = fma(slope, rows, KQ)
+        padding = -n_kv % (STEP * self.plan.blocks)
+        return np.pad(KQ, [(0, 0), (0, padding)], constant_values=-np.inf)
+
+    def by_lane(self, KQ: F32) -> F32:
+        """(columns, rows) to (rounds, columns, blocks, warps, lanes)."""
+        return np.moveaxis(KQ.reshape(len(KQ), -1, self.plan.blocks, WARPS, LANES), 1, 0)
+
+    def rounds(self, KQ: F32, values: F32) -> tuple[F32, F32, F32]:
+        """Maximum, row sum (by lane) and VKQ (by group of lanes) of each warp after its last step."""
+        groups = LANES // self.plan.threads_V
+        maximum = np.full(KQ.shape[1:4], LOWEST)
+        sums = np.zeros(KQ.shape[1:], np.float32)
+        VKQ = np.zeros((*KQ.shape[1:4], groups, self.plan.D), np.float32)
+        for logits, V in zip(KQ, values, strict=True):
+            before, maximum = maximum, np.fmax(maximum, np.fmax.reduce(logits, axis=3) + self.plan.max_offset)
+            scale = self.exp(before - maximum)
+            P = self.exp(logits - maximum[..., None])
+            sums = fma(sums, scale[..., None], P)
+            shared = P.reshape(*P.shape[:3], -1, groups)
+            VKQ, done = self.rescaled(VKQ, scale[..., None, None], V[None, :, :, 0], shared[:, :, :, 0, :, None])
+            for k in range(done, shared.shape[3]):
+                VKQ = fma(V[None, :, :, k], shared[:, :, :, k, :, None], VKQ)
+        return maximum, sums, VKQ
+
+    def rescaled(self, VKQ: F32, scale: F32, V: F32, P: F32) -> tuple[F32, int]:
+        """VKQ times the scale, and how many rows are added already.
+
+        With one query in a block the compiler fuses it with the first row, with two it does not.
+        """
+        return (fma(VKQ, scale, V * P), 1) if self.plan.ncols == 1 else (VKQ * scale, 0)
+
+    def add_sinks(self, maximum: F32, sums: F32, VKQ: F32, sinks: F32) -> None:
+        """A column's sink joins the first block, the warp that has the column's number in it, and there lane 0."""
+        n_q = self.operands.Q.shape[2]
+        column = np.arange(len(maximum))
+        place = (column, 0, column % n_q % self.plan.ncols)
+        most = np.fmax(sinks, maximum[place])
+        scale = self.exp(maximum[place] - most)
+        first = np.zeros((len(column), LANES), np.float32)
+        first[:, 0] = self.exp(sinks - most)
+        maximum[place], sums[place] = most, fma(sums[place], scale[:, None], first)
+        VKQ[place] *= scale[:, None, None]
+
+    def combine(self, maximum: F32, sums: F32, VKQ: F32, sequence: int, heads: slice) -> F32:
+        """The warps of a block, then the blocks."""
+        if self.operands.sinks is not None:
+            self.add_sinks(maximum, sums, VKQ, np.repeat(self.operands.sinks[heads], self.operands.Q.shape[2]))
+        most = maximum.max(axis=2)
+        scale = self.exp(maximum - most[..., None])
+        rowsum = total(total(sums * scale[..., None]))
+        parts = (VKQ * scale[..., None, None]).reshape(*most.shape, -1, self.plan.D)
+        out = np.zeros((*most.shape, self.plan.D), np.float32)
+        for part in range(parts.shape[2]):
+            out += parts[:, :, part]
+        return combined(out, most, rowsum, self.exp)
+
+
+def combined(parts: F32, maximum: F32, rowsum: F32, exp: Exponential) -> F32:
+    """The blocks' parts, (columns, blocks, D), in one and divided: `flash_attn_combine_results`."""
+    if parts.shape[1] == 1:
+        return parts[:, 0] * rcp(rowsum)
+    scale = exp(maximum - maximum.max(axis=1, keepdims=True))
+    numerator, denominator = np.zeros(parts[:, 0].shape, np.float32), np.zeros(len(parts), np.float32)
+    for block in range(parts.shape[1]):
+        numerator = fma(scale[:, block, None], parts[:, block], numerator)
+        denominator = fma(scale[:, block], rowsum[:, block], denominator)
+    return numerator * rcp(denominator)[:, None]

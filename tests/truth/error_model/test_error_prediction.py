@@ -1,0 +1,124 @@
+"""Predictions against what was measured on an H200 and on the simulator."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fattn_probe.compare.agreement import stride_of
+from fattn_probe.run.launches import parse_launch, parse_launches
+from fattn_probe.scenario import expand, load, make_inputs, view_values
+from fattn_probe.scenario.schema import Scenario
+from fattn_probe.truth.error_model import accuracy_warning, predict
+from fattn_probe.truth.reference.adapter import fully_masked_of, reference_of
+
+ROOT = Path(__file__).parents[3]
+SAMPLES = ROOT / "tests/data/h200"  # of a real H200's outputs, see tests/test_agreement_h200.py
+CASES = [case for path in sorted((ROOT / "scenarios").glob("*.yaml")) for case in expand(load(path))]
+SMALL = [case for case in CASES if case.flop < 2e8]
+KEPT = {name: json.loads((ROOT / f"docs/error-model/{name}.json").read_text()) for name in ("random", "biased")}
+
+
+@cache
+def recording():
+    return json.loads(SAMPLES.with_suffix(".json").read_text())["cases"], dict(np.load(SAMPLES.with_suffix(".npz")))
+
+
+def values_of(case):
+    inputs = make_inputs(case)
+    return {name: view_values(case, inputs, name) for name in case.tensors}
+
+
+def biased(n_kv, **v):
+    data = {"V": {"kind": "uniform", "scale": 0.1, "mean": 1} | v}
+    entry = {
+        "version": 1,
+        "about": "test",
+        "hsk": 64,
+        "n_head": 8,
+        "n_head_kv": 2,
+        "n_q": 448,
+        "n_kv": n_kv,
+        "data": data,
+    }
+    return expand(Scenario.model_validate(entry).named("biased"))[0]
+
+
+def rtx3060():
+    kernel = "flash_attn_ext_f16<64, 64, 64, 1, false, false, false>"
+    return [parse_launch(f'{{"order":0,"kernel":"void {kernel}()","grid":[56,1,1],"block":[32,4,1],"shared":0}}')]
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in SMALL])
+def test_the_h200_is_as_wrong_as_predicted(case):
+    cases, samples = recording()
+    if case.name not in cases:
+        pytest.skip("not in the recording")
+    assert cases[case.name]["digest"] == case.digest
+    prediction = predict(case, values_of(case), parse_launches("\n".join(cases[case.name]["launches"])), 90)
+    inputs = make_inputs(case)
+    reference = reference_of(case, inputs)
+    stride = stride_of(reference.size)
+    error = samples[case.name] - reference.ravel()[::stride]
+    live = np.broadcast_to(~fully_masked(case, inputs, reference)[..., None], reference.shape).ravel()[::stride]
+    expected = np.broadcast_to(prediction.row_rmse[..., None], reference.shape).ravel()[::stride]
+    ratio = np.sqrt(np.mean(error[live] ** 2) / np.mean(expected[live] ** 2))
+    assert 0.75 < ratio < 1.25
+    assert (np.abs(error) <= prediction.bound.ravel()[::stride])[live].all()
+
+
+def fully_masked(case, inputs, reference):
+    masked = fully_masked_of(case, inputs)
+    return np.zeros(reference.shape[:3], bool) if masked is None else masked
+
+
+@pytest.mark.parametrize("n_kv", [1024, 4096, 16384])
+def test_what_f16_accumulators_lose(n_kv):
+    measured = next(case for case in KEPT["biased"]["cases"] if case["n_kv"] == n_kv)
+    prediction = predict(biased(n_kv), values_of(biased(n_kv)), rtx3060(), 86)
+    assert prediction.mean_error == pytest.approx(measured["mean_error"], rel=0.1, abs=3e-4)
+    assert prediction.rmse == pytest.approx(measured["rmse"], rel=0.1)
+
+
+def test_a_bad_design_is_warned_of_and_a_good_one_is_not():
+    case = biased(16384)
+    values, launches = values_of(case), rtx3060()
+    warning = accuracy_warning(predict(case, values, launches, 86))
+    assert warning == "mean error -2.9 %: increments below half an ulp of the f16 accumulator are lost"
+    assert not accuracy_warning(predict(biased(1024), values_of(biased(1024)), launches, 86))
+    zero_mean = values | {"V": values["V"] - 1}
+    assert not accuracy_warning(predict(case, zero_mean, launches, 86))
+
+
+def test_v_near_the_end_of_f16_is_warned_of():
+    case = biased(1024)
+    values = values_of(case)
+    prediction = predict(case, values | {"V": 60000 * values["V"]}, rtx3060(), 86)
+    assert prediction.may_overflow.all()
+    assert np.isinf(prediction.bound).all()
+    assert "65504" in accuracy_warning(prediction)
+
+
+def test_a_looked_at_query_is_the_same_whatever_the_others():
+    case = biased(4096)
+    values = values_of(case)
+    few, more = (predict(case, values, rtx3060(), 86, most=most) for most in (1 << 18, 1 << 20))
+    one, other = (prediction.looked_at.all(axis=(0, 2)) for prediction in (few, more))
+    common = one & other
+    assert 2 <= one.sum() < other.sum() < 448
+    np.testing.assert_allclose(few.row_rmse[:, common], more.row_rmse[:, common], rtol=1e-4)
+
+
+def test_why_names_kernel_accumulator_and_roundings():
+    prediction = predict(biased(4096), values_of(biased(4096)), rtx3060(), 86)
+    assert prediction.why.startswith("mma-f16 sums P.V in f16, 16 products a rounding: 256 roundings in each of 1 acc")
+
+
+def test_of_the_kept_random_cases_nearly_all_are_as_wrong_as_predicted():
+    cases = KEPT["random"]["cases"]
+    ratios = np.array([case["rmse"] / case["predicted"] for case in cases])
+    assert len(cases) >= 500
+    assert np.mean((ratios > 0.5) & (ratios < 1.5)) >= 0.99
+    assert max(case["worst"] for case in cases) < 1

@@ -1,0 +1,43 @@
+"""Wide logits: one row has a single weight, the next one two that the errors of the logits tip.
+
+Found by upstream's list on a real H200 (q_range=20): two rows of 4,800 beyond the bound that a neighbour had made.
+"""
+
+import numpy as np
+import pytest
+
+from fattn_probe.run.launches import parse_launch
+from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.truth.error_model import predict
+from fattn_probe.truth.reference.adapter import reference_of, stored_rows
+from fattn_probe.truth.rounding_model import model_of
+
+SCENARIO = """
+version: 1
+about: Q is uniform in +-20
+hsk: 64
+n_head: 8
+n_head_kv: 2
+n_q: 75
+n_kv: 1024
+seed: {seed}
+mask: {{kind: causal}}
+data: {{Q: {{kind: uniform, scale: 20}}}}
+"""
+LAUNCH = parse_launch(
+    '{"order":0,"kernel":"void flash_attn_ext_f16<64, 64, 16, 4, false, false, false>(char)",'
+    '"grid":[10,1,1],"block":[32,4,1],"shared":0}'
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_that_nobody_looked_at_are_within_their_bound_and_the_others_too(seed):
+    (case,) = expand(loads(SCENARIO.format(seed=seed), "wide.yaml"))
+    inputs = make_inputs(case)
+    values = {name: stored_rows(view, inputs) for name, view in case.tensors.items()}
+    error = np.abs(model_of(case, inputs, [LAUNCH], 90) - reference_of(case, inputs))
+    few, all_ = (predict(case, values, [LAUNCH], 90, most=most) for most in (1, 10**9))
+    assert few.looked_at.all(axis=(0, 2)).sum() == 2
+    assert (error <= all_.bound).all()
+    assert (error <= few.bound).all()
+    assert few.bound.max() < 1.5  # V is within +-1

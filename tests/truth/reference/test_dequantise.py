@@ -1,0 +1,30 @@
+"""Every type's values against ggml's own, to the last bit: attention over one KV row gives back that row of V."""
+
+import numpy as np
+import pytest
+
+from fattn_probe.device import load_devices, parse_target
+from fattn_probe.run.capture import Capture
+from fattn_probe.run.session import RunOptions, Session
+from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.scenario.ggml_types import TYPE_NAMES
+from fattn_probe.source import DEFAULT_SOURCE, resolve
+from fattn_probe.truth.reference.adapter import reference_of
+
+pytestmark = [pytest.mark.build, pytest.mark.network]
+OP = "version: 1\nabout: x\nhsk: 64\nn_q: 1\nn_kv: 1\nn_head: 64\nn_seq: 8\ntype_K: f16\n"
+
+
+@pytest.fixture(scope="module")
+def session():
+    return Session(RunOptions(resolve(DEFAULT_SOURCE)))
+
+
+@pytest.mark.parametrize("type_", TYPE_NAMES)
+@pytest.mark.parametrize("data", ["{kind: normal, scale: 3}", "{kind: fa3_outliers}", "{kind: uniform, scale: 1.0e-6}"])
+def test_v_comes_back(session, type_, data):
+    (case,) = expand(loads(f"{OP}type_V: {type_}\ndata: {{V: {data}}}\n"))
+    inputs = make_inputs(case)
+    capture = session.capture(case, inputs, parse_target("cpu", load_devices()))
+    assert isinstance(capture, Capture), capture
+    np.testing.assert_array_equal(capture.dst, reference_of(case, inputs).astype(np.float32))

@@ -1,0 +1,47 @@
+"""The models against the outputs that a real H200 left of the shipped scenarios, in every bit; nothing is built."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fattn_probe.compare.agreement import agreement, read_recording
+from fattn_probe.compare.metrics import nmse
+from fattn_probe.scenario import expand, load, make_inputs
+from fattn_probe.truth.reference.adapter import reference_of
+from fattn_probe.truth.rounding_model import model_of
+
+ROOT = Path(__file__).parents[3]
+RECORDED = read_recording(ROOT / "tests/data/h200", None, None)[1]
+FAULTS = [ROOT / f"scenarios/known-faults/{name}.yaml" for name in ("masked-rows", "q8-race")]
+FILES = [*sorted((ROOT / "scenarios").glob("*.yaml")), *FAULTS]
+CASES = {case.name: case for path in FILES for case in expand(load(path)) if case.name in RECORDED}
+LARGE = 6e8  # floating-point operations
+
+
+def marks(case):
+    return [pytest.mark.night] if case.flop > LARGE else []
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(case)) for name, case in CASES.items()])
+def test_every_bit_is_the_h200_s(name):
+    case, recorded = CASES[name], RECORDED[name]
+    found = model_of(case, make_inputs(case), recorded.launches, 90)
+    assert found is not None
+    assert agreement(recorded, found, recorded.launches).all_bits
+
+
+def test_correctly_rounded_powers_of_two_come_close():
+    """The hardware's exponential is within 2 ulp: few P round to another f16, little beside the kernel's own noise."""
+    case, recorded = CASES["gqa"], RECORDED["gqa"]
+    inputs = make_inputs(case)
+    model, near = (model_of(case, inputs, recorded.launches, 90, exact_exp=exact) for exact in (False, True))
+    share = np.mean(model.view(np.uint32) == near.view(np.uint32))
+    assert 0.05 < share < 0.95
+    noise = nmse(model, reference_of(case, inputs))
+    assert nmse(near, model.astype(np.float64)) < 0.02 * noise
+
+
+def test_no_model_of_an_unknown_kernel():
+    case = CASES["gqa"]
+    assert model_of(case, make_inputs(case), RECORDED["gqa"].launches[1:], 90) is None
