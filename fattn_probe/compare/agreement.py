@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fattn_probe.compare.metrics import F32
+from fattn_probe.arrays import F32
 from fattn_probe.errors import InputError
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.launches import LaunchRecord, Names, Types, parse_launches

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.compare.metrics import F32, F64, unequal
+from fattn_probe.arrays import F32, F64, Bytes
+from fattn_probe.compare.metrics import unequal
 from fattn_probe.scenario import Case, Root, TensorView
 from fattn_probe.truth.reference.adapter import stored_rows
 
-Bytes = npt.NDArray[np.uint8]
 MINUS_INFINITY = np.float16(-np.inf)
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F64
 from fattn_probe.compare.geometry import Part
 from fattn_probe.compare.row import AttentionRow
 
-F64 = npt.NDArray[np.float64]
 EXPLAINED = 0.8
 """The share of a row's square error that its cause must explain."""
 MOST_KEYS = 1 << 16

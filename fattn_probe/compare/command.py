@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from fattn_probe.arrays import F32, F64, Bools
 from fattn_probe.compare.bitwise import Check
 from fattn_probe.compare.diagnosis import Diagnosis
 from fattn_probe.compare.expected import Expected
-from fattn_probe.compare.metrics import F32, F64, Bools, Tolerance
+from fattn_probe.compare.metrics import Tolerance
 from fattn_probe.compare.sampled import Sampled
 from fattn_probe.compare.verdict import Status, UpstreamSays, Verdict, judge, upstream_says
 from fattn_probe.errors import ComparisonError, InputError, LostError

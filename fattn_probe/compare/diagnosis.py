@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F32, F64, Bools
 from fattn_probe.compare.causes import Cause, Suspect, cause_of
 from fattn_probe.compare.geometry import Geometry, Part
 from fattn_probe.compare.labels import MaskFacts, labellings
-from fattn_probe.compare.metrics import F32, F64, Bools, Coordinate, Deviation
+from fattn_probe.compare.metrics import Coordinate, Deviation
 from fattn_probe.compare.patterns import Labelling, Pattern, find_patterns
 from fattn_probe.compare.row import AttentionRow, Head
 from fattn_probe.inspect.tiles import Tile

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F32, Bools
 from fattn_probe.compare.geometry import Geometry, OpSizes, geometry_of
 from fattn_probe.compare.labels import labellings
-from fattn_probe.compare.metrics import F32, Bools, Coordinate, Likeness, liken, unequal
+from fattn_probe.compare.metrics import Coordinate, Likeness, liken, unequal
 from fattn_probe.compare.patterns import Pattern, find_patterns
 from fattn_probe.compare.verdict import Status
 from fattn_probe.errors import InputError

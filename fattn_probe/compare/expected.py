@@ -6,7 +6,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.compare.metrics import F32, F64, Deviation
+from fattn_probe.arrays import F32, F64
+from fattn_probe.compare.metrics import Deviation
 
 RMSE_LIMIT = 2.0
 """Measured by predicted RMSE, over the output: correct kernels have 0.5 to 1.5."""

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from fattn_probe.arrays import Indices
 from fattn_probe.inspect.facts import Grid
 from fattn_probe.inspect.tiles import Tile, index_of, ntiles, tiles_in_turn, tiles_of
 from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.scenario import TensorView
 from fattn_probe.truth.error_model.kernel import Kernel, Sizes, Work, kernel_of
-
-Ints = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class Geometry:
         """The shares of one tile, by KV step."""
         return self.parts[index_of(tile, self.grid)]
 
-    def indices(self, shape: tuple[int, int, int]) -> Ints:
+    def indices(self, shape: tuple[int, int, int]) -> Indices:
         """The number of each row's tile, (n_seq, n_q, n_head)."""
         sequence, query, head = np.ogrid[: shape[0], : shape[1], : shape[2]]
         z_KV, within = np.divmod(head, self.group)

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fattn_probe.compare.metrics import F32, Deviation
+from fattn_probe.arrays import F32, F64
+from fattn_probe.compare.metrics import Deviation
 
-F64 = npt.NDArray[np.float64]
 LIMITS = (1.0, 3.0, 10.0, 100.0)
 SHADES = " ·░▒▓"
 STYLES = ("", "dim", "yellow", "dark_orange", "bold red")

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import Bools, Indices
 from fattn_probe.compare.geometry import Geometry
 from fattn_probe.compare.patterns import Labelling, Spelling
 from fattn_probe.compare.spellings import along, either, every, named, within
 
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.intp]
 Shape = tuple[int, int, int, int]
 STEPS = (2, 4, 8, 16, 32, 64, 128)
 
@@ -128,5 +127,5 @@ def _masks(shape: Shape, mask: MaskFacts) -> Iterator[Labelling]:
             yield _rows(which[..., None].astype(np.intp), shape, partial(either, yes, no), 2, 4.0, ordered=False)
 
 
-def _rows(labels: Ints, shape: Shape, words: Spelling, size: int, bits: float, *, ordered: bool = True) -> Labelling:
+def _rows(labels: Indices, shape: Shape, words: Spelling, size: int, bits: float, *, ordered: bool = True) -> Labelling:
     return Labelling("rows", np.broadcast_to(labels, shape[:3]), size, words, bits, ordered)

@@ -6,11 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F32, F64, Bools
 from fattn_probe.errors import InputError
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 POISON = 0x7FC0DEAD
 """The bits every element of dst holds before a run: a NaN that no arithmetic makes."""

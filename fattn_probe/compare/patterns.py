@@ -7,16 +7,13 @@ too large, one too small and one that takes many words all lose to the one that 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from fattn_probe.arrays import Bools, Indices, Numbers
 from fattn_probe.compare.subsets import Counts, code_length, subsets
 
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.intp]
-Numbers = npt.NDArray[Any]
 Spelling = Callable[[Sequence[int]], str]
 """How a set of labels is said, which is sorted and not empty."""
 
@@ -47,7 +44,7 @@ class Labelling:
     """
 
     axis: Literal["rows", "columns"]
-    labels: Ints
+    labels: Indices
     size: int
     words: Spelling
     bits: float = 4.0
@@ -211,7 +208,7 @@ def _inside(region: Region, evidence: _Evidence, labellings: Sequence[Labelling]
             yield _narrowed(region, labelling, counts, chosen.labels, chosen.bits)
 
 
-def _narrowed(region: Region, labelling: Labelling, counts: Counts, chosen: Ints, bits: float) -> Region:
+def _narrowed(region: Region, labelling: Labelling, counts: Counts, chosen: Indices, bits: float) -> Region:
     member = np.zeros(labelling.size, np.bool_)
     member[chosen] = True
     part = member[labelling.labels]

@@ -4,14 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from fattn_probe.arrays import F64, Bytes
 from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.adapter import params_of, stored_rows
 from fattn_probe.truth.reference.attention import alibi_slopes
-
-F64 = npt.NDArray[np.float64]
-Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)

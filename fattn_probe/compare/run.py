@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from fattn_probe.arrays import F32, F64, I64, Bools, Bytes
 from fattn_probe.compare.bitwise import Alone, Check, batch_invariance, beside, chosen_queries, repeated, slice_of
 from fattn_probe.compare.command import Row, attention_kernel, row_of, row_without_output, sampled_row
 from fattn_probe.compare.diagnosis import Evidence, diagnose
 from fattn_probe.compare.expected import Expected
 from fattn_probe.compare.geometry import Geometry, geometry_of
-from fattn_probe.compare.metrics import F32, F64, Bools
 from fattn_probe.compare.outcome import verdict_without_output
 from fattn_probe.compare.sampled import judge_sample
 from fattn_probe.compare.sampled import rows_of as sampled_rows
@@ -34,8 +33,6 @@ from fattn_probe.truth.reference.sampled import sample
 from fattn_probe.truth.rounding_model import by_row, model_of
 from fattn_probe.truth.rounding_model.constants import SHIPPED, Constants, constants_of
 
-Bytes = npt.NDArray[np.uint8]
-Rows = npt.NDArray[np.int64]
 UseModel = Literal["auto", "always", "never"]
 WHOLE_FLOP = 1e12
 """Operations of a case from which a sample of its rows is judged: ten seconds of two cores."""
@@ -132,7 +129,7 @@ class _Job:
         """How the launches cut the output."""
         return geometry_of(self.case, capture.launches, arch_number(target)) if capture.launches else None
 
-    def expected(self, capture: Capture, target: Target, rows: Rows | None = None) -> Expected:
+    def expected(self, capture: Capture, target: Target, rows: I64 | None = None) -> Expected:
         """What the kernels that ran should have computed, of some rows or of all."""
         if not capture.launches:
             return Expected(missing="ggml's CPU backend has no error model: the scenario's tolerance decides")
@@ -200,7 +197,7 @@ def expected_of(
     model: UseModel,
     *,
     constants: Constants | None = SHIPPED,
-    rows: Rows | None = None,
+    rows: I64 | None = None,
 ) -> Expected:
     """What the launches of a run make one expect; says what is missing and why.
 
@@ -221,7 +218,7 @@ def expected_of(
     return Expected(prediction, found, "" if found is not None else "there is no model of this kernel's rounding")
 
 
-def _model_flop(case: Case, capture: Capture, arch: int, constants: Constants | None, rows: Rows | None) -> float:
+def _model_flop(case: Case, capture: Capture, arch: int, constants: Constants | None, rows: I64 | None) -> float:
     """Operations that the rounding-faithful model has to do, beside converting K and V."""
     if rows is None or constants is None or not by_row(capture.launches, arch, constants):
         return case.flop
@@ -229,7 +226,7 @@ def _model_flop(case: Case, capture: Capture, arch: int, constants: Constants | 
 
 
 def _model(
-    case: Case, inputs: Mapping[str, Bytes], capture: Capture, arch: int, *, constants: Constants, rows: Rows | None
+    case: Case, inputs: Mapping[str, Bytes], capture: Capture, arch: int, *, constants: Constants, rows: I64 | None
 ) -> F32 | None:
     """What the model computes, of some rows or of all."""
     wanted, at = None, () if rows is None else tuple(rows.T)

@@ -4,18 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from fattn_probe.arrays import F32, F64, I64, Bools
 from fattn_probe.compare.expected import Expected
 from fattn_probe.compare.geometry import Geometry
-from fattn_probe.compare.metrics import F32, F64, Coordinate, Tolerance, unwritten_elements
+from fattn_probe.compare.metrics import Coordinate, Tolerance, unwritten_elements
 from fattn_probe.compare.verdict import Status, Verdict, judge
 from fattn_probe.inspect.tiles import tile_at
 from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.sampled import Sample, choose_rows, fully_masked, spaced
 
-Bools = npt.NDArray[np.bool_]
-Rows = npt.NDArray[np.int64]
 LISTED = 3
 AT_RANDOM = 8
 """Rows of each head beside those that are always looked at, unless a number of rows is asked for."""
@@ -38,7 +36,7 @@ class Sampled:
         )
 
 
-def rows_of(case: Case, geometry: Geometry | None, number: int | None = None) -> Rows:
+def rows_of(case: Case, geometry: Geometry | None, number: int | None = None) -> I64:
     """The rows (sequence, query, head) to look at: those that must be, and others at random, up to a `number`."""
     seams = [] if geometry is None else _tile_seams(case, geometry)
     rows = [] if geometry is None else list(_block_seams(case, geometry))
@@ -106,7 +104,7 @@ def _slack(sample: Sample, expected: Expected | None, tolerance: Tolerance) -> F
     return slack
 
 
-def _odd(case: Case, dst: F32, sample: Sample, slack: F64) -> Rows:
+def _odd(case: Case, dst: F32, sample: Sample, slack: F64) -> I64:
     """The rows that are implausible; zeros are not, where a row is fully masked."""
     odd = sample.implausible(dst, slack)
     zero = np.flatnonzero((dst[tuple(odd.T)] == 0).all(axis=1))[:MOST_ZERO]
@@ -114,7 +112,7 @@ def _odd(case: Case, dst: F32, sample: Sample, slack: F64) -> Rows:
     return np.delete(odd, right, axis=0)
 
 
-def _listed(rows: Rows) -> str:
+def _listed(rows: I64) -> str:
     places = ", ".join(str(tuple(int(index) for index in row)) for row in rows[:LISTED])
     more = ", ..." if len(rows) > LISTED else ""
     return f"{len(rows)} rows (sequence, query, head: {places}{more})"

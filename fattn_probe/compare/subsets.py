@@ -3,13 +3,11 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Numbers = npt.NDArray[Any]
-Ints = npt.NDArray[np.intp]
+from fattn_probe.arrays import Indices, Numbers
 
 FEW = 24
 """Labels of which `all but one`, or all but some, is worth saying."""
@@ -47,7 +45,7 @@ class Counts:
 class Subset:
     """Some labels, and the bits it takes to say which."""
 
-    labels: Ints
+    labels: Indices
     bits: float
 
 

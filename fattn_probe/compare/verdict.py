@@ -6,18 +6,9 @@ from enum import StrEnum
 
 import numpy as np
 
+from fattn_probe.arrays import F32, F64, Bools
 from fattn_probe.compare.expected import Design, Expected, Held, hold
-from fattn_probe.compare.metrics import (
-    F32,
-    F64,
-    Bools,
-    Deviation,
-    Metrics,
-    Tolerance,
-    deviation_from,
-    measure,
-    upstream_nmse,
-)
+from fattn_probe.compare.metrics import Deviation, Metrics, Tolerance, deviation_from, measure, upstream_nmse
 from fattn_probe.compare.where import where_in_words
 from fattn_probe.errors import InputError
 

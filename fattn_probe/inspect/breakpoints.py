@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fattn_probe.arrays import Bytes
 from fattn_probe.build import RUNNER
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
 from fattn_probe.inspect.inspector import Ended, Inspector
-from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.scenario import Case
 from fattn_probe.scenario.schema import Trace
 from fattn_probe.source.features import CUDA

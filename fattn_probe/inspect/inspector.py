@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fattn_probe.arrays import Bytes
 from fattn_probe.build import RUNNER, TEST_BACKEND_OPS, Build
 from fattn_probe.debug.procedure import run_procedure
 from fattn_probe.debug.session import Session as Debugging
@@ -26,7 +27,6 @@ from fattn_probe.inspect.facts import Decision, Facts
 from fattn_probe.process import Completed
 from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import LAUNCHES_ENV, kernel_frames, read_launches, symbolise
-from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.run.outcome import Ending, Fault, Unsupported, parse_ending
 from fattn_probe.run.outcome import Missing as MissingSymbol
 from fattn_probe.run.result import read_result

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 
 import fattn_probe
+from fattn_probe.arrays import Bytes
 from fattn_probe.build import RUNNER
 from fattn_probe.debug.session import INSTALL
 from fattn_probe.device import Target
@@ -21,7 +22,6 @@ from fattn_probe.inspect.inspector import DEBUGGERS, Inspector
 from fattn_probe.inspect.view.show import launch_lines, table_of
 from fattn_probe.inspect.view.tables import block_table, tensor_table
 from fattn_probe.inspect.view.terminal_map import TerminalMap
-from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.scenario import Case
 from fattn_probe.scenario.schema import Trace
 from fattn_probe.source.features import CUDA

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fattn_probe.arrays import Bytes
 from fattn_probe.build import RUNNER, TEST_BACKEND_OPS
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError, LostError
@@ -18,7 +19,6 @@ from fattn_probe.inspect.trace.tracer import Tracer
 from fattn_probe.inspect.upstream import inspect_upstream
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.command import Work, describe
-from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.scenario import Case, make_inputs
 from fattn_probe.scenario.schema import Trace as Place
 

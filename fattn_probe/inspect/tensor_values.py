@@ -3,19 +3,16 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fattn_probe.arrays import Bytes, Floats
 from fattn_probe.errors import InputError
-from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.scenario import Case, TensorView
 from fattn_probe.scenario.cases import strided
 from fattn_probe.scenario.ggml_types import decode
 
 SPEC = re.compile(r"(?P<name>dst|Q|K|V|mask|sinks)(?:\[(?P<slices>[-\d:, ]*)\])?")
-Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fattn_probe.arrays import Bytes, Floats
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
 from fattn_probe.inspect.inspector import Ended, Inspector
-from fattn_probe.inspect.tensor_values import ByteCheck, Floats, Slice, check_bytes, part, values_of
+from fattn_probe.inspect.tensor_values import ByteCheck, Slice, check_bytes, part, values_of
 from fattn_probe.run.capture import Capture, write_capture
 from fattn_probe.run.execute import read_launches
-from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.scenario import Case, TensorView
 
 READ_TENSORS = "fattn_probe.inspect.procedures.tensors:read_tensors"

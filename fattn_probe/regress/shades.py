@@ -4,16 +4,14 @@ import zlib
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from fattn_probe.arrays import F64, Bytes
 from fattn_probe.compare.command import Row
 from fattn_probe.compare.heat import error_maps, shrunk
 
 MOST = 64
 LEAST, DECADES = 0.1, 6.0
 NOT_FINITE = 255
-F64 = npt.NDArray[np.float64]
-Levels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Shades:
     packed: bytes
 
     @property
-    def levels(self) -> Levels:
+    def levels(self) -> Bytes:
         """The bytes, (rows, columns)."""
         return np.frombuffer(zlib.decompress(self.packed), np.uint8).reshape(self.rows, self.columns)
 

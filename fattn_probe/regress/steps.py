@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
+from fattn_probe.arrays import F64
+
 SMALLEST = 3  # runs a level must last: a single slow morning is no step
 
 

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from gguf import GGUFValueType
 
+from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
 from fattn_probe.run.gguf_file import (
-    Bytes,
     Field,
     GgufFile,
     TensorData,

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.gguf_reader import ReaderTensor
 
+from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
 
 ARCHITECTURE = "fattn-probe"
-Bytes = npt.NDArray[np.uint8]
+
 Ne = tuple[int, int, int, int]
 
 

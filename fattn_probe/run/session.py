@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fattn_probe.arrays import Bytes
 from fattn_probe.build import CPU_RUNNER, RUNNER, Build, BuildRequest, add_missing, ensure
 from fattn_probe.build.key import Flavour
 from fattn_probe.build.ninja import Report, silent
@@ -18,7 +19,6 @@ from fattn_probe.run.batch import RunnerEndedError
 from fattn_probe.run.capture import Capture, capture_of
 from fattn_probe.run.casefile import FiledInputs, write_case
 from fattn_probe.run.execute import execute
-from fattn_probe.run.gguf_file import Bytes
 from fattn_probe.run.gpu import gpu_arch
 from fattn_probe.run.kept import Command, KeptRunner
 from fattn_probe.run.launches import Names, Types

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F32, Bytes
+
 from ..errors import InputError
 from . import mask as masks
 from .data import STREAMS, UNUSED, AnyData, Data, Logits, draw, stream
-from .ggml_types import Bytes, Floats, block_size, decode, encode, nan_blocks, row_size, type_size
+from .ggml_types import block_size, decode, encode, nan_blocks, row_size, type_size
 from .layout import Layout, Ne, Root, TensorView, View, ViewOfK, element_strides, place, place_mask, view_of_K
 from .mask import AnyMask, MaskShape, NoMask
 from .matrix import apply, names, variations
@@ -210,7 +212,7 @@ def _whole_tensor(case: Case, name: str, root: Root, outside: str) -> Bytes:
     """The bytes of a root whose unused elements are not zero bytes."""
     data, seed = case.data_of(name)
     logits, view = Logits(case.scale, case.hsk), case.tensors[name]
-    flat: Floats = np.zeros(root.ne[::-1], np.float32).reshape(-1)
+    flat: F32 = np.zeros(root.ne[::-1], np.float32).reshape(-1)
     if outside == "random":
         flat = draw(data, name, flat.shape, stream(seed, STREAMS[name] + UNUSED), logits)
     values = strided(flat, view)

@@ -8,7 +8,8 @@ from typing import Annotated, Literal, Protocol
 import numpy as np
 from pydantic import Field
 
-from .ggml_types import Floats
+from fattn_probe.arrays import F32
+
 from .spec import Spec
 
 STREAMS = {"Q": 1, "K": 2, "V": 3, "mask": 4, "sinks": 5}
@@ -125,14 +126,14 @@ class Logits:
 class Uniforms(Protocol):
     """Where distributions without a normal part have their numbers from."""
 
-    def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> Floats:
+    def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
         """Uniform numbers in [0, 1)."""
 
 
 class Normals(Uniforms, Protocol):
     """Where the others have theirs from."""
 
-    def standard_normal(self, size: tuple[int, ...], dtype: type[np.float32]) -> Floats:
+    def standard_normal(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
         """Standard normal numbers."""
 
 
@@ -159,7 +160,7 @@ class Window:
     length: int
     first: int
 
-    def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> Floats:
+    def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
         """The part of the next run, as many numbers as `size` has room for."""
         steps, beside = divmod(self.run * self.length + self.first, FLOATS_A_STEP)
         self.run += 1
@@ -171,13 +172,13 @@ class Window:
         return values.reshape(size)
 
 
-def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> Floats:
+def draw(data: AnyData, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> F32:
     """Random floats of a tensor's distribution, float32, any shape."""
-    values: Floats = _DRAW[data.kind](data, name, shape, rng, logits)
+    values: F32 = _DRAW[data.kind](data, name, shape, rng, logits)
     return values
 
 
-def _placed(values: Floats, scale: float, mean: float) -> Floats:
+def _placed(values: F32, scale: float, mean: float) -> F32:
     """mean + scale * values, in float32 and in place."""
     if scale != 1.0:
         values *= np.float32(scale)
@@ -186,45 +187,45 @@ def _placed(values: Floats, scale: float, mean: float) -> Floats:
     return values
 
 
-def _uniform(data: Uniform, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> Floats:
+def _uniform(data: Uniform, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> F32:
     values = rng.random(shape, np.float32)
     values *= 2
     values -= 1
     return _placed(values, data.scale, data.mean)
 
 
-def _normal(data: Normal, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> Floats:
+def _normal(data: Normal, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
     return _placed(rng.standard_normal(shape, np.float32), data.scale, data.mean)
 
 
-def _constant(data: Constant, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> Floats:
+def _constant(data: Constant, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> F32:
     return np.full(shape, data.value, np.float32)
 
 
-def _fa3(data: Fa3Outliers, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> Floats:
+def _fa3(data: Fa3Outliers, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
     chosen = rng.random(shape, np.float32) < data.probability
     values = rng.standard_normal(shape, np.float32)
     values += chosen * np.float32(data.outlier) * rng.standard_normal(shape, np.float32)
     return _placed(values, data.scale, data.mean)
 
 
-def _large(data: LargeLogits, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> Floats:
+def _large(data: LargeLogits, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
     width = data.logit / (logits.scale * np.sqrt(logits.hsk))
     return np.float32(width) * rng.standard_normal(shape, np.float32)
 
 
-def _far(data: FarBelowZero, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> Floats:
+def _far(data: FarBelowZero, name: str, shape: tuple[int, ...], rng: Normals, logits: Logits) -> F32:
     mean = np.sqrt(-data.logit / (logits.scale * logits.hsk)) * (1 if name == "Q" else -1)
     return np.float32(mean) + np.float32(data.scale) * rng.standard_normal(shape, np.float32)
 
 
-def _extreme(data: Extreme, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> Floats:
+def _extreme(data: Extreme, name: str, shape: tuple[int, ...], rng: Uniforms, logits: Logits) -> F32:
     values = np.float32(data.scale) * (2 * rng.random(shape, np.float32) - 1)
     chosen = rng.random(shape, np.float32) < data.probability
     return np.where(chosen, np.copysign(np.float32(data.magnitude), values), values)
 
 
-_DRAW: dict[str, Callable[..., Floats]] = {
+_DRAW: dict[str, Callable[..., F32]] = {
     "uniform": _uniform,
     "normal": _normal,
     "constant": _constant,

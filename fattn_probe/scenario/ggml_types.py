@@ -3,13 +3,14 @@
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+
+from fattn_probe.arrays import F32, Bytes
 
 TypeName = Literal["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl"]
 TYPE_NAMES: tuple[str, ...] = get_args(TypeName)
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
+
+
 SMALLEST_NORMAL_F16, LARGEST_F16 = np.array([2**-14, 65504], np.float32).view(np.uint32) << 1  # without the sign
 AT_ONCE = 32768  # elements: `gguf` takes rows in small groups, 20 to 60 times as long as in one row of this length
 
@@ -39,7 +40,7 @@ def is_quantized(name: str) -> bool:
     return block_size(name) > 1
 
 
-def encode(values: Floats, name: str) -> Bytes:
+def encode(values: F32, name: str) -> Bytes:
     """Convert floats to the raw bytes of a ggml type, last axis first; 1-D result.
 
     Quantisation is that of the `gguf` package, which follows ggml's reference functions; iq4_nl, which it cannot
@@ -60,7 +61,7 @@ def encode(values: Floats, name: str) -> Bytes:
     return packed
 
 
-def decode(data: Bytes, name: str) -> Floats:
+def decode(data: Bytes, name: str) -> F32:
     """Convert raw bytes of a ggml type to floats, 1-D, in the order of memory."""
     if name == "f32":
         return data.view(np.float32)
@@ -73,7 +74,7 @@ def decode(data: Bytes, name: str) -> Floats:
     return values
 
 
-def rounded(values: Floats, name: str) -> Floats:
+def rounded(values: F32, name: str) -> F32:
     """What floats are once a ggml type has stored them: decode(encode(values)), of the same shape."""
     if name == "f32":
         return values
@@ -82,7 +83,7 @@ def rounded(values: Floats, name: str) -> Floats:
     return decode(encode(values, name), name).reshape(values.shape)
 
 
-def _rounded_to_f16(values: Floats) -> Floats:
+def _rounded_to_f16(values: F32) -> F32:
     """The nearest f16, ties to even, in a quarter of the time that converting there and back takes.
 
     In integers: add half of the last place that stays, less one if that place is even, then cut. Where f16 is
@@ -126,7 +127,7 @@ def nan_blocks(count: int, name: str) -> Bytes:
     return blocks.reshape(-1)
 
 
-def _encode_iq4_nl(blocks: Floats) -> Bytes:
+def _encode_iq4_nl(blocks: F32) -> Bytes:
     table = np.array(quants.IQ4_NL.kvalues, np.float32)
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1)[:, None], axis=1)
     scale = (largest / table[0]).astype(np.float16)

@@ -2,19 +2,17 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from fattn_probe.arrays import F32, Floats, Numbers
 
 from .cases import Case, element_offset
 from .data import RUNS, SEVERAL_RUNS, STREAMS, Logits, Window, draw, stream
-from .ggml_types import Floats, decode, encode, rounded, row_size
+from .ggml_types import decode, encode, rounded, row_size
 from .layout import ViewOfK
 
 AT_ONCE = 2**16  # numbers drawn at a time, so that they stay in the cache
-AnyFloats = npt.NDArray[np.floating[Any]]
-Made = npt.NDArray[Any]  # bytes, or float32
 
 
 class GeneratedRows:
@@ -37,12 +35,12 @@ class GeneratedRows:
         data, _ = case.data_of(view.root)
         self._make = _anywhere(case, view.root) if data.kind in RUNS else _InOrder(case, view.root, keep).rows
 
-    def __getitem__(self, at: tuple[int, int, slice]) -> AnyFloats:
+    def __getitem__(self, at: tuple[int, int, slice]) -> Floats:
         sequence, head, rows = at
         return self._make(sequence * self._heads + head, rows)[:, self._columns]
 
 
-Make = Callable[[int, slice], AnyFloats]
+Make = Callable[[int, slice], Floats]
 
 
 def _anywhere(case: Case, name: str) -> Make:
@@ -52,7 +50,7 @@ def _anywhere(case: Case, name: str) -> Make:
     data, seed = case.data_of(name)
     logits = Logits(case.scale, case.hsk)
 
-    def make(place: int, rows: slice) -> Floats:
+    def make(place: int, rows: slice) -> F32:
         first = place * RUNS[data.kind]
         numbers = Window(seed, STREAMS[name], run=first, length=n * hs, first=rows.start * hs)
         return rounded(draw(data, name, (rows.stop - rows.start, hs), numbers, logits), view.type)
@@ -74,9 +72,9 @@ class _InOrder:
 
     def _begin(self) -> None:
         self._rng = stream(self._case.data_of(self._name)[1], STREAMS[self._name])
-        self._next, self._made = 0, dict[int, Made]()
+        self._next, self._made = 0, dict[int, Numbers]()
 
-    def rows(self, place: int, rows: slice) -> AnyFloats:
+    def rows(self, place: int, rows: slice) -> Floats:
         """Rows of a head; `place` counts heads through all sequences."""
         view, made = self._view, self._made.get(place)
         if made is None:
@@ -86,7 +84,7 @@ class _InOrder:
         packed = made[row_size(view.type, rows.start * view.ne[0]) : row_size(view.type, rows.stop * view.ne[0])]
         return decode(packed, view.type).reshape(-1, view.ne[0])
 
-    def _wait_for(self, place: int) -> Made:
+    def _wait_for(self, place: int) -> Numbers:
         with self._lock:
             if place not in self._made and place < self._next:
                 self._begin()
@@ -98,7 +96,7 @@ class _InOrder:
         hs, n, *_ = self._view.ne
         data, _ = self._case.data_of(self._name)
         step, type_ = n if data.kind in SEVERAL_RUNS else max(1, AT_ONCE // hs), self._view.type
-        made: Made = np.empty((n, hs), np.float32) if type_ == "f16" else np.empty(row_size(type_, n * hs), np.uint8)
+        made: Numbers = np.empty((n, hs), np.float32) if type_ == "f16" else np.empty(row_size(type_, n * hs), np.uint8)
         for first in range(0, n, step):
             shape = (min(step, n - first), hs)
             values = draw(data, self._name, shape, self._rng, Logits(self._case.scale, self._case.hsk))

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from fattn_probe.arrays import I64, Halves
+
 from .data import STREAMS, Positive, stream
 from .spec import Spec
 
-Halves = npt.NDArray[np.float16]
-Integers = npt.NDArray[np.int64]
 BLOCK = 64  # rows made at a time; random masks depend on it
 Count = Annotated[int, Field(ge=0)]
 
@@ -149,7 +149,7 @@ def blocks(mask: AnyMask, shape: MaskShape) -> Iterator[tuple[int, int, Halves]]
             yield sequence, first, _rows(mask, shape, sequence, queries, 0)
 
 
-def some_rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: Integers) -> Halves:
+def some_rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64) -> Halves:
     """The mask rows of some queries, f16 (queries, n_kv), the same as in the whole mask."""
     rows = np.empty((len(queries), shape.n_kv), np.float16)
     for number in np.unique(queries // BLOCK):
@@ -162,7 +162,7 @@ def some_rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: Integers)
     return rows
 
 
-def visible(mask: AnyMask, shape: MaskShape, queries: Integers) -> tuple[Integers, Integers]:
+def visible(mask: AnyMask, shape: MaskShape, queries: I64) -> tuple[I64, I64]:
     """The first KV row that each query sees, and one past the last, or bounds of them; it sees none if they are equal.
 
     They are bounds where KV rows inside are masked at random or belong to others.
@@ -222,7 +222,7 @@ def _past(mask: _Past, shape: MaskShape) -> int:
     return max(0, shape.n_kv - shape.n_q) if mask.past is None else mask.past
 
 
-def _rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+def _rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
     """Rows of a mask; `level` tells the parts of a sum apart, so that equal kinds do not draw equal numbers."""
     if isinstance(mask, Sum):
         total = np.zeros((len(queries), shape.n_kv), np.float16)
@@ -237,20 +237,20 @@ def _hide(hidden: npt.NDArray[np.bool_]) -> Halves:
     return np.where(hidden, np.float16(-np.inf), np.float16(0))
 
 
-def _none(mask: NoMask, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+def _none(mask: NoMask, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
     return np.zeros((len(queries), shape.n_kv), np.float16)
 
 
-def _causal(mask: Causal, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+def _causal(mask: Causal, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
     return _hide(np.arange(shape.n_kv) > (_past(mask, shape) + queries)[:, None])
 
 
-def _window(mask: SlidingWindow, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+def _window(mask: SlidingWindow, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
     behind = (_past(mask, shape) + queries)[:, None] - np.arange(shape.n_kv)
     return _hide((behind < 0) | (behind >= mask.window))
 
 
-def _sequences(mask: Sequences, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+def _sequences(mask: Sequences, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
     keys = np.arange(shape.n_kv)
     owner = keys % mask.count if mask.interleaved else keys * mask.count // shape.n_kv
     everyone = np.arange(shape.n_q) * mask.count // shape.n_q
@@ -262,29 +262,29 @@ def _sequences(mask: Sequences, shape: MaskShape, sequence: int, queries: Intege
     return _hide(hidden)
 
 
-def _blocks(mask: Blocks, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+def _blocks(mask: Blocks, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
     grid = (-(-shape.n_q // mask.q), -(-shape.n_kv // mask.kv))
     hidden = stream(shape.seed, STREAMS["mask"], (level, sequence)).random(grid) < mask.fraction
     return _hide(hidden[queries // mask.q].repeat(mask.kv, axis=1)[:, : shape.n_kv])
 
 
-def _tiles(mask: MaskedTiles, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+def _tiles(mask: MaskedTiles, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
     keys = np.arange(shape.n_kv)
     hidden = (keys < mask.leading) | (keys >= shape.n_kv - mask.trailing)
     return _hide(np.broadcast_to(hidden, (len(queries), shape.n_kv)))
 
 
-def _masked_rows(mask: MaskedRows, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+def _masked_rows(mask: MaskedRows, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
     hidden = _is_masked(mask, queries)
     return _hide(np.broadcast_to(hidden[:, None], (len(queries), shape.n_kv)))
 
 
-def _is_masked(mask: MaskedRows, queries: Integers) -> npt.NDArray[np.bool_]:
+def _is_masked(mask: MaskedRows, queries: I64) -> npt.NDArray[np.bool_]:
     masked: npt.NDArray[np.bool_] = (queries >= mask.first) & ((queries - mask.first) % mask.every == 0)
     return masked
 
 
-def _random(mask: Random, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+def _random(mask: Random, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
     number = int(queries[0]) // BLOCK
     rng = stream(shape.seed, STREAMS["mask"], (level << 32 | number + 1, sequence))
     size = (len(queries), shape.n_kv)
@@ -298,14 +298,14 @@ def _random(mask: Random, shape: MaskShape, sequence: int, queries: Integers, le
     return values
 
 
-def _alibi(mask: Alibi, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+def _alibi(mask: Alibi, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
     behind = (_past(mask, shape) + queries)[:, None] - np.arange(shape.n_kv)
     with np.errstate(over="ignore"):
         distance = -np.abs(behind).astype(np.float32).astype(np.float16)
     return np.where(mask.causal & (behind < 0), np.float16(-np.inf), distance)
 
 
-def _sparse(mask: Sparse, shape: MaskShape, sequence: int, queries: Integers, level: int) -> Halves:
+def _sparse(mask: Sparse, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
     finite = mask.finite or shape.n_kv_max
     rng = stream(shape.seed, STREAMS["mask"], (level << 32 | int(queries[0]) // BLOCK, sequence))
     values = np.full((len(queries), shape.n_kv), -np.inf, np.float16)

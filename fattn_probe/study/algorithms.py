@@ -6,13 +6,13 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from fattn_probe.arrays import F64
 from fattn_probe.inspect.tiles import Tile
 from fattn_probe.study import formulas
 from fattn_probe.study.flash_attention_1 import flash_attention_1
 from fattn_probe.study.flash_attention_2 import flash_attention_2
 from fattn_probe.study.flash_attention_3 import flash_attention_3
 from fattn_probe.study.formulas import Formula, Sizes
-from fattn_probe.study.memory import F64
 from fattn_probe.study.problem import Head, Op
 from fattn_probe.study.split_kv import split_kv, split_ranges
 from fattn_probe.study.standard import standard

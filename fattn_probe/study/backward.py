@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fattn_probe.study.memory import F64, SlowMemory
+from fattn_probe.arrays import F64
+from fattn_probe.study.memory import SlowMemory
 from fattn_probe.study.problem import Head, exp_below, tiles
 from fattn_probe.study.trace import Result
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fattn_probe.study.memory import F64, SlowMemory
+from fattn_probe.arrays import F64
+from fattn_probe.study.memory import SlowMemory
 from fattn_probe.study.problem import Head, Rule, exp_below, log_sum_exp, rows_divided, tiles
 from fattn_probe.study.trace import Result, Trace
 

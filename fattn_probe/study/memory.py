@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
+from fattn_probe.arrays import F64
+
 Index = int | slice
 
 

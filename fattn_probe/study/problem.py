@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fattn_probe.study.memory import F64, SlowMemory
+from fattn_probe.arrays import F64
+from fattn_probe.study.memory import SlowMemory
 from fattn_probe.truth.reference.attention import Floats, OpParams, alibi_slopes
 from fattn_probe.truth.reference.shapes import AttentionShape, check_shapes
 

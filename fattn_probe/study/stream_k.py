@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fattn_probe.arrays import F64
 from fattn_probe.errors import InputError
 from fattn_probe.inspect.facts import BlockFacts, Facts, Grid, TileWork
 from fattn_probe.inspect.tiles import Tile, in_grid, ntiles, tiles_of
 from fattn_probe.study.flash_attention_2 import State, attend
-from fattn_probe.study.memory import F64, Index, SlowMemory
+from fattn_probe.study.memory import Index, SlowMemory
 from fattn_probe.study.problem import Op, Rule, count, exp_below, log_sum_exp, rows_divided, tiles
 from fattn_probe.study.trace import Result, Trace
 from fattn_probe.truth.reference.shapes import AttentionShape

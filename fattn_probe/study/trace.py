@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.study.memory import F64, SlowMemory
+from fattn_probe.arrays import F64
+from fattn_probe.study.memory import SlowMemory
 from fattn_probe.study.problem import exp_below
 
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from fattn_probe.inspect.trace.fragments import Indices, Places, WarpFragments
+from fattn_probe.arrays import F64, Indices
+from fattn_probe.inspect.trace.fragments import Places, WarpFragments
 from fattn_probe.inspect.trace.inputs import FLT_MAX_HALF, WarpInputs
 from fattn_probe.inspect.trace.steps import Step
 
-F64 = npt.NDArray[np.float64]
 ULP_F32 = 2.0**-23
 TINY_F16 = 2.0**-24
 F16_MAX = 65504.0

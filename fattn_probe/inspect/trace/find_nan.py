@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import Indices
 from fattn_probe.inspect.anchors import COMMON, MMA
 from fattn_probe.inspect.facts import BlockFacts, Facts, TileWork
 from fattn_probe.inspect.procedures.warp import ACCUMULATED, ANCHORS, LOGITS, SOFTMAX
-from fattn_probe.inspect.trace.fragments import Fragment, Indices, Places, WarpFragments
+from fattn_probe.inspect.trace.fragments import Fragment, Places, WarpFragments
 from fattn_probe.inspect.trace.inputs import Operands, warp_inputs
 from fattn_probe.scenario import Case, view_values
 from fattn_probe.truth.reference.adapter import Inputs

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from fattn_probe.arrays import Indices
 
 LANES = 32
-Indices = npt.NDArray[np.intp]
+
 Place = Callable[[Indices, Indices], tuple[Indices, Indices]]
 
 LAYOUTS: Mapping[tuple[int, int, str], Place] = {

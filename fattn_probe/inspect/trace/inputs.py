@@ -5,14 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F64, Indices
 from fattn_probe.inspect.facts import TileWork
 from fattn_probe.inspect.trace.fragments import WarpFragments
 from fattn_probe.scenario import Case, view_values
 from fattn_probe.truth.reference.adapter import Inputs
 from fattn_probe.truth.reference.attention import alibi_slopes
 
-F64 = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.intp]
 FLT_MAX_HALF = float(np.float32(np.finfo(np.float32).max) / np.float32(2))
 
 

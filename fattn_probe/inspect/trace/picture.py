@@ -7,13 +7,10 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 import numpy as np
-import numpy.typing as npt
 
+from fattn_probe.arrays import F64, Bytes
 from fattn_probe.inspect.trace.reference import Parting, Trace, TracedTile
 from fattn_probe.inspect.trace.show import drift, headline, words_of, words_of_tile
-
-F64 = npt.NDArray[np.float64]
-Pixels = npt.NDArray[np.uint8]
 
 WIDTH, LEFT, TOP, ROW, STRIP = 960, 124, 22, 12, 3
 LABEL = 48.0  # between KV rows that are written out
@@ -113,7 +110,7 @@ def _image(matrix: F64, y: float, height: float) -> str:
     )
 
 
-def pixels(matrix: F64) -> Pixels:
+def pixels(matrix: F64) -> Bytes:
     """RGB (rows, columns, 3) from 0 to the largest finite value; what is not finite is red."""
     finite = np.isfinite(matrix)
     share = np.where(finite, matrix, 0.0).clip(0.0) / (_largest(matrix) or 1.0) * (len(STOPS) - 1)
@@ -122,7 +119,7 @@ def pixels(matrix: F64) -> Pixels:
     return np.where(finite[..., None], colour, np.array(NOT_FINITE)).round().astype(np.uint8)
 
 
-def png(image: Pixels) -> bytes:
+def png(image: Bytes) -> bytes:
     """An RGB image (rows, columns, 3) as a PNG file."""
     height, width, _ = image.shape
     lines = b"".join(b"\0" + image[row].tobytes() for row in range(height))

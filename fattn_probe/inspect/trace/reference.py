@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F64, Indices
 from fattn_probe.inspect.facts import TileWork
 from fattn_probe.inspect.trace.checks import Quantity, WarpStep, logits, quantities
-from fattn_probe.inspect.trace.fragments import Indices, WarpFragments
+from fattn_probe.inspect.trace.fragments import WarpFragments
 from fattn_probe.inspect.trace.inputs import Operands, WarpInputs, warp_inputs
 from fattn_probe.inspect.trace.steps import Step, steps_of
 from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.adapter import Inputs
 from fattn_probe.truth.reference.softmax import RunningSoftmax
 
-F64 = npt.NDArray[np.float64]
 SLACK = 2.0**-10
 OFFSET = re.compile(r"^#define FATTN_KQ_MAX_OFFSET \(?([\d.]+)f?(?:\s*\*\s*([\d.]+)f?)?\)?\s*$", re.MULTILINE)
 

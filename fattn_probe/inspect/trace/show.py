@@ -7,13 +7,12 @@ import numpy.typing as npt
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fattn_probe.inspect.trace.fragments import Indices
+from fattn_probe.arrays import Indices
 from fattn_probe.inspect.trace.reference import Parting, Trace, TracedStep, TracedTile
 from fattn_probe.inspect.trace.tables import lane_tables, step_tables
 from fattn_probe.inspect.view.show import table_of
 from fattn_probe.inspect.view.tables import WordTable
 
-F64 = npt.NDArray[np.float64]
 COLUMNS = ("kb0", "KV rows", "|KQ|", "+-", "KQ_max", "scale", "rowsum", "|VKQ|", "+-", "drift", "parts")
 EXPLAINED = (
     "The largest of each. +-: distance from what follows exactly from what the kernel had before. scale: the smallest"

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F64
 from fattn_probe.inspect.procedures.warp import ACCUMULATED, LOGITS, RESCALED, SOFTMAX
 from fattn_probe.inspect.trace.fragments import LANES
 
-F64 = npt.NDArray[np.float64]
 Registers = Mapping[str, F64]
 
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F64
 from fattn_probe.inspect.trace.fragments import Places, WarpFragments
 from fattn_probe.inspect.trace.reference import TracedStep, TracedTile
 from fattn_probe.inspect.view.tables import WordTable
 
-F64 = npt.NDArray[np.float64]
 CELLS = 8
 """Numbers in a line."""
 

@@ -10,13 +10,9 @@ fall below half an ulp of the accumulator they are not: each is rounded away, an
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from fattn_probe.truth.error_model.rounding import F16, WIDE, Floats, Format, added_error, largest_bias
-
-F32s = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from fattn_probe.arrays import F32, F64, Bools, Floats
+from fattn_probe.truth.error_model.rounding import HALF, WIDE, Format, added_error, largest_bias
 
 NODES = ((0.0, 0.2), (0.5988, 0.2), (-0.5988, 0.2), (1.4635, 0.2), (-1.4635, 0.2))
 """Places and weights that stand for a normal distribution: the middles of five equal shares, at variance 1."""
@@ -41,12 +37,12 @@ class Chains:
     `raised` (rows, accumulators, KV steps) marks the steps at whose beginning the running maximum rose.
     """
 
-    weight: F32s
-    square: F32s
-    unsure: F32s
-    top: F32s
-    top_square: F32s
-    scale: F32s
+    weight: F32
+    square: F32
+    unsure: F32
+    top: F32
+    top_square: F32
+    scale: F32
     raised: Bools
 
     def part(self, where: slice) -> "Chains":
@@ -82,8 +78,8 @@ class Sums:
 class _Held:
     """What the accumulators hold after each addition: its mean as a share of V's, its variance; which were any."""
 
-    weight: F32s
-    square: F32s
+    weight: F32
+    square: F32
     active: Bools
 
     def part(self, where: slice) -> "_Held":
@@ -137,7 +133,7 @@ def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F
     Of a row whose weights are not known but only like these: half an ulp is at most `half_ulp` times the sum, and an
     increment is one of those of its accumulator, so that their scatter dithers as that of V does.
     """
-    if number is not F16 or mean_square == 0.0:
+    if number is not HALF or mean_square == 0.0:
         return np.zeros(len(held.weight))
     added, counted = np.where(held.active, chains.weight * chains.scale, 0), held.active.sum(axis=2, keepdims=True)
     mean = added.sum(axis=2, keepdims=True) / np.maximum(counted, 1)
@@ -151,7 +147,7 @@ def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F
 
 def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float) -> tuple[F64, F64]:
     """Variance and loss of all additions; what is lost makes the sum smaller, its ulp finer and later losses fewer."""
-    if number is not F16:
+    if number is not HALF:
         return number.relative * _total(np.where(held.active, _power(held, mean_square), 0)), np.zeros(len(held.weight))
     mean = float(np.sqrt(mean_square))
     variance, loss, furthest = _pass(chains, held, mean, held.weight)
@@ -161,7 +157,7 @@ def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float) 
     return variance.sum(axis=1), loss.sum(axis=1)
 
 
-def _pass(chains: Chains, held: _Held, mean: float, path: F32s) -> tuple[F64, F64, F64]:
+def _pass(chains: Chains, held: _Held, mean: float, path: F32) -> tuple[F64, F64, F64]:
     """Variance, loss and largest loss on the way, if what the accumulators hold is the path, (rows, accumulators)."""
     first, second = _additions(chains, path, held.square, mean)
     change = np.where(held.active, first * chains.scale, 0)
@@ -187,19 +183,19 @@ def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
     return variance, loss
 
 
-def _additions(chains: Chains, path: F32s, square: F32s, mean: float) -> tuple[F32s, F32s]:
+def _additions(chains: Chains, path: F32, square: F32, mean: float) -> tuple[F32, F32]:
     """Mean and variance of the error of each addition in f16, as the accumulator has them; averages over channels.
 
     Where the maximum rose and its product fits the grid, what has to be rounded is all the rest, old and new.
     """
     back = _inverse(chains.scale)
     held, scatter = path * back, square * back**2
-    top_ulp = F16.ulp(np.sqrt(mean**2 * chains.top**2 + chains.top_square))
+    top_ulp = HALF.ulp(np.sqrt(mean**2 * chains.top**2 + chains.top_square))
     weight = np.where(chains.top > 0, held - chains.top, chains.weight)
     spread = np.maximum(np.where(chains.top > 0, scatter - chains.top_square, chains.square), 0)
     first, second = np.zeros_like(held), np.zeros_like(held)
     for place, share in NODES:
-        ulp = F16.ulp(mean * held + place * np.sqrt(scatter))
+        ulp = HALF.ulp(mean * held + place * np.sqrt(scatter))
         fits = ulp <= top_ulp
         step = mean * np.where(fits, weight, chains.weight) / ulp
         deviation = np.sqrt(np.where(fits, spread, chains.square) + mean**2 * chains.unsure) / ulp
@@ -225,14 +221,14 @@ def _rescaling(chains: Chains, number: Format, held: _Held, mean_square: float) 
     return 2 * number.relative * _total(np.where(chains.raised[:, :, 1:], ends[:, :, :-1], 0))
 
 
-def _power(held: _Held, mean_square: float) -> F32s:
+def _power(held: _Held, mean_square: float) -> F32:
     return np.asarray(mean_square * held.weight**2 + held.square)
 
 
-def _inverse(scale: F32s) -> F32s:
+def _inverse(scale: F32) -> F32:
     """1/scale, 0 where the scale is negligible."""
     return np.asarray(1 / np.where(scale > NEGLIGIBLE, scale, np.float32(np.inf)))
 
 
-def _total(values: F32s) -> F64:
+def _total(values: F32) -> F64:
     return np.asarray(values.sum(axis=(1, 2), dtype=np.float64))

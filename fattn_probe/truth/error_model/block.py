@@ -7,14 +7,12 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F32, F64, Indices
 from fattn_probe.truth.error_model.accumulate import Chains, Sums, accumulate
 from fattn_probe.truth.error_model.kernel import Kernel
 from fattn_probe.truth.error_model.operands import KVMoments, QRows
-from fattn_probe.truth.error_model.rounding import F16, F32
+from fattn_probe.truth.error_model.rounding import HALF, SINGLE
 
-F32s = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.intp]
 Number = TypeVar("Number", np.float32, np.bool_)
 
 LARGEST_P = 0.125
@@ -38,10 +36,10 @@ class Logits:
     and K, and its tanh, change of `values`, None if they are exact; `slope` the softcap's derivative, None without.
     """
 
-    values: F32s
-    raw: F32s
-    off: F32s | None = None
-    slope: F32s | None = None
+    values: F32
+    raw: F32
+    off: F32 | None = None
+    slope: F32 | None = None
 
     def some(self, rows: Indices) -> "Logits":
         """The same for some of the KV rows."""
@@ -110,7 +108,7 @@ class Block:
         logits, shifted, deviation = self._logit_errors()
         sums, total = self._sums(deviation), self.total
         seen = _total(self.share)
-        converted = F16.half_ulp if self.kv.error_V.any() else 0.0
+        converted = HALF.half_ulp if self.kv.error_V.any() else 0.0
         single = self.share * (converted + self.kernel.weights.half_ulp + FAR * deviation)
         return Rows(
             logits=logits,
@@ -125,7 +123,7 @@ class Block:
             peak=self.share.max(axis=ALL).astype(np.float64),
             single=single.max(axis=ALL).astype(np.float64),
             worst=(coarse + sums.worst) / total
-            + (self._parts + 8) * 2 * F32.half_ulp
+            + (self._parts + 8) * 2 * SINGLE.half_ulp
             + _total(self.share * (converted + 2 * FAR * deviation)),
             stuck=sums.stuck / total,
             largest=sums.largest,
@@ -138,23 +136,23 @@ class Block:
         return self.kernel.split.accumulators + len(self.steps)
 
     @cached_property
-    def x(self) -> F32s:
+    def x(self) -> F32:
         """The logits, cut."""
         return self._cut(self.logits.values, -np.inf)
 
     @cached_property
-    def maximum(self) -> F32s:
+    def maximum(self) -> F32:
         """The running maximum at each KV step, size 1 along the axes that share it; -inf until a logit is seen."""
         shared = {"tile": (3, 4, 5, 6, 7), "vec": (4, 5, 6, 7), "mma_f16": (4, 6, 7)}[self.kernel.family]
         return np.asarray(np.maximum.accumulate(self.x.max(axis=shared, keepdims=True), axis=2))
 
     @cached_property
-    def p(self) -> F32s:
+    def p(self) -> F32:
         """The weights relative to the running maximum, before they are rounded."""
         return np.asarray(np.exp(self.x - (_finite(self.maximum) + KQ_MAX_OFFSET)))
 
     @cached_property
-    def scale(self) -> F32s:
+    def scale(self) -> F32:
         """What makes the weights relative to the row's final maximum."""
         final = self.maximum.max(axis=ALL, keepdims=True)
         scale = np.exp(_finite(self.maximum) + KQ_MAX_OFFSET - _finite(final))
@@ -170,7 +168,7 @@ class Block:
         return np.where(total == 0.0, 1.0, total)
 
     @cached_property
-    def share(self) -> F32s:
+    def share(self) -> F32:
         """The weights, divided by the row sum."""
         return self.p * (self.scale / self.total.reshape(-1, *[1] * 7)).astype(np.float32)
 
@@ -179,7 +177,7 @@ class Block:
         """The variance of the output's channels about V's means: sum of p^2 times V's variance."""
         return _total(self.share**2 * self._by_row(self.kv.spread_V))
 
-    def _cut(self, values: F32s, fill: float) -> F32s:
+    def _cut(self, values: F32, fill: float) -> F32:
         split = self.kernel.split
         n_steps = -(-values.shape[1] // split.rows)
         padded = np.full((len(values), n_steps + 1, split.rows), fill, np.float32)
@@ -187,12 +185,12 @@ class Block:
         shape = (split.outer, split.steps, split.warps, split.inner, split.group)
         return padded[:, self.steps].reshape(len(values), *self.steps.shape, *shape)
 
-    def _by_row(self, values: F64) -> F32s:
+    def _by_row(self, values: F64) -> F32:
         return self._cut(values.astype(np.float32)[None], 0.0)
 
-    def _sums(self, deviation: F32s) -> Sums:
+    def _sums(self, deviation: F32) -> Sums:
         spread = self._by_row(self.kv.spread_V)
-        unsure = (self.p * deviation) ** 2 + (F16.ulp(self.p) ** 2 / 12 if self.kernel.weights is F16 else 0)
+        unsure = (self.p * deviation) ** 2 + (HALF.ulp(self.p) ** 2 / 12 if self.kernel.weights is HALF else 0)
         top = np.where(self.x == self.maximum, self.p, np.float32(0))
         weight, square = self.p.sum(axis=7), (self.p**2 * spread).sum(axis=7)
         raised = np.zeros(self.maximum.shape, np.bool_)
@@ -210,7 +208,7 @@ class Block:
 
     def _combined(self) -> F64:
         """Of adding up accumulators and blocks, one after the other in f32, the row sums likewise, and dividing."""
-        mean, spread, step = self.kv.mean_square_V, self.spread_left, F32.relative
+        mean, spread, step = self.kv.mean_square_V, self.spread_left, SINGLE.relative
         outputs = (self._parts / 3 + 6) * mean + (self._parts / 2 + 6) * spread
         return np.asarray(step * outputs + (EXP_ERROR + step * self._parts / 3) * spread)
 
@@ -220,9 +218,9 @@ class Block:
         The largest weight of a row is always the same number, and so is its error; where P is below 2^-22, with a bit
         or none left, the errors are those of the weights as they are. The others are as good as random.
         """
-        if self.kernel.weights is not F16:
+        if self.kernel.weights is not HALF:
             return np.zeros(len(self.p)), np.zeros(len(self.p)), np.zeros(len(self.p))
-        p, ulp = self.p, F16.ulp(self.p)
+        p, ulp = self.p, HALF.ulp(self.p)
         ulp[p == 0] = 0
         known = (self.x == self.maximum) | (p < 2.0**-22)
         error = np.where(known, (p.astype(np.float16) - p) * self.scale, 0)
@@ -231,7 +229,7 @@ class Block:
         square = _total(noise * (spread + np.float32(self.kv.mean_square_V)) + error**2 * spread)
         return square, _total(error), _total(ulp * self.scale) / 2
 
-    def _logit_errors(self) -> tuple[F64, F64, F32s]:
+    def _logit_errors(self) -> tuple[F64, F64, F32]:
         """Of errors of the logits: the mean square they make, the loss, and each logit's mean-square error's root.
 
         An output changes by the sum of p (V - out) times the logits' errors. Those of Q and K are known: with their
@@ -255,7 +253,7 @@ class Block:
             square += self.share**2 * known * spread
         return _total(square), loss, np.sqrt(error)
 
-    def _moved(self, off: F32s, centre: F32s) -> F64:
+    def _moved(self, off: F32, centre: F32) -> F64:
         """The mean square that known errors of the logits make where V is K.
 
         An error of Q moves the logits by its product with K, and so the weights towards the K that lie along it; V, of
@@ -266,14 +264,14 @@ class Block:
         moved = (share * (off - centre.reshape(-1, 1))) @ self.kv.k[:, : self.kv.V_in_K]
         return np.asarray(np.square(moved, dtype=np.float64).mean(axis=1))
 
-    def _rounded_products(self) -> F32s:
+    def _rounded_products(self) -> F32:
         """Mean square errors of the logits that come of summing, softcap, mask and exp in f32 (and products in f16)."""
         raw, square = self._cut(self.logits.raw, 0.0), self.q.square.astype(np.float32)[ROWS]
         likely = square * self._by_row(self.kv.square_K)
         along, scatter = self.kernel.chain
-        error = np.float32(F32.relative) * (along * raw**2 + scatter * likely)
+        error = np.float32(SINGLE.relative) * (along * raw**2 + scatter * likely)
         if self.kernel.products_f16:
-            error += np.float32(F16.relative) * likely
+            error += np.float32(HALF.relative) * likely
         x = np.where(np.isneginf(self.x), np.float32(0), self.x)
         if self.logits.slope is not None:
             slope = self._cut(self.logits.slope, 0.0)
@@ -281,14 +279,14 @@ class Block:
         with np.errstate(invalid="ignore"):
             below = np.where(self.share > 0, x - _finite(self.maximum), np.float32(0))
         added = np.where(x == raw, np.float32(0), x)
-        return np.asarray(error + np.float32(EXP_ERROR) + np.float32(F32.relative) * (2 * below**2 + added**2))
+        return np.asarray(error + np.float32(EXP_ERROR) + np.float32(SINGLE.relative) * (2 * below**2 + added**2))
 
 
-def _finite(values: F32s) -> F32s:
+def _finite(values: F32) -> F32:
     return np.where(np.isneginf(values), np.float32(0), values)
 
 
-def _total(values: F32s) -> F64:
+def _total(values: F32) -> F64:
     return np.asarray(values.sum(axis=ALL, dtype=np.float64))
 
 

@@ -5,21 +5,21 @@ from functools import cache
 from importlib.resources import files
 
 import numpy as np
-import numpy.typing as npt
 
-F32s = npt.NDArray[np.float32]
+from fattn_probe.arrays import F32
+
 LEAST = -8
 """Exponent of the first binade of the table; below it the result is x."""
 
 
 @cache
-def _table() -> F32s:
+def _table() -> F32:
     """Mean errors (binades, parts of a binade), from the table of its results measured on Hopper, in units of 1e-10."""
     text = files("fattn_probe.truth.error_model").joinpath("tanh.json").read_text()
     return np.array(json.loads(text), np.float32) * np.float32(1e-10)
 
 
-def tanh_error(x: F32s) -> F32s:
+def tanh_error(x: F32) -> F32:
     """tanh.approx(x) - tanh(x), as a mean over 1/64 of a binade."""
     table = _table()
     significand, exponent = np.frexp(np.abs(x))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.run.launches import LaunchRecord
-from fattn_probe.truth.error_model.rounding import F16, F32, Format
+from fattn_probe.truth.error_model.rounding import HALF, SINGLE, Format
 
 Family = Literal["mma_f16", "tile", "vec"]
 QForm = Literal["f16 twice", "f16", "f32", "q8_1"]
@@ -125,8 +125,8 @@ def _mma_f16(case: Sizes, launch: LaunchRecord, arch: int) -> Kernel:
         ncols1=ncols1,
         ncols2=ncols2,
         split=Split(1, nbatch_fa // (np_ * together), np_, together // group, group),
-        accumulator=F16,
-        weights=F16,
+        accumulator=HALF,
+        weights=HALF,
         q="f16 twice",
         converts_K=True,
         converts_V=True,
@@ -151,7 +151,7 @@ def _tile(case: Sizes, launch: LaunchRecord, arch: int) -> Kernel:
     hsk, _, ncols1, ncols2 = (int(value) for value in launch.values[:4])
     fast, ncols = arch != PASCAL_WITHOUT_F16, ncols1 * ncols2
     np_ = max(1, launch.block[0] * launch.block[1] // 32 // ncols)
-    number: Format = F16 if fast else F32
+    number: Format = HALF if fast else SINGLE
     nbatch_fa = max(tile_nbatch_fa(hsk, ncols, fast), 32 * np_)
     return Kernel(
         family="tile",
@@ -190,8 +190,8 @@ def _vec(case: Sizes, launch: LaunchRecord, arch: int) -> Kernel:
         ncols1=ncols,
         ncols2=1,
         split=Split(VEC_WARPS, 32 // lanes, lanes, 1, 1),
-        accumulator=F32,
-        weights=F32,
+        accumulator=SINGLE,
+        weights=SINGLE,
         q="f32" if type_K in {"f16", "bf16"} else "q8_1",
         converts_K=type_K != case.type_K,
         converts_V=type_V != case.type_V,

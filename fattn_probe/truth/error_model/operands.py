@@ -2,17 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F32, F64, Floats
 from fattn_probe.truth.error_model.kernel import Kernel, QForm
-from fattn_probe.truth.error_model.rounding import F16
+from fattn_probe.truth.error_model.rounding import HALF
 
-Floats = npt.NDArray[np.floating[Any]]
-F32s = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
 QK8_1 = 32
 AT_ONCE = 2048
 """KV rows whose values are float64 at one time."""
@@ -42,11 +39,11 @@ def kernel_q(q: Floats, factor: float, form: QForm) -> F64:
 class QRows:
     """Rows of Q, float32: times the factor exactly, and as the kernel has them; `square` is |q|^2."""
 
-    exact: F32s
-    kernel: F32s
+    exact: F32
+    kernel: F32
     square: F64
 
-    def blocks_off(self) -> F32s:
+    def blocks_off(self) -> F32:
         """How far the sum of each block of 32 is off, (rows, hsk/32)."""
         return np.asarray((self.kernel - self.exact).reshape(len(self.exact), -1, QK8_1).sum(axis=2))
 
@@ -72,9 +69,9 @@ class KVMoments:
     `V_in_K`: where V is the beginning of K's rows, how many dimensions of them; else 0.
     """
 
-    k: F32s
-    kernel_k: F32s
-    offset_K: F32s | None
+    k: F32
+    kernel_k: F32
+    offset_K: F32 | None
     square_K: F64
     spread_V: F64
     error_V: F64
@@ -151,7 +148,7 @@ def parts_of(length: int) -> list[slice]:
     return [slice(first, first + AT_ONCE) for first in range(0, length, AT_ONCE)]
 
 
-def _offset(k: F32s, type_K: str) -> F32s | None:
+def _offset(k: F32, type_K: str) -> F32 | None:
     """What a block's integers are away from symmetric, as ggml quantises: q4_0's 0 is the largest in magnitude."""
     blocks = k.reshape(len(k), -1, QK8_1)
     if type_K in {"q4_1", "q5_1"}:
@@ -162,4 +159,4 @@ def _offset(k: F32s, type_K: str) -> F32s | None:
 
 
 def _in_f16(values: Floats) -> F64:
-    return np.clip(values, -F16.largest, F16.largest).astype(np.float16).astype(np.float64)
+    return np.clip(values, -HALF.largest, HALF.largest).astype(np.float16).astype(np.float64)

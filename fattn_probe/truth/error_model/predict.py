@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F64, Floats, Indices
 from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.scenario import Case
 from fattn_probe.truth.error_model.block import LARGEST_P, Block, Logits, Rows
@@ -15,13 +16,10 @@ from fattn_probe.truth.error_model.hyperbolic import tanh_error
 from fattn_probe.truth.error_model.kernel import Kernel, Work, kernel_of, steps_of
 from fattn_probe.truth.error_model.operands import KVMoments, QRows, parts_of
 from fattn_probe.truth.error_model.prediction import Heads, Prediction, elsewhere_lost
-from fattn_probe.truth.error_model.rounding import F16
+from fattn_probe.truth.error_model.rounding import HALF
 from fattn_probe.truth.error_model.words import why
 from fattn_probe.truth.reference.attention import alibi_slopes
 
-Floats = npt.NDArray[np.floating[Any]]
-F64 = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.intp]
 Tensors = Mapping[str, Any]
 
 BLOCK = 1 << 20
@@ -200,7 +198,7 @@ def _prediction(
     )
     largest = moments.largest.max(axis=3)
     number = kernel.accumulator
-    overflows = (rows.largest + LARGEST_P * largest > number.largest) | (kernel.converts_V & (largest > F16.largest))
+    overflows = (rows.largest + LARGEST_P * largest > number.largest) | (kernel.converts_V & (largest > HALF.largest))
     seen = np.broadcast_to(looked_at, rows.loss.shape)
     prediction = Prediction(rows, moments, number.half_ulp, seen, overflows, elsewhere_lost(rows), "")
     return replace(prediction, why=why(case, kernel, rows, prediction.causes))

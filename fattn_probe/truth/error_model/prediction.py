@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F64
 from fattn_probe.truth.error_model.block import Rows
-
-F64 = npt.NDArray[np.float64]
 
 ODDS = 1e-7
 """The chance that any element of a correct output is beyond its bound, if errors are as independent as assumed."""

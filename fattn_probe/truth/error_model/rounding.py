@@ -5,12 +5,11 @@ Kollar, Quantization Noise, ch. 4 and 5 (the Fourier series of a quantiser's err
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
+from fattn_probe.arrays import Floats
 
 MEAN_SQUARE = (1 - 0.25) / (2 * np.log(2)) / 12
 """Mean of (error/ulp)^2 * (ulp/value)^2 over values spread evenly in a binade's logarithm, in units of 2^-2t."""
@@ -44,8 +43,8 @@ class Format:
         return np.asarray(np.maximum(power, np.float32(2.0**self.least)) * np.float32(2.0**-self.fraction))
 
 
-F16 = Format(10, -14, 65504.0)
-F32 = Format(23, -126, 3.4e38)
+HALF = Format(10, -14, 65504.0)
+SINGLE = Format(23, -126, 3.4e38)
 
 
 def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:

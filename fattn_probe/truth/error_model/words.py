@@ -5,7 +5,7 @@ import numpy as np
 from fattn_probe.scenario import Case
 from fattn_probe.truth.error_model.block import Rows
 from fattn_probe.truth.error_model.kernel import Kernel
-from fattn_probe.truth.error_model.rounding import F16
+from fattn_probe.truth.error_model.rounding import HALF
 
 CAUSES = {
     "logits": "errors of Q and K in the logits",
@@ -19,13 +19,13 @@ CAUSES = {
 def why(case: Case, kernel: Kernel, rows: Rows, causes: dict[str, float]) -> str:
     """Kernel family, accumulator, number of roundings, independent sums, and which error is the largest."""
     family = kernel.family.replace("_", "-")
-    number = "f16" if kernel.accumulator is F16 else "f32"
+    number = "f16" if kernel.accumulator is HALF else "f32"
     most = max(causes, key=lambda name: causes[name])
     share = 100 * causes[most] / (sum(causes.values()) or 1.0)
     return (
         f"{family} sums P.V in {number}, {kernel.split.group} product{'s' * (kernel.split.group > 1)} a rounding: "
         f"{np.mean(rows.roundings):.0f} roundings in each of {kernel.split.accumulators} accumulators a block; "
-        f"Q in {kernel.q}, P in {'f16' if kernel.weights is F16 else 'f32'}"
+        f"Q in {kernel.q}, P in {'f16' if kernel.weights is HALF else 'f32'}"
         f"{_conversions(case, kernel)}; {share:.0f} % of the expected square error is {CAUSES[most]}"
     )
 

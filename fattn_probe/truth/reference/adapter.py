@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F64, Bytes, Floats
 from fattn_probe.errors import InputError
 from fattn_probe.scenario import TensorView, row_bytes
 from fattn_probe.scenario.ggml_types import count_non_finite, decode, type_size
 from fattn_probe.scenario.op import Op
 from fattn_probe.truth.reference.attention import OpParams, attention_and_lse, fully_masked_rows
 from fattn_probe.truth.reference.mask_tiles import MINUS_INFINITY
-from fattn_probe.truth.reference.shapes import F64, Floats, Shape
+from fattn_probe.truth.reference.shapes import Shape
 from fattn_probe.truth.reference.threads import spread
 
-Bytes = npt.NDArray[np.uint8]
 Inputs = dict[str, Bytes]
 NATIVE = {"f32": np.float32, "f16": np.float16}
 OF_THE_OP = {"Q": "f32", "mask": "f16", "sinks": "f32"}

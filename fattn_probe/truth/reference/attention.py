@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F64, Floats
 from fattn_probe.truth.reference.engine import KVHead, RowBlock, attend, slices
 from fattn_probe.truth.reference.mask_tiles import MINUS_INFINITY, Content, GroupMask
-from fattn_probe.truth.reference.shapes import F64, AttentionShape, Floats, Rows, check_shapes
+from fattn_probe.truth.reference.shapes import AttentionShape, Rows, check_shapes
 from fattn_probe.truth.reference.threads import blas_threads, spread
 
 __all__ = [

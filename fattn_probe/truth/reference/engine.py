@@ -6,8 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
+from fattn_probe.arrays import F64
 from fattn_probe.truth.reference.mask_tiles import GroupMask
-from fattn_probe.truth.reference.shapes import F64, Rows
+from fattn_probe.truth.reference.shapes import Rows
 from fattn_probe.truth.reference.softmax import RunningSoftmax, by_columns
 
 

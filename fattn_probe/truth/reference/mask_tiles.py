@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fattn_probe.truth.reference.shapes import F64, Floats
+from fattn_probe.arrays import F64, Floats
 
 MINUS_INFINITY = 0xFC00  # as f16
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F64, I64, Bools, Floats
 from fattn_probe.errors import InputError
 from fattn_probe.scenario import Case
 from fattn_probe.scenario.cases import root_bytes
@@ -19,11 +20,9 @@ from fattn_probe.truth.reference.adapter import params_of, stored_rows
 from fattn_probe.truth.reference.attention import alibi_slopes
 from fattn_probe.truth.reference.engine import KVHead, RowBlock, attend, slices
 from fattn_probe.truth.reference.mask_tiles import MINUS_INFINITY, GroupMask
-from fattn_probe.truth.reference.shapes import F64, Floats, Rows, Shape
+from fattn_probe.truth.reference.shapes import Rows, Shape
 from fattn_probe.truth.reference.threads import blas_threads, spread
 
-Integers = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Operands = Mapping[str, Any]
 STEP = 2048  # KV rows at a time: with fewer, threads that generate them wait for each other
 MANY = 8  # more edges of one kind than these are not all looked at
@@ -39,7 +38,7 @@ class Sample:
     are sinks.
     """
 
-    rows: Integers
+    rows: I64
     reference: F64
     lse: F64
     low: F64
@@ -50,7 +49,7 @@ class Sample:
         found: npt.NDArray[Any] = dst[tuple(self.rows.T)]
         return found
 
-    def implausible(self, dst: npt.NDArray[np.float32], slack: float | F64 = 0.0) -> Integers:
+    def implausible(self, dst: npt.NDArray[np.float32], slack: float | F64 = 0.0) -> I64:
         """The rows (sequence, query, head) of an output that are not finite, or outside the hull by more than `slack`.
 
         The slack is absolute: one for all, or (n_seq, n_head, hsv). A row that is fully masked is 0, or NaN where a
@@ -71,7 +70,7 @@ def choose_rows(
     rows: Iterable[tuple[int, int, int]] = (),
     random: int = 8,
     tile: int = 256,
-) -> Integers:
+) -> I64:
     """The rows (sequence, query, head) to look at, sorted.
 
     In every head of every sequence: the first and the last query, those on both sides of each seam (a query where a
@@ -92,7 +91,7 @@ def choose_rows(
     return np.array(sorted(chosen), np.int64)
 
 
-def sample(case: Case, rows: Integers, operands: Operands | None = None) -> Sample:
+def sample(case: Case, rows: I64, operands: Operands | None = None) -> Sample:
     """The exact answer of these rows (sequence, query, head), and the hull; InputError if the data are not finite.
 
     `operands` are the tensors where they are stored, by `stored_rows`; without them they are `generated`.
@@ -121,14 +120,14 @@ class GeneratedMask:
         self._case = case
         self.shape = (case.mask_shape.n_seq, 1, case.n_q, case.n_kv)
 
-    def __getitem__(self, at: tuple[int, Any, Integers]) -> npt.NDArray[np.float16]:
+    def __getitem__(self, at: tuple[int, Any, I64]) -> npt.NDArray[np.float16]:
         sequence, _, queries = at
         unique, place = np.unique(queries, return_inverse=True)
         rows: npt.NDArray[np.float16] = some_rows(self._case.mask, self._case.mask_shape, sequence, unique)[place]
         return rows
 
 
-def fully_masked(case: Case, rows: Integers) -> Bools:
+def fully_masked(case: Case, rows: I64) -> Bools:
     """Which of these rows (sequence, query, head) see no KV row; masks are made only where their kind leaves doubt."""
     shape = case.mask_shape
     first, stop = visible(case.mask, shape, rows[:, 1])
@@ -182,7 +181,7 @@ class _Work:
     sinks: Floats | None
 
     @classmethod
-    def of(cls, case: Case, rows: Integers, operands: Operands) -> "_Work":
+    def of(cls, case: Case, rows: I64, operands: Operands) -> "_Work":
         first, stop = visible(case.mask, case.mask_shape, np.arange(case.n_q))
         V = _Hull(operands["V"], int(first.min()), int(stop.max()))
         hull = (case.n_seq, case.n_head, case.hsv)
@@ -204,7 +203,7 @@ class _Work:
         zero = 0.0 if self.sinks is not None else np.nan
         self.answer.low[seq, heads], self.answer.high[seq, heads] = np.fmin(ends[0], zero), np.fmax(ends[1], zero)
 
-    def _attend(self, mine: Integers, kv_head: KVHead) -> None:
+    def _attend(self, mine: I64, kv_head: KVHead) -> None:
         params = params_of(self.case)
         seqs, queries, heads = self.answer.rows[mine].T
         mask = None
@@ -222,11 +221,11 @@ class _Work:
 class _MaskRows:
     """The mask rows of the sampled queries, each made once."""
 
-    def __init__(self, mask: Any, rows: Integers) -> None:  # noqa: ANN401 (an array, or what makes its rows)
+    def __init__(self, mask: Any, rows: I64) -> None:  # noqa: ANN401 (an array, or what makes its rows)
         self._queries = np.unique(rows[:, 1])
         self._made = [mask[sequence, 0 * self._queries, self._queries] for sequence in range(mask.shape[0])]
 
-    def of(self, seq: int, queries: Integers) -> Floats:
+    def of(self, seq: int, queries: I64) -> Floats:
         """The rows (queries, n_kv) as a sequence sees them."""
         made: Floats = self._made[seq % len(self._made)]
         rows: Floats = made[np.searchsorted(self._queries, queries)]

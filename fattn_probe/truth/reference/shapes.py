@@ -3,13 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from fattn_probe.arrays import Floats
 from fattn_probe.errors import InputError
 
-Floats = npt.NDArray[np.floating[Any]]
-F64 = npt.NDArray[np.float64]
 Shape = tuple[int, ...]
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fattn_probe.truth.reference.shapes import F64
+from fattn_probe.arrays import F64
 
 SAFE = 300.0
 """Logits up to this size need no maximum subtracted: e^300 is far from the ends of float64 (e^-708, e^709)."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from fattn_probe.arrays import F32, Bools
 from fattn_probe.device import Device
 from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.scenario import Case
@@ -15,8 +15,6 @@ from fattn_probe.truth.rounding_model.operands import Inputs, Operands, operands
 from fattn_probe.truth.rounding_model.tile import tile, tile_plan_of
 from fattn_probe.truth.rounding_model.vec import vec, vec_plan_of
 
-F32 = npt.NDArray[np.float32]
-Bools = npt.NDArray[np.bool_]
 Compute = Callable[[Operands, int, bool, Bools | None], F32]
 
 

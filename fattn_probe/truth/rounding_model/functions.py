@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-I32 = npt.NDArray[np.int32]
+from fattn_probe.arrays import F32, F64, I32
 
 SIGNIFICAND = 23
 FRACTION = (1 << SIGNIFICAND) - 1

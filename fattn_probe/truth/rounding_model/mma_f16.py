@@ -13,14 +13,12 @@ K/V head of a sequence. A step that the mask hides from all columns at hand chan
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from fattn_probe.truth.rounding_model.functions import F32, Exponential, fma, rcp, tanh
+from fattn_probe.arrays import F32, Bools
+from fattn_probe.truth.rounding_model.functions import Exponential, fma, rcp, tanh
 from fattn_probe.truth.rounding_model.mma_plan import MmaPlan
 from fattn_probe.truth.rounding_model.softmax import FLUSH, LOWEST, total
 from fattn_probe.truth.rounding_model.tensor_core import Factors, half_of, matrix_sum, matrix_sum_half
-
-Begins = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Columns:
     mask: F32
     slope: F32
     sink: F32 | None
-    begins: Begins
+    begins: Bools
     softcap: np.float32
 
 
@@ -60,7 +58,7 @@ class State:
             np.zeros((*shape, plan.DV), np.float32),
         )
 
-    def reset(self, where: Begins) -> None:
+    def reset(self, where: Bools) -> None:
         """Begin anew in the columns that `where`, (batch, columns), marks."""
         for array, value in ((self.maximum, LOWEST), (self.rowsum, 0), (self.VKQ, 0)):
             np.moveaxis(array, 1, 2)[where] = value
@@ -70,7 +68,7 @@ class State:
 class Piece:
     """What one CUDA block leaves of columns: sums not yet divided, in float32, with their maxima and row sums."""
 
-    where: Begins
+    where: Bools
     maximum: F32
     rowsum: F32
     VKQ: F32
@@ -164,7 +162,7 @@ class Machine:
         state.rowsum[:, :1], state.rowsum[:, :1, :, :1] = 0, first.rowsum
         state.maximum[:, :1], state.VKQ[:, :1] = first.maximum, first.VKQ
 
-    def piece(self, state: State, where: Begins) -> Piece:
+    def piece(self, state: State, where: Bools) -> Piece:
         """The marked columns of a state, the warps combined."""
         maxima, sums, VKQ = (np.moveaxis(array, 1, 2)[where] for array in (state.maximum, state.rowsum, state.VKQ))
         sums = total(sums)

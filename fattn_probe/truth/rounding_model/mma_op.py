@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.truth.rounding_model.functions import F32, Exponential
+from fattn_probe.arrays import F32, Bools, Indices
+from fattn_probe.truth.rounding_model.functions import Exponential
 from fattn_probe.truth.rounding_model.mma_f16 import Columns, Machine
 from fattn_probe.truth.rounding_model.mma_plan import MmaPlan
 from fattn_probe.truth.rounding_model.operands import Operands, as_half
@@ -19,9 +20,6 @@ COLUMNS = 128
 """Columns computed side by side: what they need of a step fits a core's cache."""
 
 BATCHED = ("Q", "K", "V", "mask", "slope", "sink", "begins")
-
-Ints = npt.NDArray[np.intp]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,10 @@ class Batch:
 
     sequence: int
     head_kv: int
-    queries: Ints
-    heads: Ints
-    tiles: Ints
-    rows: Ints | None = None
+    queries: Indices
+    heads: Indices
+    tiles: Indices
+    rows: Indices | None = None
 
 
 def mma_f16(
@@ -98,7 +96,7 @@ def _batches(operands: Operands, plan: MmaPlan, limit: int, wanted: Bools | None
                 yield Batch(sequence, head_kv, query[block], head_kv * group + head[block], tile[block], rows)
 
 
-def _visible(operands: Operands, sequence: int, queries: slice, limit: int) -> Ints:
+def _visible(operands: Operands, sequence: int, queries: slice, limit: int) -> Indices:
     """The KV rows that any of the queries sees, as many as there is room for; -1 beyond the last."""
     assert operands.mask is not None
     mask = operands.mask[sequence % len(operands.mask), queries]

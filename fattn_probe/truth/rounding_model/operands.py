@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F32, Bytes
 from fattn_probe.scenario import Case, view_values
-from fattn_probe.scenario.ggml_types import Bytes
-from fattn_probe.truth.rounding_model.functions import F32, power
+from fattn_probe.truth.rounding_model.functions import power
 from fattn_probe.truth.rounding_model.quantised import ZERO_CODE, Codes, codes_of
 
 Inputs = dict[str, Bytes]

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.arrays import F32, Bytes
 from fattn_probe.scenario import Case
-from fattn_probe.scenario.ggml_types import Bytes, type_size
+from fattn_probe.scenario.ggml_types import type_size
 from fattn_probe.scenario.layout import TensorView
-from fattn_probe.truth.rounding_model.functions import F32, fma, rcp
+from fattn_probe.truth.rounding_model.functions import fma, rcp
 from fattn_probe.truth.rounding_model.softmax import total
 
 BLOCK = 32

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fattn_probe.truth.rounding_model.functions import F32
+from fattn_probe.arrays import F32
 
 FLUSH = np.float32(-20)
 """Scales of e to less than this are zero (SOFTMAX_FTZ_THRESHOLD)."""

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from fattn_probe.truth.rounding_model.functions import F32, F64, truncated
-
-I8 = npt.NDArray[np.int8]
-I32 = npt.NDArray[np.int32]
+from fattn_probe.arrays import F32, F64, I8, I32
+from fattn_probe.truth.rounding_model.functions import truncated
 
 NONE = -64
 """The exponent of a zero: with any other's it stays below that of the smallest product, 2^-28."""

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from fattn_probe.arrays import F32, Bools
 from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.truth.rounding_model.constants import Constants
-from fattn_probe.truth.rounding_model.functions import F32, Exponential, fma, rcp, tanh
+from fattn_probe.truth.rounding_model.functions import Exponential, fma, rcp, tanh
 from fattn_probe.truth.rounding_model.operands import Operands, as_half
 from fattn_probe.truth.rounding_model.softmax import LOWEST, slices, total
 from fattn_probe.truth.rounding_model.tensor_core import half_of
@@ -26,7 +26,7 @@ from fattn_probe.truth.rounding_model.vec import combined
 
 KERNEL = "flash_attn_tile"
 LANES = 32
-Bools = npt.NDArray[np.bool_]
+
 COLUMNS, ROWS = 64, 512
 """Computed side by side, so that they fit a core's cache."""
 

@@ -6,7 +6,7 @@ from fattn_probe.run.launches import parse_launch
 from fattn_probe.scenario import expand
 from fattn_probe.scenario.schema import Scenario
 from fattn_probe.truth.error_model.kernel import Split, Work, kernel_of, steps_of
-from fattn_probe.truth.error_model.rounding import F16, F32
+from fattn_probe.truth.error_model.rounding import HALF, SINGLE
 
 F16_TYPES = "(ggml_type)1, (ggml_type)1"
 Q8_TYPES = "(ggml_type)8, (ggml_type)8"
@@ -49,7 +49,7 @@ def test_what_is_rounded_to_what():
     quantised = case(type_K="q8_0")
     q8 = kernel_of(quantised, [launch(f"flash_attn_ext_vec<128, 1, {Q8_TYPES}, false>", 128)], 90)
     fallback = kernel_of(quantised, [launch(f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128)], 90)
-    assert [k.accumulator for k in (mma, vec, pascal, volta)] == [F16, F32, F32, F16]
+    assert [k.accumulator for k in (mma, vec, pascal, volta)] == [HALF, SINGLE, SINGLE, HALF]
     assert [k.q for k in (mma, vec, pascal, volta, q8)] == ["f16 twice", "f32", "f32", "f16", "q8_1"]
     assert [k.converts_K for k in (mma, vec, pascal, q8, fallback)] == [True, False, True, False, True]
 

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from fattn_probe.truth.error_model.rounding import F16, F32, added_error
+from fattn_probe.truth.error_model.rounding import HALF, SINGLE, added_error
 
 
 def test_one_rounding_has_the_mean_square_of_numbers_spread_over_a_binade():
     values = 2 ** np.random.default_rng(0).uniform(0, 1, 200_000)
-    for number, dtype in ((F16, np.float16), (F32, np.float32)):
+    for number, dtype in ((HALF, np.float16), (SINGLE, np.float32)):
         measured = np.mean((values.astype(dtype) / values - 1) ** 2)
         assert number.relative == pytest.approx(measured, rel=0.01)
 
@@ -14,7 +14,7 @@ def test_one_rounding_has_the_mean_square_of_numbers_spread_over_a_binade():
 def test_ulp_is_the_distance_of_neighbours_and_that_of_subnormals_below_the_least_normal():
     values = np.array([1.0, 1.999, 2.0, -0.125, 65504.0, 6.2e-5, 6.0e-5, 1e-7, 0.0], np.float32)
     spacing = [2**-10, 2**-10, 2**-9, 2**-13, 2**5, 2**-24, 2**-24, 2**-24, 2**-24]
-    assert F16.ulp(values).tolist() == spacing
+    assert HALF.ulp(values).tolist() == spacing
 
 
 @pytest.mark.parametrize("deviation", [0.001, 0.05, 0.2, 0.24, 0.26, 0.4, 0.6])
