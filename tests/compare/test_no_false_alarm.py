@@ -14,7 +14,7 @@ from fattn_probe.source import DEFAULT_SOURCE, resolve
 
 pytestmark = [pytest.mark.build, pytest.mark.night, pytest.mark.network]
 
-RANDOM_CASES = runpy.run_path(str(Path(__file__).parents[1] / "error_model" / "random_cases.py"))["random_cases"]
+RANDOM_CASES = runpy.run_path(str(Path(__file__).parents[1] / "truth/error_model/random_cases.py"))["random_cases"]
 AT_ONCE = 125
 
 
