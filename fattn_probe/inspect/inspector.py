@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from fattn_probe.inspect.dispatch.explain import explain
 from fattn_probe.inspect.facts import Decision, Facts
 from fattn_probe.process import Completed
 from fattn_probe.run.casefile import write_case
-from fattn_probe.run.execute import LAUNCHES_ENV, kernel_frames, read_launches, symbolise
+from fattn_probe.run.execute import LAUNCHES_ENV, read_launches, symbolised
 from fattn_probe.run.outcome import Ending, Fault, Unsupported, parse_ending
 from fattn_probe.run.outcome import Missing as MissingSymbol
 from fattn_probe.run.result import read_result
@@ -247,7 +247,7 @@ class Inspector:
         done = Completed((started.program,), code, debugging.stdout, debugging.stderr, 0.0)
         ending = parse_ending(done)
         if isinstance(ending, Fault):
-            return replace(ending, frames=kernel_frames(symbolise(ending.frames)))
+            return symbolised(ending)
         if ending is not None:
             return ending
         out = started.folder / "out.gguf"

@@ -1,7 +1,7 @@
 """`fattn-probe run` and `fattn-probe plan`: cases on targets, to tables and JSON."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,8 @@ def _run_json(item: Done) -> dict[str, Any]:
     if isinstance(result, Capture):
         value |= {"seconds": list(result.seconds), "clock": result.clock, "device": result.device}
     if isinstance(result, Fault):
-        value |= {"finding": result.finding, "frames": list(result.frames)}
+        finding = {name: value for name, value in asdict(result).items() if name != "frames"}
+        value |= {"finding": finding, "frames": list(result.frames)}
     return value | {"launches": [launch_json(launch) for launch in item.launches]}
 
 

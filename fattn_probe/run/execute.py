@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fattn_probe.errors import BuildError, LostError
 from fattn_probe.process import Completed, run
+from fattn_probe.run.frames import place_of
 from fattn_probe.run.launches import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.run.outcome import Fault, Lost, Ran, RunOutcome, Unsupported, parse_ending
 from fattn_probe.run.result import read_result
@@ -45,7 +46,7 @@ def execute(
         return Lost(str(error))
     ending = parse_ending(done)
     if isinstance(ending, Fault):
-        return dataclasses.replace(ending, frames=kernel_frames(symbolise(ending.frames)))
+        return symbolised(ending)
     if ending is not None:
         return ending
     return outcome_of(done, out_file, read_launches(launches, types=types, names=names))
@@ -62,6 +63,15 @@ def outcome_of(done: Completed, out_file: Path, launches: tuple[LaunchRecord, ..
 def read_launches(path: Path, *, types: Types | None = None, names: Names | None = None) -> tuple[LaunchRecord, ...]:
     """The launches of the first run; none if the backend launches no kernels (the CPU's)."""
     return parse_launches(path.read_text(), types=types, names=names) if path.exists() else ()
+
+
+def symbolised(fault: Fault) -> Fault:
+    """The fault with its frames as functions and lines, from the kernel's line outwards."""
+    if not fault.frames:
+        return fault
+    frames = kernel_frames(symbolise(fault.frames))
+    file, line = place_of(frames[0])
+    return dataclasses.replace(fault, frames=frames, file=file or fault.file, line=line or fault.line)
 
 
 def symbolise(frames: Sequence[str]) -> tuple[str, ...]:

@@ -26,15 +26,15 @@ def is_alias(key: str, value: str) -> bool:
 
 def headline(fault: Fault) -> str:
     """`misaligned: a vector is accessed ...`; a sanitizer's own message says its kind."""
-    kind = str(fault.finding.get("kind", ""))
-    return f"{kind}: {fault.message}" if kind and not kind.endswith("Sanitizer") else fault.message
+    named = fault.kind and not fault.kind.endswith("Sanitizer")
+    return f"{fault.kind}: {fault.message}" if named else fault.message
 
 
 def describe_fault(fault: Fault) -> str:
     """What was found, then in which kernel, block and thread, then the stack, a line each."""
-    finding = fault.finding
-    named = [short_kernel(str(finding["kernel"]))] if finding.get("kernel") else []
-    named += [f"{key} ({', '.join(map(str, finding[key]))})" for key in ("block", "thread") if finding.get(key)]
+    named = [short_kernel(fault.kernel)] if fault.kernel else []
+    indices = (("block", fault.block), ("thread", fault.thread))
+    named += [f"{name} ({', '.join(map(str, index))})" for name, index in indices if index is not None]
     place = [f"in {', '.join(named)}"] if named else []
     return "\n  ".join([headline(fault), *place, *short_frames(fault.frames)])
 
@@ -49,9 +49,19 @@ def short_frame(frame: str) -> str:
     match = FRAME.match(frame)
     if match is None:
         return frame
-    path = posixpath.normpath(match["path"])
-    path = path.rpartition(OVERLAY)[2] if OVERLAY in path else path
-    return f"{short_function(match['name'])} at {path}:{match['line']}"
+    return f"{short_function(match['name'])} at {short_path(match['path'])}:{match['line']}"
+
+
+def place_of(frame: str) -> tuple[str, int]:
+    """File and line of one frame of addr2line; empty and 0 if it names none."""
+    match = FRAME.match(frame)
+    return (short_path(match["path"]), int(match["line"])) if match and match["line"] != "?" else ("", 0)
+
+
+def short_path(path: str) -> str:
+    """A source file as its tree names it, `ggml/src/ggml-cuda/common.cuh`; any other path as it is."""
+    path = posixpath.normpath(path)
+    return path.rpartition(OVERLAY)[2] if OVERLAY in path else path
 
 
 def short_function(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,8 @@ ABORT = re.compile(r"^(?P<place>\S.*?:\d+): (?P<what>.+)$")
 STACK = re.compile(r"^(#\d+ |\d+: 0x|\S*\(.*\) ?\[0x[0-9a-f]+\]$)")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 ASAN = re.compile(r"^==\d+==\s*ERROR: (?P<kind>\w+Sanitizer): (?P<what>.+)$", re.MULTILINE)
-UBSAN = re.compile(r"^(?P<place>\S+:\d+(:\d+)?): runtime error: (?P<what>.+)$", re.MULTILINE)
+UBSAN = re.compile(r"^(?P<file>\S+?):(?P<line>\d+)(?P<column>:\d+)?: runtime error: (?P<what>.+)$", re.MULTILINE)
+PLACE = re.compile(r" (?P<file>/\S+?):(?P<line>\d+)(:\d+)?$")
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,26 @@ class Missing:
     symbol: str
 
 
+Index = tuple[int, int, int]
+
+
 @dataclass(frozen=True)
 class Fault:
-    """The checker, or a sanitizer, found a fault in the kernel; `frames` are from the innermost outwards."""
+    """A fault in a kernel, found by the simulator or by a sanitizer.
 
+    `kind` is the simulator's word (`out-of-bounds`, `race`, ...) or the sanitizer's name. `kernel` is the signature as
+    the compiler writes it; `block` and `thread` are (x, y, z). `frames` go from the innermost outwards, and `file` and
+    `line` are the innermost one's. What the report does not say is empty, None or 0.
+    """
+
+    kind: str
     message: str
-    finding: dict[str, Any]
-    frames: tuple[str, ...]
+    kernel: str = ""
+    block: Index | None = None
+    thread: Index | None = None
+    frames: tuple[str, ...] = ()
+    file: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,22 +111,35 @@ def checker_fault(done: Completed) -> Fault | None:
     for line in done.stderr.splitlines():
         if line.startswith(FINDING):
             try:
-                finding = json.loads(line.removeprefix(FINDING))
+                return fault_of(json.loads(line.removeprefix(FINDING)))
             except json.JSONDecodeError:
                 return None
-            return Fault(str(finding.get("message", finding.get("kind"))), finding, tuple(finding.get("frames", ())))
     return None
+
+
+def fault_of(finding: Mapping[str, Any]) -> Fault:
+    """A finding as the simulator prints it (`report` in native/sim/finding.cpp)."""
+    kind = str(finding.get("kind", ""))
+    message, kernel = str(finding.get("message", kind)), str(finding.get("kernel", ""))
+    block, thread = (index_of(finding.get(name)) for name in ("block", "thread"))
+    return Fault(kind, message, kernel, block, thread, tuple(finding.get("frames", ())))
+
+
+def index_of(value: Sequence[int] | None) -> Index | None:
+    """A block's or thread's index."""
+    return (value[0], value[1], value[2]) if value else None
 
 
 def sanitizer_fault(done: Completed) -> Fault | None:
     """A report of AddressSanitizer or UndefinedBehaviorSanitizer."""
     if match := ASAN.search(done.stderr):
         frames = re.findall(r"^ +#\d+ 0x[0-9a-f]+ in (.+)$", done.stderr[match.end() :].split("\n\n")[0], re.MULTILINE)
-        message = f"{match['kind']}: {match['what']}"
-        return Fault(message, {"kind": match["kind"], "message": message}, tuple(frames))
+        place = PLACE.search(frames[0]) if frames else None
+        file, line = (place["file"], int(place["line"])) if place else ("", 0)
+        return Fault(match["kind"], f"{match['kind']}: {match['what']}", frames=tuple(frames), file=file, line=line)
     if match := UBSAN.search(done.stderr):
-        message = f"{match['place']}: {match['what']}"
-        return Fault(message, {"kind": "UndefinedBehaviorSanitizer", "message": message}, ())
+        message = f"{match['file']}:{match['line']}{match['column'] or ''}: {match['what']}"
+        return Fault("UndefinedBehaviorSanitizer", message, file=match["file"], line=int(match["line"]))
     return None
 
 

@@ -6,13 +6,14 @@ from fattn_probe.compare.outcome import verdict_without_output
 from fattn_probe.compare.verdict import Status
 from fattn_probe.run.outcome import Failed, Fault, Lost, Missing, Unsupported
 
-FINDING = {
-    "kind": "out-of-bounds",
-    "message": "read of 16 bytes, 32 past the end of K",
-    "kernel": "flash_attn_ext_f16",
-    "block": [3, 0, 0],
-    "thread": [5, 1, 0],
-}
+FAULT = Fault(
+    "out-of-bounds",
+    "read of 16 bytes, 32 past the end of K",
+    "flash_attn_ext_f16",
+    (3, 0, 0),
+    (5, 1, 0),
+    ("fattn-mma-f16.cuh:517 load_tile",),
+)
 
 
 @pytest.mark.parametrize(
@@ -27,13 +28,13 @@ FINDING = {
             "fattn.cu:95: fatal error\n  #1 launch_fattn\n  #2 main",
         ),
         (
-            Fault(FINDING["message"], FINDING, ("fattn-mma-f16.cuh:517 load_tile",)),
+            FAULT,
             Status.FAIL,
             "out-of-bounds: read of 16 bytes, 32 past the end of K"
             "\n  in flash_attn_ext_f16, block (3, 0, 0), thread (5, 1, 0)"
             "\n  fattn-mma-f16.cuh:517 load_tile",
         ),
-        (Fault("heap-buffer-overflow", {"kind": "AddressSanitizer"}, ()), Status.FAIL, "heap-buffer-overflow"),
+        (Fault("AddressSanitizer", "heap-buffer-overflow"), Status.FAIL, "heap-buffer-overflow"),
     ],
 )
 def test_each_ending_has_its_status_and_its_own_words(outcome, status, reason):

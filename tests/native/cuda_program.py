@@ -17,8 +17,8 @@ from fattn_probe.build.rewrite import rewrite
 from fattn_probe.build.toolchain import find_toolchain
 from fattn_probe.device import load_devices
 from fattn_probe.process import Completed
-from fattn_probe.run.execute import kernel_frames, symbolise
-from fattn_probe.run.outcome import Fault, checker_fault
+from fattn_probe.run.execute import symbolised
+from fattn_probe.run.outcome import checker_fault
 from fattn_probe.run.simulator import Simulation
 
 FLAVOURS = ("release", "check")
@@ -106,7 +106,7 @@ class Program:
         done = self.run(*words, simulation=simulation)
         fault = checker_fault(done)
         assert fault is not None, (done.code, done.stderr)
-        return Fault(fault.message, fault.finding, kernel_frames(symbolise(fault.frames)))
+        return symbolised(fault)
 
 
 def place(frame):

@@ -5,11 +5,13 @@ from typing import NamedTuple
 import pytest
 from cuda_program import FLAVOURS, SANITIZED, place
 
+from fattn_probe.run.outcome import Index
+
 pytestmark = pytest.mark.build
 
-FAULTY = ([1, 0, 0], [5, 1, 0])
+FAULTY = ((1, 0, 0), (5, 1, 0))
 # Lanes run from the last to the first.
-LAST_OF_WARP_0, LAST_OF_WARP_1 = ([0, 0, 0], [31, 0, 0]), ([0, 0, 0], [31, 1, 0])
+LAST_OF_WARP_0, LAST_OF_WARP_1 = ((0, 0, 0), (31, 0, 0)), ((0, 0, 0), (31, 1, 0))
 BOTH = FLAVOURS
 CHECK = ("check",)
 
@@ -21,7 +23,7 @@ class Planted(NamedTuple):
     kind: str
     flavours: tuple[str, ...]
     size: int
-    where: tuple[list[int], list[int]]
+    where: tuple[Index, Index]
 
     def __str__(self):
         return f"{self.kernel}-{self.size}"
@@ -45,14 +47,14 @@ FAULTS = [
     Planted("stack_overflow", "stack-overflow", BOTH, 192, FAULTY),
     Planted("traps", "trap", BOTH, 192, FAULTY),
     Planted("unknown_instruction", "unknown-ptx", BOTH, 192, FAULTY),
-    Planted("barrier_not_reached", "barrier-divergence", BOTH, 192, ([1, 0, 0], [0, 0, 0])),
-    Planted("lane_missing", "lanes-missing", BOTH, 192, ([1, 0, 0], [6, 1, 0])),
-    Planted("lanes_in_two_instructions", "lanes-missing", BOTH, 192, ([0, 0, 0], [15, 0, 0])),
+    Planted("barrier_not_reached", "barrier-divergence", BOTH, 192, ((1, 0, 0), (0, 0, 0))),
+    Planted("lane_missing", "lanes-missing", BOTH, 192, ((1, 0, 0), (6, 1, 0))),
+    Planted("lanes_in_two_instructions", "lanes-missing", BOTH, 192, ((0, 0, 0), (15, 0, 0))),
     Planted("uninitialized", "uninitialized-shared", CHECK, 192, FAULTY),
     Planted("read_after_write", "race", CHECK, 192, LAST_OF_WARP_1),
     Planted("write_after_read", "race", CHECK, 192, LAST_OF_WARP_0),
-    Planted("write_after_write", "race", CHECK, 192, ([0, 0, 0], [0, 1, 0])),
-    Planted("lanes_not_in_step", "race", CHECK, 192, ([0, 0, 0], [0, 0, 0])),
+    Planted("write_after_write", "race", CHECK, 192, ((0, 0, 0), (0, 1, 0))),
+    Planted("lanes_not_in_step", "race", CHECK, 192, ((0, 0, 0), (0, 0, 0))),
     Planted("vector_race", "race", CHECK, 192, LAST_OF_WARP_1),
     Planted("copy_not_waited_for", "race", CHECK, 192, LAST_OF_WARP_0),
 ]
@@ -66,10 +68,10 @@ def test_a_fault_is_found_where_it_is(programs, flavour, fault):
     program = programs["faults", flavour]
     found = program.fault(fault.kernel, fault.size)
     function, line = place(found.frames[0])
-    assert found.finding["kind"] == fault.kind, found.message
-    assert f" {fault.kernel}(" in found.finding["kernel"]
+    assert found.kind == fault.kind, found.message
+    assert f" {fault.kernel}(" in found.kernel
     assert line == program.line(f"fault: {fault.kernel}")
-    assert (found.finding["block"], found.finding["thread"]) == fault.where
+    assert (found.block, found.thread) == fault.where
     assert fault.kernel in " ".join(found.frames)
     assert "simt::" not in function
 
@@ -106,10 +108,10 @@ def test_the_message_says_what_and_by_how_much(programs, flavour, kernel, size, 
 def test_a_sanitizer_s_finding_names_the_thread_too(programs, kernel, kind):
     program = programs[SANITIZED, SANITIZED]
     found = program.fault(kernel)
-    assert found.finding["kind"] == kind, found.message
-    assert (found.finding["block"], found.finding["thread"]) == ([0, 0, 0], [5, 1, 0])
+    assert found.kind == kind, found.message
+    assert (found.block, found.thread) == ((0, 0, 0), (5, 1, 0))
     assert place(found.frames[0])[1] == program.line(f"fault: {kernel}")
-    assert f" {kernel}(" in found.finding["kernel"]
+    assert f" {kernel}(" in found.kernel
 
 
 def test_under_sanitizers_fibers_run_and_the_host_s_own_business_goes_on(programs):

@@ -115,3 +115,4 @@ def test_a_fault_s_frames_name_function_and_line(fake, tmp_path):
     )
     assert isinstance(outcome, Fault)
     assert outcome.frames == (f"faulty at {os.fspath(source)}:2",)
+    assert (outcome.file, outcome.line) == (os.fspath(source), 2)

@@ -16,8 +16,8 @@ from fattn_probe.scenario import expand, loads
 
 (CASE,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 3\nn_kv: 32\n", "case.yaml"))
 NAMES = {"flash_attn_ext_f16": ["DKQ", "DV", "ncols1", "ncols2", "softcap"]}
-FINDING = {"kind": "race", "kernel": "void f<3>(int)", "block": [1, 2, 3], "thread": [4, 5, 6]}
-FAULT = Fault("two warps write it", FINDING, ("f<3>(int) at a.cu:7",))
+FRAMES = ("f<3>(int) at a.cu:7",)
+FAULT = Fault("race", "two warps write it", "void f<3>(int)", (1, 2, 3), (4, 5, 6), FRAMES, "a.cu", 7)
 
 
 def launch(kernel="flash_attn_ext_f16<64, 64, 8, 2, false>"):
@@ -59,7 +59,16 @@ def test_json_has_template_arguments_by_name():
     assert (run["status"], run["seconds"]) == ("ran", [0.004, 0.002, 0.003])
     assert run["launches"][0]["template_args"]["ncols2"] == "2"
     (run,) = run_json([Done(CASE, "sim:h200", FAULT)])["runs"]
-    assert (run["status"], run["finding"]["block"], run["launches"]) == ("fault", [1, 2, 3], [])
+    assert (run["status"], run["launches"], run["frames"]) == ("fault", [], ["f<3>(int) at a.cu:7"])
+    assert run["finding"] == {
+        "kind": "race",
+        "message": "two warps write it",
+        "kernel": "void f<3>(int)",
+        "block": (1, 2, 3),
+        "thread": (4, 5, 6),
+        "file": "a.cu",
+        "line": 7,
+    }
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,8 @@ def test_the_checker_s_finding():
     fault = ended(86, "ggml: a warning\n" + FINDING)
     assert isinstance(fault, Fault)
     assert (fault.message, fault.frames) == ("read of 16 bytes past K", ("/b/libggml-cuda.so+0x1234",))
-    assert fault.finding["thread"] == [3, 1, 0]
+    assert (fault.kind, fault.kernel) == ("out-of-bounds", "flash_attn_ext_f16")
+    assert (fault.block, fault.thread) == ((1, 0, 0), (3, 1, 0))
 
 
 def test_a_finding_cut_off_is_lost():
@@ -75,12 +76,14 @@ def test_address_sanitizer():
         "flash_attn_ext_f16_load_tile /src/fattn-mma-f16.cuh:240",
         "flash_attn_ext_f16 /src/fattn-mma-f16.cuh:900",
     )
+    assert (fault.file, fault.line) == ("/src/fattn-mma-f16.cuh", 240)
 
 
 def test_undefined_behaviour_sanitizer():
     fault = ended(1, UBSAN)
     assert isinstance(fault, Fault)
     assert fault.message.startswith("/src/fattn-vec.cuh:12:7: signed integer overflow")
+    assert (fault.file, fault.line) == ("/src/fattn-vec.cuh", 12)
 
 
 def test_an_assertion_with_the_stack_that_gdb_printed():

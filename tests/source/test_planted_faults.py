@@ -68,8 +68,8 @@ def test_missing_bounds_check_is_an_access_out_of_bounds(pypi):
     assert right < 1e-6
     outcome, _ = outcome_of(SHORT, "fault-tail-queries")
     assert isinstance(outcome, Fault)
-    assert outcome.finding["kind"] == "out-of-bounds"
-    assert "flash_attn_ext_f16" in outcome.finding["kernel"]
+    assert outcome.kind == "out-of-bounds"
+    assert "flash_attn_ext_f16" in outcome.kernel
     assert "fattn-mma-f16.cuh:" in outcome.frames[0]
 
 
@@ -78,6 +78,6 @@ def test_missing_barrier_is_a_race(pypi):
     assert right < 1e-6
     outcome, _ = outcome_of(SHORT, "fault-missing-syncthreads", "check")
     assert isinstance(outcome, Fault)
-    assert outcome.finding["kind"] == "race"
-    assert "flash_attn_ext_f16" in outcome.finding["kernel"]
+    assert outcome.kind == "race"
+    assert "flash_attn_ext_f16" in outcome.kernel
     assert "fattn-mma-f16.cuh:" in outcome.frames[0]
