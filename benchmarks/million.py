@@ -11,7 +11,7 @@ from fattn_probe.compare.expected import Expected
 from fattn_probe.compare.geometry import geometry_of
 from fattn_probe.compare.sampled import judge_sample, rows_of
 from fattn_probe.compare.verdict import Status
-from fattn_probe.run.launches import LaunchRecord, parse_launch
+from fattn_probe.launch.record import LaunchRecord, parse_launch
 from fattn_probe.scenario import Case, expand, loads
 from fattn_probe.truth.error_model import predict
 from fattn_probe.truth.reference.sampled import Sample, generated, sample

@@ -14,6 +14,7 @@ from fattn_probe.build.sources import CUDA, Sources
 from fattn_probe.source import KernelCase, kept_files, patches
 
 NATIVE = Path(__file__).parent.parent / "native"
+CXX = Path(__file__).parent.parent / "cxx"
 NATIVE_FOLDERS = ("cublas", "cuda", "runner", "sim")
 NATIVE_SUFFIXES = (".h", ".hpp", ".cpp", ".inc", "")
 CUDA_SUFFIXES = (".cu", ".cuh", ".h")
@@ -21,12 +22,13 @@ CALLED = re.compile(r"\b(\w+)\s*\(")
 
 
 def own_files() -> Iterator[Path]:
-    """The files of fattn-probe that builds are made from: native/ but its data, and the build room's own code."""
+    """The files of fattn-probe that builds are made from: native/ but its data, and the code of build/ and cxx/."""
     for folder in NATIVE_FOLDERS:
         for path in sorted((NATIVE / folder).rglob("*")):
             if path.is_file() and path.suffix in NATIVE_SUFFIXES:
                 yield path
-    yield from sorted(Path(__file__).parent.glob("*.py"))
+    for room in (Path(__file__).parent, CXX):
+        yield from sorted(room.glob("*.py"))
 
 
 def own_stamp() -> str:

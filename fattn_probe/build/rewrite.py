@@ -9,7 +9,7 @@ from fattn_probe.build.rewrite_asm import rewrite_asm
 from fattn_probe.build.rewrite_functions import device_spans
 from fattn_probe.build.rewrite_kernels import KernelInfo, rewrite_kernels, rewrite_launches
 from fattn_probe.build.rewrite_shared import rewrite_shared
-from fattn_probe.build.tokens import Draft, Token, draft_of, tokenize
+from fattn_probe.cxx.tokens import Draft, Token, draft_of, tokenize
 
 # In these files the arithmetic is scalar float32. nvcc unrolls their loops, and then fuses a product of one loop with a
 # sum of the next; g++ does the same if it unrolls them too. Elsewhere unrolling only doubles the time to compile.

@@ -1,6 +1,6 @@
 """Device arithmetic: what division and the functions of -use_fast_math become."""
 
-from fattn_probe.build.tokens import Draft, Spans
+from fattn_probe.cxx.tokens import Draft, Spans
 
 # With -use_fast_math, which ggml is built with, expf and __expf are the same instruction: one function for both.
 APPROXIMATED = """

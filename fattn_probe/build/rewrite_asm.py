@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fattn_probe.build.tokens import UNMATCHED, Draft
+from fattn_probe.cxx.tokens import UNMATCHED, Draft
 
 KEYWORDS = ("asm", "__asm__", "__asm")
 QUALIFIERS = frozenset({"volatile", "__volatile__", "goto", "inline"})

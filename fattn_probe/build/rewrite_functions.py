@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fattn_probe.build.tokens import UNMATCHED, Draft, Spans, spans_of
+from fattn_probe.cxx.tokens import UNMATCHED, Draft, Spans, spans_of
 
 NOT_A_NAME = frozenset({"__launch_bounds__", "__attribute__", "__align__", "alignas", "decltype", "noexcept"})
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fattn_probe.build.rewrite_functions import Function, function_at, template_parameters
-from fattn_probe.build.tokens import UNMATCHED, Draft
+from fattn_probe.cxx.tokens import UNMATCHED, Draft
 
 
 @dataclass(frozen=True)

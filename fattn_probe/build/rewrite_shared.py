@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fattn_probe.build.tokens import UNMATCHED, Draft, Spans
+from fattn_probe.cxx.tokens import UNMATCHED, Draft, Spans
 
 ATTRIBUTES = frozenset({"alignas", "__align__", "__attribute__"})
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from fattn_probe.arrays import F32
 from fattn_probe.errors import InputError
+from fattn_probe.launch.record import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.run.capture import Capture
-from fattn_probe.run.launches import LaunchRecord, Names, Types, parse_launches
 
 SAMPLES = 4096
 

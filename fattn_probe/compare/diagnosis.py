@@ -14,7 +14,7 @@ from fattn_probe.compare.labels import MaskFacts, labellings
 from fattn_probe.compare.metrics import Coordinate, Deviation
 from fattn_probe.compare.patterns import Labelling, Pattern, find_patterns
 from fattn_probe.compare.row import AttentionRow, Head
-from fattn_probe.inspect.tiles import Tile
+from fattn_probe.launch.tiles import Tile
 from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.adapter import stored_rows
 

@@ -14,7 +14,7 @@ from fattn_probe.compare.metrics import Coordinate, Likeness, liken, unequal
 from fattn_probe.compare.patterns import Pattern, find_patterns
 from fattn_probe.compare.verdict import Status
 from fattn_probe.errors import InputError
-from fattn_probe.inspect.tiles import Tile, tile_at
+from fattn_probe.launch.tiles import Tile, tile_at
 from fattn_probe.run.capture import Capture
 
 WORST = 5

@@ -9,7 +9,7 @@ from fattn_probe.compare.command import Row, count
 from fattn_probe.compare.diagnosis import Diagnosis, Element
 from fattn_probe.compare.difference import Apart, Cut, Difference, Side
 from fattn_probe.compare.patterns import Pattern
-from fattn_probe.inspect.tiles import Tile
+from fattn_probe.launch.tiles import Tile
 
 
 def rows_as_json(rows: Sequence[Row]) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from fattn_probe.arrays import Indices
-from fattn_probe.inspect.facts import Grid
-from fattn_probe.inspect.tiles import Tile, index_of, ntiles, tiles_in_turn, tiles_of
-from fattn_probe.run.launches import LaunchRecord
+from fattn_probe.launch.record import LaunchRecord
+from fattn_probe.launch.tiles import Grid, Tile, index_of, ntiles, tiles_in_turn, tiles_of
 from fattn_probe.scenario import TensorView
 from fattn_probe.truth.error_model.kernel import Kernel, Sizes, Work, kernel_of
 

@@ -20,6 +20,7 @@ from fattn_probe.compare.sampled import judge_sample
 from fattn_probe.compare.sampled import rows_of as sampled_rows
 from fattn_probe.compare.verdict import Status
 from fattn_probe.device import Target
+from fattn_probe.launch.constants import SHIPPED, Constants, constants_of
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.command import Work
@@ -31,7 +32,6 @@ from fattn_probe.truth.error_model import predict
 from fattn_probe.truth.reference.adapter import check_output, fully_masked_of, reference_of, stored_rows
 from fattn_probe.truth.reference.sampled import sample
 from fattn_probe.truth.rounding_model import by_row, model_of
-from fattn_probe.truth.rounding_model.constants import SHIPPED, Constants, constants_of
 
 UseModel = Literal["auto", "always", "never"]
 WHOLE_FLOP = 1e12

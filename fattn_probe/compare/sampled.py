@@ -10,7 +10,7 @@ from fattn_probe.compare.expected import Expected
 from fattn_probe.compare.geometry import Geometry
 from fattn_probe.compare.metrics import Coordinate, Tolerance, unwritten_elements
 from fattn_probe.compare.verdict import Status, Verdict, judge
-from fattn_probe.inspect.tiles import tile_at
+from fattn_probe.launch.tiles import tile_at
 from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.sampled import Sample, choose_rows, fully_masked, spaced
 

@@ -9,10 +9,10 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from fattn_probe.debug.values import Pointer, parse_value
-from fattn_probe.inspect.facts import BlockFacts, Choice, Decision, Grid, KernelLaunch, TensorFacts, TileWork, Value
-from fattn_probe.inspect.tiles import Limits, index_of, tiles_of
-from fattn_probe.run.kernel_name import parse_kernel_name
-from fattn_probe.run.launches import LaunchRecord, Names, Types
+from fattn_probe.inspect.facts import Choice, Decision, KernelLaunch, TensorFacts, Value
+from fattn_probe.launch.name import parse_kernel_name
+from fattn_probe.launch.record import LaunchRecord, Names, Types
+from fattn_probe.launch.tiles import BlockWork, Grid, Limits, TileWork, index_of, tiles_of
 
 FAMILIES = {"flash_attn_ext_f16": "mma_f16", "flash_attn_tile": "tile", "flash_attn_ext_vec": "vec"}
 CUDA_EXCEPTIONS = {
@@ -149,13 +149,13 @@ class Tiling:
         """KV rows a step of the vec and tile kernels."""
         return int(record["nthreads" if self.choice.family == "vec" else "nbatch_fa"])
 
-    def blocks(self, records: Sequence[Raw]) -> tuple[BlockFacts, ...]:
+    def blocks(self, records: Sequence[Raw]) -> tuple[BlockWork, ...]:
         """The blocks of the attention kernel in order, from what their threads 0 said."""
-        blocks: dict[int, BlockFacts] = {}
+        blocks: dict[int, BlockWork] = {}
         for record in records:
             x, y, z = record["blockIdx"]
             linear = x + self.blocks_num[0] * (y + self.blocks_num[1] * z)
-            block = blocks.get(linear, BlockFacts(linear, (x, y, z), None, None, ()))
+            block = blocks.get(linear, BlockWork(linear, (x, y, z), None, None, ()))
             if record["at"] == "kbc":
                 block = replace(block, kbc=record["kbc"], kbc_stop=record["kbc_stop"], sm=record.get("sm"))
             else:
@@ -164,7 +164,7 @@ class Tiling:
             blocks[linear] = block
         return tuple(blocks[linear] for linear in sorted(blocks))
 
-    def followed(self, records: Sequence[Raw], scanned: Raw | None) -> tuple[BlockFacts, ...]:
+    def followed(self, records: Sequence[Raw], scanned: Raw | None) -> tuple[BlockWork, ...]:
         """The blocks of a kernel of which each said its `kbc` and some a tile, as on a real GPU.
 
         The other tiles follow from `kbc`, and from `scanned`, the mask as the kernel before this one left it.
@@ -172,7 +172,7 @@ class Tiling:
         grid = self.grid(records)
         return tuple(self._follow(block, grid, scanned) for block in self.blocks(records)) if grid else ()
 
-    def _follow(self, block: BlockFacts, grid: Grid, scanned: Raw | None) -> BlockFacts:
+    def _follow(self, block: BlockWork, grid: Grid, scanned: Raw | None) -> BlockWork:
         if block.kbc is None or block.kbc_stop is None:
             return block
         limits = limits_of_mask(parse_value(scanned["values"]), scanned, grid) if scanned else None

@@ -4,9 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from fattn_probe.inspect.facts import BlockFacts, Facts, Grid, TileWork
-from fattn_probe.inspect.tiles import (
+from fattn_probe.inspect.facts import Facts
+from fattn_probe.launch.tiles import (
+    BlockWork,
+    Grid,
     Tile,
+    TileWork,
     in_grid,
     index_of,
     limits_of,
@@ -83,7 +86,7 @@ def spell(tile: Tile) -> str:
     return f"sequence {sequence}, KV head {z_KV}, head group {zt_gqa}, query tile {jt}"
 
 
-def _parts(blocks: Sequence[BlockFacts]) -> dict[Tile, list[Part]]:
+def _parts(blocks: Sequence[BlockWork]) -> dict[Tile, list[Part]]:
     """The works by tile, each tile's by KV step."""
     parts: dict[Tile, list[Part]] = {}
     for block in blocks:
@@ -96,7 +99,7 @@ def _tiles(grid: Grid) -> Iterator[Tile]:
     return (tile_at(index, grid) for index in range(ntiles(grid)))
 
 
-def _holes(tile: Tile, parts: Sequence[Part], grid: Grid, blocks: Sequence[BlockFacts]) -> Iterator[Finding]:
+def _holes(tile: Tile, parts: Sequence[Part], grid: Grid, blocks: Sequence[BlockWork]) -> Iterator[Finding]:
     """The KV steps of a tile that are done by nobody, or more than once."""
     if _continuous(parts, grid):
         return
@@ -128,7 +131,7 @@ def _amiss(doers: tuple[int, ...], visible: bool) -> tuple[int, ...] | None:
 
 
 def _hole(
-    tile: Tile, steps: tuple[int, int], doers: tuple[int, ...], grid: Grid, blocks: Sequence[BlockFacts]
+    tile: Tile, steps: tuple[int, int], doers: tuple[int, ...], grid: Grid, blocks: Sequence[BlockWork]
 ) -> Finding:
     start, stop = steps
     which = f"KV step {start}" if stop - start == 1 else f"KV steps {start} to {stop - 1}"
@@ -145,7 +148,7 @@ def _hole(
     return Finding("gap", f"{cause}{which} of {spell(tile)} {done} by nobody", tile, steps, around)
 
 
-def _seam_at(start: int, stop: int, blocks: Sequence[BlockFacts]) -> tuple[BlockFacts, BlockFacts] | None:
+def _seam_at(start: int, stop: int, blocks: Sequence[BlockWork]) -> tuple[BlockWork, BlockWork] | None:
     """The neighbouring stream-K blocks between whose shares the steps `range(start, stop)` fall through."""
     for a, b in pairwise(blocks):
         if a.kbc_stop is not None and b.kbc is not None and a.kbc_stop <= start and stop <= b.kbc:
@@ -153,7 +156,7 @@ def _seam_at(start: int, stop: int, blocks: Sequence[BlockFacts]) -> tuple[Block
     return None
 
 
-def _meeting(a: BlockFacts, b: BlockFacts) -> str:
+def _meeting(a: BlockWork, b: BlockWork) -> str:
     return f"block {a.block} stops at kbc {a.kbc_stop}, block {b.block} starts at {b.kbc}"
 
 
@@ -170,7 +173,7 @@ def _outside(parts: dict[Tile, list[Part]], grid: Grid) -> Iterator[Finding]:
                 yield Finding("outside", said, tile, steps, (part.block,))
 
 
-def _seams(blocks: Sequence[BlockFacts], grid: Grid, holes: Sequence[Finding]) -> Iterator[Finding]:
+def _seams(blocks: Sequence[BlockWork], grid: Grid, holes: Sequence[Finding]) -> Iterator[Finding]:
     """Shares that do not meet, where no hole says so already."""
     told = {frozenset(finding.blocks) for finding in holes}
     for a, b in pairwise(blocks):
@@ -187,7 +190,7 @@ def _seams(blocks: Sequence[BlockFacts], grid: Grid, holes: Sequence[Finding]) -
         yield Finding("seam", said, blocks=(last.block,))
 
 
-def _shares(blocks: Sequence[BlockFacts], grid: Grid) -> Iterator[Finding]:
+def _shares(blocks: Sequence[BlockWork], grid: Grid) -> Iterator[Finding]:
     """Blocks that do other tiles than `kbc` and `kbc_stop`, or their index, give them."""
     limits, turns = limits_of(tuple(blocks)), parallel_blocks_of(tuple(blocks))
     for block in blocks:

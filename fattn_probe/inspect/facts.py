@@ -1,11 +1,10 @@
-"""The facts of one inspected op. Names are the source's own; `ne`, `nb` and grids are in ggml's and CUDA's order.
-
-Only the standard library is imported here: the debugger's Python loads this module too.
-"""
+"""The facts of one inspected op. Names are the source's own; `ne`, `nb` and grids are in ggml's and CUDA's order."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from fattn_probe.launch.tiles import BlockWork, Grid
 
 Value = Any
 """A fact's value as JSON has it: bool, int, float, str, or a list of them."""
@@ -74,63 +73,6 @@ class KernelLaunch:
 
 
 @dataclass(frozen=True)
-class TileWork:
-    """What one block does of one output tile: KV steps `range(kb0_start, kb0_stop, kb0_step)` of `iter_k`.
-
-    A step is `nbatch_fa` KV rows. The tile is `ncols1` queries from `jt * ncols1` on, of `ncols2` heads from
-    `zt_gqa * ncols2` on among those of K/V head `z_KV`. `needs_fixup`: another block does the tile's beginning.
-    `is_fixup`: another block does its end. `kb0_limit` is where the scanned mask says that nothing is left to see;
-    None if it was not scanned. `read`: the running kernel said so; else it follows from the block's `kbc`.
-    """
-
-    sequence: int
-    z_KV: int
-    zt_gqa: int
-    jt: int
-    kb0_start: int
-    kb0_stop: int
-    kb0_step: int = 1
-    needs_fixup: bool = False
-    is_fixup: bool = False
-    kb0_limit: int | None = None
-    read: bool = field(default=True, compare=False)
-
-    @property
-    def tile(self) -> tuple[int, int, int, int]:
-        """Which output tile it is: (sequence, z_KV, zt_gqa, jt)."""
-        return self.sequence, self.z_KV, self.zt_gqa, self.jt
-
-
-@dataclass(frozen=True)
-class BlockFacts:
-    """A CUDA block: its index in the grid and linearly, its part of the stream-K work, its tiles in order.
-
-    `kbc` and `kbc_stop` are None for kernels that do not use stream-K. `sm` is None where nothing tells (simulator).
-    """
-
-    block: int
-    blockIdx: tuple[int, int, int]
-    kbc: int | None
-    kbc_stop: int | None
-    tiles: tuple[TileWork, ...]
-    sm: int | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The shape of the work: KV steps a tile (`iter_k`), and tiles along each axis.
-
-    There are `ne03 * ne12 * iter_z_gqa * iter_j` output tiles: sequences, K/V heads, head groups, query tiles.
-    """
-
-    iter_k: int
-    iter_j: int
-    iter_z_gqa: int
-    ne12: int
-    ne03: int
-
-
-@dataclass(frozen=True)
 class Missing:
     """Facts that could not be had: which, and why (`pattern` of `file` no longer matches, ...)."""
 
@@ -152,7 +94,7 @@ class Facts:
     launch: Mapping[str, Value] = field(default_factory=dict)
     kernels: tuple[KernelLaunch, ...] = ()
     grid: Grid | None = None
-    blocks: tuple[BlockFacts, ...] = ()
+    blocks: tuple[BlockWork, ...] = ()
     missing: tuple[Missing, ...] = ()
     fault: str = ""
 

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fattn_probe.launch.record import parse_launches
 from fattn_probe.regress.history import History
 from fattn_probe.regress.records import CaseRecord, Run
-from fattn_probe.run.launches import parse_launches
 from fattn_probe.run.needed import kernel_key
 
 HEADINGS = {"mma": ("DKQ, DV", "ncols1 x ncols2"), "tile": ("DKQ, DV", ""), "vec": ("D", "K, V")}

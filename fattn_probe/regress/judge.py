@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.regress.records import Cell, Result
 from fattn_probe.regress.steps import Level, last_step
-from fattn_probe.run.launches import LaunchRecord
 
 
 class Kind(StrEnum):

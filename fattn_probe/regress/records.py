@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from fattn_probe.errors import InputError
+from fattn_probe.launch.record import LaunchRecord, parse_launches
 from fattn_probe.regress.shades import Shades
-from fattn_probe.run.launches import LaunchRecord, parse_launches
 from fattn_probe.scenario import Case
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from fattn_probe.compare.geometry import Geometry, geometry_of
-from fattn_probe.inspect.facts import BlockFacts, Choice, Facts
-from fattn_probe.inspect.tiles import ntiles, tiles_in_turn, tiles_of
+from fattn_probe.inspect.facts import Choice, Facts
+from fattn_probe.launch.tiles import BlockWork, ntiles, tiles_in_turn, tiles_of
 from fattn_probe.regress.records import CaseRecord, Identity, Result
 
 MOST_BLOCKS = 20000
@@ -34,14 +34,14 @@ def arch_of(identity: Identity) -> int:
     return int(digits[0]) if digits else 0
 
 
-def _blocks(geometry: Geometry) -> Iterator[BlockFacts]:
+def _blocks(geometry: Geometry) -> Iterator[BlockWork]:
     x, y, z = geometry.kernel.blocks
     grid = geometry.grid
     if geometry.kernel.family == "mma_f16":
         total = ntiles(grid) * grid.iter_k
         for block in range(x):
             kbc, kbc_stop = block * total // x, (block + 1) * total // x
-            yield BlockFacts(block, (block, 0, 0), kbc, kbc_stop, tiles_of(kbc, kbc_stop, grid))
+            yield BlockWork(block, (block, 0, 0), kbc, kbc_stop, tiles_of(kbc, kbc_stop, grid))
         return
     for block, (k, j, i) in enumerate(np.ndindex(z, y, x)):
-        yield BlockFacts(block, (i, j, k), None, None, tiles_in_turn((i, j, k), y, grid))
+        yield BlockWork(block, (i, j, k), None, None, tiles_in_turn((i, j, k), y, grid))

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fattn_probe.errors import BuildError, LostError
+from fattn_probe.launch.record import LaunchRecord, Names, Types
 from fattn_probe.process import Completed, kill_group
 from fattn_probe.run.execute import LAUNCHES_ENV, outcome_of, read_launches
-from fattn_probe.run.launches import LaunchRecord, Names, Types
 from fattn_probe.run.outcome import Missing, RunOutcome, missing_symbol
 
 READY, DONE = "fattn-runner: ready", "fattn-runner: done"

@@ -14,10 +14,10 @@ from rich.text import Text
 from fattn_probe.arrays import Bytes
 from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.run.capture import Capture, write_capture
 from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.frames import describe_fault, short_frames
-from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.run.outcome import Failed, Fault, Lost, Missing, Ran, RunOutcome, Unsupported
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case

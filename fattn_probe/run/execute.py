@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fattn_probe.errors import BuildError, LostError
+from fattn_probe.launch.record import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.process import Completed, run
 from fattn_probe.run.frames import place_of
-from fattn_probe.run.launches import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.run.outcome import Fault, Lost, Ran, RunOutcome, Unsupported, parse_ending
 from fattn_probe.run.result import read_result
 

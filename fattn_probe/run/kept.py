@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fattn_probe.build import Build, lock_of
+from fattn_probe.launch.record import Names, Types
 from fattn_probe.run.batch import BatchRunner, batch_runner
-from fattn_probe.run.launches import Names, Types
 
 
 @dataclass(frozen=True)

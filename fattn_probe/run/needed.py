@@ -6,8 +6,8 @@ from fattn_probe.build import BuildRequest
 from fattn_probe.build.ninja import Report
 from fattn_probe.device import Device, Target, load_devices
 from fattn_probe.errors import InputError
+from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.run.command import plan_cases
-from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case

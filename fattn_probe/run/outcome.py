@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.process import Completed, describe_code
-from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.run.result import RunResult
 
 FAULT_CODE, MISSING_CODE, LINKER_CODE, SIGABRT = 86, 87, 127, -6

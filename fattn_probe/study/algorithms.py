@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fattn_probe.arrays import F64
-from fattn_probe.inspect.tiles import Tile
+from fattn_probe.launch.tiles import Tile
 from fattn_probe.study import formulas
 from fattn_probe.study.flash_attention_1 import flash_attention_1
 from fattn_probe.study.flash_attention_2 import flash_attention_2

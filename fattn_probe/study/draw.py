@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from fattn_probe.inspect.facts import BlockFacts, Choice, Facts, Grid
-from fattn_probe.inspect.tiles import index_of
+from fattn_probe.inspect.facts import Choice, Facts
 from fattn_probe.inspect.view.stream_k_map import PALETTE, colour_of
 from fattn_probe.inspect.view.terminal_map import TerminalMap
+from fattn_probe.launch.tiles import BlockWork, Grid, index_of
 from fattn_probe.study.algorithms import Subject
 from fattn_probe.study.flash_attention_3 import SOFTMAX, TENSOR_CORES, Work, in_sequence, pipeline
 from fattn_probe.study.problem import count
@@ -160,7 +160,7 @@ def stream_k_picture(subject: Subject) -> RenderableType:
     return TerminalMap(Facts({}, choice=choice, grid=grid, blocks=there), most=MOST_ROWS)
 
 
-def _alone(block: BlockFacts, subject: Subject, grid: Grid, first: int) -> BlockFacts:
+def _alone(block: BlockWork, subject: Subject, grid: Grid, first: int) -> BlockWork:
     """A block with those of its tiles that have the head; its share as if there were no other tiles."""
     tiles = tuple(replace(work, sequence=0, z_KV=0, zt_gqa=0) for work in block.tiles if subject.wanted(work.tile))
     most = grid.iter_j * grid.iter_k

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from fattn_probe.errors import InputError
-from fattn_probe.inspect.facts import BlockFacts, Choice, Facts, Grid, TileWork
+from fattn_probe.inspect.facts import Choice, Facts
+from fattn_probe.launch.tiles import BlockWork, Grid, TileWork
 from fattn_probe.study.problem import count
 from fattn_probe.study.stream_k import Launch, launch_of
 from fattn_probe.truth.reference.shapes import AttentionShape
@@ -53,7 +54,7 @@ def _rebuilt(facts: dict[str, Any]) -> Facts:
     )
 
 
-def _block(block: dict[str, Any]) -> BlockFacts:
+def _block(block: dict[str, Any]) -> BlockWork:
     tiles = tuple(TileWork(**tile) for tile in block["tiles"])
     x, y, z = block["blockIdx"]
-    return BlockFacts(block["block"], (x, y, z), block["kbc"], block["kbc_stop"], tiles)
+    return BlockWork(block["block"], (x, y, z), block["kbc"], block["kbc_stop"], tiles)

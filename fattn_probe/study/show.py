@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fattn_probe.inspect.tiles import ntiles
+from fattn_probe.launch.tiles import ntiles
 from fattn_probe.study.algorithms import Algorithm
 from fattn_probe.study.command import Backward, Study, problems
 from fattn_probe.study.draw import PipelinePicture, TilePicture, interval, standard_picture, stream_k_picture

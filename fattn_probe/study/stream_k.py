@@ -9,8 +9,8 @@ import numpy as np
 
 from fattn_probe.arrays import F64
 from fattn_probe.errors import InputError
-from fattn_probe.inspect.facts import BlockFacts, Facts, Grid, TileWork
-from fattn_probe.inspect.tiles import Tile, in_grid, ntiles, tiles_of
+from fattn_probe.inspect.facts import Facts
+from fattn_probe.launch.tiles import BlockWork, Grid, Tile, TileWork, in_grid, ntiles, tiles_of
 from fattn_probe.study.flash_attention_2 import State, attend
 from fattn_probe.study.memory import Index, SlowMemory
 from fattn_probe.study.problem import Op, Rule, count, exp_below, log_sum_exp, rows_divided, tiles
@@ -26,7 +26,7 @@ class Launch:
     ncols1: int
     ncols2: int
     nbatch_fa: int
-    blocks: tuple[BlockFacts, ...]
+    blocks: tuple[BlockWork, ...]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def divide(shape: AttentionShape, ncols1: int, nbatch_fa: int, most_blocks: int)
     number = min(most_blocks, steps)
     cuts = [block * steps // number for block in range(number + 1)]
     blocks = tuple(
-        BlockFacts(b, (b, 0, 0), cuts[b], cuts[b + 1], tiles_of(cuts[b], cuts[b + 1], grid)) for b in range(number)
+        BlockWork(b, (b, 0, 0), cuts[b], cuts[b + 1], tiles_of(cuts[b], cuts[b + 1], grid)) for b in range(number)
     )
     return Launch(grid, ncols1, ncols2, nbatch_fa, blocks)
 

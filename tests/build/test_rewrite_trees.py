@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.build.rewrite import Rewritten, rewrite
-from fattn_probe.build.tokens import tokenize
 from fattn_probe.cache import cache_dir
+from fattn_probe.cxx.tokens import tokenize
 
 STRING = re.compile(r'"[^"]*"')
 IDENTIFIER = re.compile(r"[^\W\d]\w*")

@@ -3,8 +3,8 @@ import pytest
 
 from fattn_probe.compare.agreement import agreement, digest_of, read_recording, stride_of, write_recording
 from fattn_probe.errors import InputError
+from fattn_probe.launch.record import parse_launch
 from fattn_probe.run.capture import Capture
-from fattn_probe.run.launches import parse_launch
 from fattn_probe.scenario import expand, loads, make_inputs
 
 LAUNCH = parse_launch('{"order":0,"kernel":"void f<64, true>(int)","grid":[2,1,1],"block":[32,4,1],"shared":16}')

@@ -10,7 +10,7 @@ from fattn_probe.compare.expected import Expected
 from fattn_probe.compare.geometry import geometry_of
 from fattn_probe.compare.row import AttentionRow, Head
 from fattn_probe.compare.verdict import Status, judge
-from fattn_probe.run.launches import parse_launch
+from fattn_probe.launch.record import parse_launch
 from fattn_probe.scenario import expand, loads, make_inputs
 from fattn_probe.truth.reference.adapter import reference_of
 from fattn_probe.truth.rounding_model import model_of

@@ -14,8 +14,8 @@ from fattn_probe.compare.expected import Expected
 from fattn_probe.compare.show import difference_as_json, render, render_difference, rows_as_json
 from fattn_probe.compare.verdict import Status, Verdict
 from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.run.capture import Capture
-from fattn_probe.run.launches import LaunchRecord
 from fattn_probe.scenario.schema import Tolerance
 
 REFERENCE = np.random.default_rng(0).standard_normal((1, 7, 14, 8))

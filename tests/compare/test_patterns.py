@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fattn_probe.compare.geometry import geometry_of
 from fattn_probe.compare.labels import MaskFacts, labellings
 from fattn_probe.compare.patterns import find_patterns
-from fattn_probe.run.launches import LaunchRecord
+from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.scenario import expand, loads
 
 ARGS = tuple((name, value) for name, value in zip(

@@ -1,23 +1,11 @@
 """Facts as an inspection leaves them, made by arithmetic."""
 
 from dataclasses import replace
-from itertools import product
 
 from hypothesis import strategies as st
 
-from fattn_probe.inspect.facts import (
-    BlockFacts,
-    Choice,
-    Decision,
-    Facts,
-    Grid,
-    KernelLaunch,
-    Missing,
-    TensorFacts,
-    Term,
-    TileWork,
-)
-from fattn_probe.inspect.tiles import Limits, ntiles, tiles_in_turn, tiles_of
+from fattn_probe.inspect.facts import Choice, Decision, Facts, KernelLaunch, Missing, TensorFacts, Term
+from fattn_probe.launch.tiles import BlockWork, Grid, Limits, TileWork, blocks_in_turn, stream_k_blocks
 
 numbers = st.integers(1, 40)
 grids = st.builds(Grid, st.integers(1, 9), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
@@ -77,23 +65,6 @@ def tensors(hsk: int, heads: tuple[int, int], queries: int, kv: int) -> tuple[Te
     )
 
 
-def stream_k_blocks(grid: Grid, number: int, limits: Limits | None = None) -> tuple[BlockFacts, ...]:
-    total = ntiles(grid) * grid.iter_k
-    seams = [block * total // number for block in range(number + 1)]
-    return tuple(
-        BlockFacts(block, (block, 0, 0), kbc, seams[block + 1], tiles_of(kbc, seams[block + 1], grid, limits))
-        for block, kbc in enumerate(seams[:-1])
-    )
-
-
-def turn_blocks(grid: Grid, turns: int, limits: Limits | None = None) -> tuple[BlockFacts, ...]:
-    places = product(range(grid.ne03 * grid.ne12 * grid.iter_z_gqa), range(turns), range(grid.iter_j))
-    return tuple(
-        BlockFacts(block, (x, y, z), None, None, tiles_in_turn((x, y, z), turns, grid, limits))
-        for block, (z, y, x) in enumerate(places)
-    )
-
-
 def mma_choice(ncols1: int, ncols2: int, nbatch_fa: int) -> Choice:
     template = {"DKQ": 64, "DV": 64, "ncols1": ncols1, "ncols2": ncols2, "use_logit_softcap": False}
     config = {
@@ -124,7 +95,7 @@ def in_turn(grid: Grid, turns: int, limits: Limits | None = None) -> Facts:
     combine = (KernelLaunch("flash_attn_combine_results", (1, 1, 1), (64, 1, 1), 0),) if turns > 1 else ()
     choice = Choice("vec", "flash_attn_ext_vec", {"D": 128, "ncols": 1}, {"nthreads": 128})
     main = KernelLaunch("flash_attn_ext_vec", dims, (32, 4, 1), 0)
-    blocks = turn_blocks(grid, turns, limits)
+    blocks = blocks_in_turn(dims, grid, limits)
     return Facts(ABOUT, choice=choice, kernels=(main, *combine), grid=grid, blocks=blocks)
 
 
@@ -187,7 +158,7 @@ def with_work(facts: Facts, block: int, place: int, work: TileWork) -> Facts:
     return with_block(facts, replace(facts.blocks[block], tiles=tuple(tiles)))
 
 
-def with_block(facts: Facts, block: BlockFacts) -> Facts:
+def with_block(facts: Facts, block: BlockWork) -> Facts:
     """The same with one block replaced."""
     blocks = tuple(block if other.block == block.block else other for other in facts.blocks)
     return replace(facts, blocks=blocks)

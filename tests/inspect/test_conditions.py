@@ -5,11 +5,11 @@ import small_dispatch
 from small_dispatch import HEADER, SOURCE, line_of
 
 from fattn_probe import source
-from fattn_probe.build.tokens import draft_of, tokenize
+from fattn_probe.cxx.expressions import Reader
+from fattn_probe.cxx.logic import holds, lacking, settle, truth_of_value
+from fattn_probe.cxx.macros import Macro, asked, expand, read_macros
+from fattn_probe.cxx.tokens import draft_of, tokenize
 from fattn_probe.inspect.dispatch.conditions import dispatch_of, read_dispatch
-from fattn_probe.inspect.dispatch.expressions import Reader
-from fattn_probe.inspect.dispatch.logic import holds, lacking, settle, truth_of_value
-from fattn_probe.inspect.dispatch.macros import Macro, asked, expand, read_macros
 
 MACROS = read_macros([small_dispatch.COMMON])
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from made_facts import causal, decode, decompositions, fractional, gqa, grids, numbers, stream_k, with_block, with_work
 
 from fattn_probe.inspect.coverage import check
-from fattn_probe.inspect.facts import Facts, Grid
-from fattn_probe.inspect.tiles import tiles_of
+from fattn_probe.inspect.facts import Facts
+from fattn_probe.launch.tiles import Grid, tiles_of
 
 
 @pytest.mark.parametrize("made", [gqa, fractional, decode, causal])

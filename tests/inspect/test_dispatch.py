@@ -11,12 +11,12 @@ from small_dispatch import FILES, SOURCE, line_of
 
 import fattn_probe
 from fattn_probe import source
+from fattn_probe.cxx.macros import read_macros
 from fattn_probe.debug.protocol import DebuggerError, Stop
 from fattn_probe.device import load_devices, parse_targets
 from fattn_probe.inspect.dispatch.conditions import dispatch_of
 from fattn_probe.inspect.dispatch.decide import Visit, decisions, plan_of, visits_of
 from fattn_probe.inspect.dispatch.explain import explain
-from fattn_probe.inspect.dispatch.macros import read_macros
 from fattn_probe.inspect.facts import Decision, Term
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.inspect.procedures.dispatch import trace_dispatch

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from traced import SCENARIO, WIDE, Warp, fragments_of, small_case
 
-from fattn_probe.inspect.facts import BlockFacts, Choice, Facts, TileWork
+from fattn_probe.inspect.facts import Choice, Facts
 from fattn_probe.inspect.trace.find_nan import Hunt, in_inputs
 from fattn_probe.inspect.trace.inputs import Operands
+from fattn_probe.launch.tiles import BlockWork, TileWork
 
 CASE, INPUTS = small_case()
 TEMPLATE = {"DKQ": 64, "DV": 64, "ncols1": 8, "ncols2": 2}
@@ -21,7 +22,7 @@ def blocks_of(*kb0):
     """The tile of queries 0 to 7 of K/V head 1, cut into pieces, each a block's second tile."""
     other = TileWork(0, 0, 0, 1, 3, 5)
     pieces = [TileWork(0, 1, 0, 0, start, stop) for start, stop in pairwise(kb0)]
-    return tuple(BlockFacts(at, (at, 0, 0), None, None, (other, piece)) for at, piece in enumerate(pieces))
+    return tuple(BlockWork(at, (at, 0, 0), None, None, (other, piece)) for at, piece in enumerate(pieces))
 
 
 class Followed:

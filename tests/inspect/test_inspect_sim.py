@@ -9,7 +9,7 @@ from fattn_probe.device import load_devices, parse_target
 from fattn_probe.inspect.coverage import check
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
-from fattn_probe.inspect.tiles import limits_of, parallel_blocks_of, share_of
+from fattn_probe.launch.tiles import limits_of, parallel_blocks_of, share_of
 from fattn_probe.run.outcome import Unsupported
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from made_facts import causal, decode, decompositions, fractional, gqa, in_turn, stream_k, with_block
 
-from fattn_probe.inspect.facts import Facts, Grid
-from fattn_probe.inspect.tiles import tiles_of
+from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.view.svg import svg_of
+from fattn_probe.launch.tiles import Grid, tiles_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 

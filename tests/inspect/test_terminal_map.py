@@ -9,10 +9,10 @@ from made_facts import causal, decode, decompositions, fractional, gqa, in_turn,
 from rich.console import Console
 
 from fattn_probe.inspect.coverage import check
-from fattn_probe.inspect.facts import BlockFacts, Choice, Facts, Grid, TileWork
-from fattn_probe.inspect.tiles import tiles_of
+from fattn_probe.inspect.facts import Choice, Facts
 from fattn_probe.inspect.view.stream_k_map import PALETTE, colour_of, rows_of, segments_of, select
 from fattn_probe.inspect.view.terminal_map import TerminalMap
+from fattn_probe.launch.tiles import BlockWork, Grid, TileWork, tiles_of
 
 
 def drawn(facts: Facts, width: int = 80, most: int | None = 24) -> list[str]:
@@ -98,7 +98,7 @@ def test_fits_the_terminal(made, width):
 
 def test_three_tiles_alike_and_room_for_two():
     grid = Grid(1, 1, 1, 3, 1)
-    blocks = tuple(BlockFacts(at, (0, 0, at), None, None, (TileWork(0, at, 0, 0, 0, 1),)) for at in range(3))
+    blocks = tuple(BlockWork(at, (0, 0, at), None, None, (TileWork(0, at, 0, 0, 0, 1),)) for at in range(3))
     choice = Choice("vec", "flash_attn_ext_vec", {"D": 128, "ncols": 1}, {"nthreads": 128})
     lines = drawn(Facts({}, choice=choice, grid=grid, blocks=blocks), 60, 2)
     assert any("the same once more: each tile, block numbers + 1" in line for line in lines)

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from fattn_probe.inspect.facts import TileWork
 from fattn_probe.inspect.trace.fragments import LANES, Fragment, WarpFragments
 from fattn_probe.inspect.trace.inputs import FLT_MAX_HALF, Operands, warp_inputs
+from fattn_probe.launch.tiles import TileWork
 from fattn_probe.scenario import expand, loads, make_inputs
 
 OFFSET = 3 * 0.6931

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.launch.record import parse_launches
 from fattn_probe.run.batch import RunnerEndedError, batch_runner, in_order
-from fattn_probe.run.launches import parse_launches
 from fattn_probe.run.outcome import Missing
 
 READY = "echo 'fattn-runner: ready'\n"

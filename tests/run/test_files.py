@@ -8,11 +8,11 @@ import toy
 from gguf import GGUFValueType, GGUFWriter
 
 from fattn_probe.errors import InputError
+from fattn_probe.launch.record import parse_launches
 from fattn_probe.run import casefile
 from fattn_probe.run.capture import capture_of, read_capture, write_capture
 from fattn_probe.run.casefile import FiledInputs, inputs_of, make_case_file, read_case, write_case
 from fattn_probe.run.gguf_file import TensorData, array, read_gguf, write_gguf
-from fattn_probe.run.launches import parse_launches
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.result import RunResult
 from fattn_probe.scenario import expand, load, make_inputs

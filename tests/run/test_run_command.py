@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.launch.record import parse_launch
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.command import Done, raise_if_failed, render_plan, render_run, run_json
-from fattn_probe.run.launches import parse_launch
 from fattn_probe.run.needed import device_of, kernel_key
 from fattn_probe.run.outcome import Failed, Fault, Lost, Unsupported
 from fattn_probe.scenario import expand, loads

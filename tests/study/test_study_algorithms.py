@@ -8,8 +8,8 @@ from drawn_ops import made_op, subject_of, subjects
 from hypothesis import given, settings
 
 from fattn_probe.errors import InputError
-from fattn_probe.inspect.facts import BlockFacts, Facts, Grid
-from fattn_probe.inspect.tiles import tiles_in_turn, tiles_of
+from fattn_probe.inspect.facts import Facts
+from fattn_probe.launch.tiles import BlockWork, Grid, tiles_in_turn, tiles_of
 from fattn_probe.study.algorithms import ALGORITHMS, Agreement, agreement, difference, formula, of_head, run, run_all
 from fattn_probe.study.flash_attention_1 import A100_SRAM, block_sizes
 from fattn_probe.study.flash_attention_3 import SOFTMAX, TENSOR_CORES, in_sequence, pipeline
@@ -182,7 +182,7 @@ def test_no_more_blocks_than_steps_and_heads_in_groups_as_upstream_has_them():
 
 def test_facts_of_a_kernel_without_stream_k_are_refused():
     grid = Grid(4, 1, 1, 2, 1)
-    blocks = (BlockFacts(0, (0, 0, 0), None, None, tiles_in_turn((0, 0, 0), 1, grid)),)
+    blocks = (BlockWork(0, (0, 0, 0), None, None, tiles_in_turn((0, 0, 0), 1, grid)),)
     with pytest.raises(InputError, match="no stream-K shares"):
         launch_of(Facts({}, grid=grid, blocks=blocks))
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from fattn_probe.inspect.dispatch.logic import Logic
+from fattn_probe.cxx.logic import Logic
 
 Lines = tuple[int, int]
 Kind = Literal["if", "if constexpr", "while", "switch", "value", "macro", "outcome"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from fattn_probe.cxx.logic import POINTER, Logic, Truths, holds, settle, truth_of_value, truths
 from fattn_probe.inspect.dispatch.asked import Case, Condition, Dispatch, Lines
-from fattn_probe.inspect.dispatch.logic import POINTER, Logic, Truths, holds, settle, truth_of_value, truths
 from fattn_probe.inspect.facts import Decision, Term
 
 OTHERWISE = "otherwise"

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fattn_probe.build.tokens import draft_of, tokenize
+from fattn_probe.cxx.expressions import Reader
+from fattn_probe.cxx.logic import Logic, Truths, lacking
+from fattn_probe.cxx.tokens import draft_of, tokenize
 from fattn_probe.inspect.dispatch.decide import OTHERWISE
-from fattn_probe.inspect.dispatch.expressions import Reader
-from fattn_probe.inspect.dispatch.logic import Logic, Truths, lacking
 from fattn_probe.inspect.facts import Decision
 
 CALL = re.compile(r"(?:\w+ = )?(\w+)(?:<(.*)>)?$")

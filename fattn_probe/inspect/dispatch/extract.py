@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from fattn_probe.cxx.expressions import Reader
+from fattn_probe.cxx.statements import Function, Span, Statement, parse
 from fattn_probe.inspect.dispatch.asked import Case, Condition, DispatchFunction, Kind, Lines
-from fattn_probe.inspect.dispatch.expressions import Reader
-from fattn_probe.inspect.dispatch.statements import Function, Span, Statement, parse
 
 ABORT = "GGML_ABORT"
 TEMPLATE = re.compile(r"(?<=\w)< +")

@@ -11,15 +11,16 @@ import numpy.typing as npt
 
 from fattn_probe.arrays import Indices
 from fattn_probe.inspect.anchors import COMMON, MMA
-from fattn_probe.inspect.facts import BlockFacts, Facts, TileWork
+from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.procedures.warp import ACCUMULATED, ANCHORS, LOGITS, SOFTMAX
 from fattn_probe.inspect.trace.fragments import Fragment, Places, WarpFragments
 from fattn_probe.inspect.trace.inputs import Operands, warp_inputs
+from fattn_probe.launch.tiles import BlockWork, TileWork
 from fattn_probe.scenario import Case, view_values
 from fattn_probe.truth.reference.adapter import Inputs
 
 Document = Mapping[str, Any]
-Reader = Callable[[BlockFacts, int, int], Document]
+Reader = Callable[[BlockWork, int, int], Document]
 """What `trace.trace_op` reads of a block's warp through so many tiles, up to the first NaN or infinity."""
 
 F16_MAX = 65504.0
@@ -108,7 +109,7 @@ class Hunt:
                 return found
         return self._in_division(row, d, value, [block for block, _ in pieces])
 
-    def pieces(self, row: Row) -> list[tuple[BlockFacts, int]]:
+    def pieces(self, row: Row) -> list[tuple[BlockWork, int]]:
         """The blocks that work on a row's tile, and the tile's number in each, the tile's beginning first."""
         assert self.facts.choice is not None
         ncols1, ncols2 = (int(self.facts.choice.template[name]) for name in ("ncols1", "ncols2"))
@@ -127,7 +128,7 @@ class Hunt:
         """Heads that share a K/V head."""
         return self.case.n_head // self.case.n_head_kv
 
-    def _in_block(self, row: Row, block: BlockFacts, tile: int) -> NotFinite | None:
+    def _in_block(self, row: Row, block: BlockWork, tile: int) -> NotFinite | None:
         """Follow the warps that hold the row's column; which these are, the first one read tells for sure."""
         warps, seen = [self._guess(row, block.tiles[tile])], set[int]()
         while warps:
@@ -157,7 +158,7 @@ class Hunt:
         first = column // fragments.cols_per_warp * fragments.np
         return range(first, first + fragments.np)
 
-    def _in_division(self, row: Row, d: int, value: float, blocks: Sequence[BlockFacts]) -> NotFinite:
+    def _in_division(self, row: Row, d: int, value: float, blocks: Sequence[BlockWork]) -> NotFinite:
         """All accumulators are finite and dst is not: the row's sum is 0."""
         alone = len(blocks) == 1
         place = next(_lines(self.source, *DIVISIONS[0 if alone else 1]), "")
@@ -192,7 +193,7 @@ class InWarp:
     document: Document
     fragments: WarpFragments
     operands: Operands
-    block: BlockFacts
+    block: BlockWork
     tile: int
 
     def first(self) -> NotFinite | None:

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.arrays import F64, Indices
-from fattn_probe.inspect.facts import TileWork
 from fattn_probe.inspect.trace.fragments import WarpFragments
+from fattn_probe.launch.tiles import TileWork
 from fattn_probe.scenario import Case, view_values
 from fattn_probe.truth.reference.adapter import Inputs
 from fattn_probe.truth.reference.attention import alibi_slopes

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.arrays import F64, Indices
-from fattn_probe.inspect.facts import TileWork
 from fattn_probe.inspect.trace.checks import Quantity, WarpStep, logits, quantities
 from fattn_probe.inspect.trace.fragments import WarpFragments
 from fattn_probe.inspect.trace.inputs import Operands, WarpInputs, warp_inputs
 from fattn_probe.inspect.trace.steps import Step, steps_of
+from fattn_probe.launch.tiles import TileWork
 from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.adapter import Inputs
 from fattn_probe.truth.reference.softmax import RunningSoftmax

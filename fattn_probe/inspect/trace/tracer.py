@@ -11,11 +11,12 @@ from fattn_probe.build import RUNNER
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.inspect.anchors import COMMON
-from fattn_probe.inspect.facts import BlockFacts, Facts
+from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import Inspector
 from fattn_probe.inspect.trace.find_nan import Document, Hunt, NotFinite, in_inputs
 from fattn_probe.inspect.trace.inputs import Operands
 from fattn_probe.inspect.trace.reference import Trace, judge_trace, max_offset
+from fattn_probe.launch.tiles import BlockWork
 from fattn_probe.scenario import Case
 from fattn_probe.source.features import CUDA
 from fattn_probe.truth.reference.adapter import Inputs
@@ -62,10 +63,10 @@ class Tracer:
         inspector = self.inspector
         return inspector.source(inspector.session.build_for(self.target, RUNNER)) / CUDA
 
-    def _read_until_not_finite(self, block: BlockFacts, warp: int, tiles: int) -> Document:
+    def _read_until_not_finite(self, block: BlockWork, warp: int, tiles: int) -> Document:
         return self._read(block, warp, {"tiles": tiles, "kb0": None, "until_not_finite": True})
 
-    def _read(self, block: BlockFacts, warp: int, plan: dict[str, Any]) -> Document:
+    def _read(self, block: BlockWork, warp: int, plan: dict[str, Any]) -> Document:
         plan |= {"block": list(block.blockIdx), "linear": block.block, "warp": warp}
         with self.inspector.place(self.case, self.inputs) as folder:
             document = self.inspector.procedure(TRACE_OP, plan, folder, self.target)
@@ -75,7 +76,7 @@ class Tracer:
             )
         return document
 
-    def _block(self, block: int, warp: int, kb0: int | None) -> BlockFacts:
+    def _block(self, block: int, warp: int, kb0: int | None) -> BlockWork:
         """The block to follow, if there are such a block, warp and step; InputError otherwise."""
         choice, blocks = self.facts.choice, {item.block: item for item in self.facts.blocks}
         where = f"case {self.case.name} on {self.target}: inspect.trace"

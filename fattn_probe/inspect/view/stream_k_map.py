@@ -8,8 +8,18 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import gcd
 
-from fattn_probe.inspect.facts import BlockFacts, Facts, Grid, Value
-from fattn_probe.inspect.tiles import Tile, in_grid, index_of, ntiles, parallel_blocks_of, share_of, tile_at
+from fattn_probe.inspect.facts import Facts, Value
+from fattn_probe.launch.tiles import (
+    BlockWork,
+    Grid,
+    Tile,
+    in_grid,
+    index_of,
+    ntiles,
+    parallel_blocks_of,
+    share_of,
+    tile_at,
+)
 
 # Dark and light in turn, so that neighbouring blocks differ without colour too; hues that stay apart when red and
 # green do not.
@@ -94,7 +104,7 @@ def rows_of(facts: Facts) -> tuple[Row, ...]:
     return tuple(Row(tile, tuple(sorted(spans.get(tile, []), key=lambda span: span.start))) for tile in tiles)
 
 
-def _spans(block: BlockFacts, grid: Grid, turns: int) -> Iterator[tuple[Tile, Span]]:
+def _spans(block: BlockWork, grid: Grid, turns: int) -> Iterator[tuple[Tile, Span]]:
     """A block's spans, with what the mask hides of its share."""
     shares = {(work.tile, work.kb0_start): work.kb0_stop for work in share_of(block, grid, turns)}
     for work in block.tiles:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from xml.sax.saxutils import escape
 
 from fattn_probe.inspect.coverage import check, spell
-from fattn_probe.inspect.facts import Facts, Grid
+from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.view.stream_k_map import (
     PALETTE,
     Row,
@@ -19,6 +19,7 @@ from fattn_probe.inspect.view.stream_k_map import (
     select,
     step_rows,
 )
+from fattn_probe.launch.tiles import Grid
 
 NAMES = ("sequence", "z_KV", "zt_gqa", "jt")
 WIDTH, RIGHT, TOP, BOTTOM, GROUP_GAP = 960, 16, 44, 34, 6

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fattn_probe.inspect.coverage import Coverage
-from fattn_probe.inspect.facts import BlockFacts, Decision, KernelLaunch, TensorFacts, TileWork, Value
+from fattn_probe.inspect.facts import Decision, KernelLaunch, TensorFacts, Value
 from fattn_probe.inspect.view.pairs import spell
+from fattn_probe.launch.tiles import BlockWork, TileWork
 
 GROUPS = {
     "work": "gqa_ratio ntiles_x ntiles_z_gqa ntiles_dst ntiles_total ntiles_KV iter_k iter_j iter_z_gqa nbatch_fa",
@@ -74,7 +75,7 @@ def grouped(launch: Mapping[str, Value]) -> dict[str, dict[str, Value]]:
     return {group: {name: launch[name] for name in found} for group, found in names.items() if found}
 
 
-def block_table(blocks: Sequence[BlockFacts]) -> WordTable:
+def block_table(blocks: Sequence[BlockWork]) -> WordTable:
     """Every block, and its tiles by the source's names, a row each."""
     stream_k = any(block.kbc is not None for block in blocks)
     there = {
@@ -90,7 +91,7 @@ def block_table(blocks: Sequence[BlockFacts]) -> WordTable:
     return WordTable(columns, rows, frozenset(columns) - {"kb0", ""})
 
 
-def _block_rows(block: BlockFacts, own: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def _block_rows(block: BlockWork, own: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """A row for each of a block's tiles; one also if it has none."""
     words = {
         "block": str(block.block),

@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from fattn_probe.inspect.coverage import Coverage
-from fattn_probe.inspect.facts import Facts, Grid
+from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.view.stream_k_map import (
     PALETTE,
     Row,
@@ -22,6 +22,7 @@ from fattn_probe.inspect.view.stream_k_map import (
     step_rows,
     summary,
 )
+from fattn_probe.launch.tiles import Grid
 
 NAMES = ("sequence", "z_KV", "zt_gqa", "jt")
 EDGE, SEAM, HIDDEN, GAP, OVERLAP, MIXED = "│", "┃", "╱", "!", "#", "▒"

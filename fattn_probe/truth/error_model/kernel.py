@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.run.launches import LaunchRecord
+from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.truth.error_model.rounding import HALF, SINGLE, Format
 
 Family = Literal["mma_f16", "tile", "vec"]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.arrays import F64, Floats, Indices
-from fattn_probe.run.launches import LaunchRecord
+from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.scenario import Case
 from fattn_probe.truth.error_model.block import LARGEST_P, Block, Logits, Rows
 from fattn_probe.truth.error_model.hyperbolic import tanh_error

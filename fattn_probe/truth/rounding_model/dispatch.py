@@ -6,9 +6,9 @@ import numpy as np
 
 from fattn_probe.arrays import F32, Bools
 from fattn_probe.device import Device
-from fattn_probe.run.launches import LaunchRecord
+from fattn_probe.launch.constants import SHIPPED, Constants
+from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.scenario import Case
-from fattn_probe.truth.rounding_model.constants import SHIPPED, Constants
 from fattn_probe.truth.rounding_model.mma_op import mma_f16
 from fattn_probe.truth.rounding_model.mma_plan import mma_plan_of
 from fattn_probe.truth.rounding_model.operands import Inputs, Operands, operands_of

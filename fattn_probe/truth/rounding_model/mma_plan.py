@@ -6,8 +6,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.run.launches import LaunchRecord
-from fattn_probe.truth.rounding_model.constants import Constants
+from fattn_probe.launch.constants import Constants
+from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.truth.rounding_model.tensor_core import Generation, generation_of
 
 KERNEL = "flash_attn_ext_f16"

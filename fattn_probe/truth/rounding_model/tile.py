@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fattn_probe.arrays import F32, Bools
-from fattn_probe.run.launches import LaunchRecord
-from fattn_probe.truth.rounding_model.constants import Constants
+from fattn_probe.launch.constants import Constants
+from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.truth.rounding_model.functions import Exponential, fma, rcp, tanh
 from fattn_probe.truth.rounding_model.operands import Operands, as_half
 from fattn_probe.truth.rounding_model.softmax import LOWEST, slices, total

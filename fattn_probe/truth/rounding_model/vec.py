@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fattn_probe.arrays import F32
-from fattn_probe.run.launches import LaunchRecord
-from fattn_probe.truth.rounding_model.constants import Constants
+from fattn_probe.launch.constants import Constants
+from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.truth.rounding_model.functions import Exponential, fma, rcp, tanh
 from fattn_probe.truth.rounding_model.operands import Operands, as_half
 from fattn_probe.truth.rounding_model.quantised import Codes, products, quantised_q8_1

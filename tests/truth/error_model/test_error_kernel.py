@@ -1,8 +1,7 @@
 import pytest
 
-from fattn_probe.inspect.facts import Grid
-from fattn_probe.inspect.tiles import tile_at, tiles_of
-from fattn_probe.run.launches import parse_launch
+from fattn_probe.launch.record import parse_launch
+from fattn_probe.launch.tiles import Grid, tile_at, tiles_of
 from fattn_probe.scenario import expand
 from fattn_probe.scenario.schema import Scenario
 from fattn_probe.truth.error_model.kernel import Split, Work, kernel_of, steps_of

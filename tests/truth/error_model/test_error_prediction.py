@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.compare.agreement import stride_of
-from fattn_probe.run.launches import parse_launch, parse_launches
+from fattn_probe.launch.record import parse_launch, parse_launches
 from fattn_probe.scenario import expand, load, make_inputs, view_values
 from fattn_probe.scenario.schema import Scenario
 from fattn_probe.truth.error_model import accuracy_warning, predict

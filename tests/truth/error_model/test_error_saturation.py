@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fattn_probe.run.launches import parse_launch
+from fattn_probe.launch.record import parse_launch
 from fattn_probe.scenario import expand, loads, make_inputs
 from fattn_probe.truth.error_model import accuracy_warning, predict
 from fattn_probe.truth.error_model.rounding import added_error, largest_bias

@@ -6,7 +6,7 @@ Found by upstream's list on a real H200 (q_range=20): two rows of 4,800 beyond t
 import numpy as np
 import pytest
 
-from fattn_probe.run.launches import parse_launch
+from fattn_probe.launch.record import parse_launch
 from fattn_probe.scenario import expand, loads, make_inputs
 from fattn_probe.truth.error_model import predict
 from fattn_probe.truth.reference.adapter import reference_of, stored_rows

@@ -5,10 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fattn_probe.inspect.facts import Grid
-from fattn_probe.inspect.tiles import index_of, ntiles, tiles_of
-from fattn_probe.run.launches import LaunchRecord
-from fattn_probe.truth.rounding_model.constants import SHIPPED
+from fattn_probe.launch.constants import SHIPPED
+from fattn_probe.launch.record import LaunchRecord
+from fattn_probe.launch.tiles import Grid, index_of, ntiles, tiles_of
 from fattn_probe.truth.rounding_model.mma_plan import mma_plan_of
 from fattn_probe.truth.rounding_model.tile import tile_plan_of
 from fattn_probe.truth.rounding_model.vec import vec_plan_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fattn_probe.errors import InputError
-from fattn_probe.run.kernel_name import parse_kernel_name
+from fattn_probe.launch.name import parse_kernel_name
 
 Dim3 = tuple[int, int, int]
 Types = Mapping[int, str]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fattn_probe.errors import InputError
-from fattn_probe.run.launches import parse_launches
+from fattn_probe.launch.record import parse_launches
 
 CUDA = (
     '{"order":0,"kernel":"void flash_attn_ext_f16<64, 64, 8, 1, false, false>(char const*, float*)","grid":[92,1,1],'

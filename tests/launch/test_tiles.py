@@ -1,9 +1,19 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from made_facts import grids, stream_k_blocks, turn_blocks
 
-from fattn_probe.inspect.facts import Grid, TileWork
-from fattn_probe.inspect.tiles import index_of, ntiles, tile_at, tiles_in_turn, tiles_of
+from fattn_probe.launch.tiles import (
+    Grid,
+    TileWork,
+    blocks_in_turn,
+    index_of,
+    ntiles,
+    stream_k_blocks,
+    tile_at,
+    tiles_in_turn,
+    tiles_of,
+)
+
+grids = st.builds(Grid, st.integers(1, 9), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
 
 
 def upstream(kbc, kbc_stop, grid):
@@ -54,7 +64,7 @@ def test_blocks_that_take_turns():
     grid = Grid(iter_k=10, iter_j=2, iter_z_gqa=2, ne12=2, ne03=2)
     assert tiles_in_turn((1, 2, 5), 4, grid) == (TileWork(1, 0, 1, 1, 2, 10, 4),)
     assert tiles_in_turn((1, 2, 5), 4, grid, {(1, 1): 3}) == (TileWork(1, 0, 1, 1, 2, 3, 4, kb0_limit=3),)
-    assert len(turn_blocks(grid, 4)) == 4 * ntiles(grid)
+    assert len(blocks_in_turn((2, 4, 8), grid)) == 4 * ntiles(grid)
 
 
 def test_a_share_that_is_nonsense_is_not_followed_forever():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from fattn_probe.launch.constants import SHIPPED, constants_of
 from fattn_probe.source import DEFAULT_SOURCE, resolve
-from fattn_probe.truth.rounding_model.constants import SHIPPED, constants_of
 
 pytestmark = pytest.mark.network
 

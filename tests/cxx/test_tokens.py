@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fattn_probe.build.tokens import Token, draft_of, spans_of, tokenize
+from fattn_probe.cxx.tokens import Token, draft_of, spans_of, tokenize
 
 
 def kinds(text: str) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fattn_probe.run.kernel_name import normalise, parse_kernel_name
+from fattn_probe.launch.name import normalise, parse_kernel_name
 
 VEC = (("D", "128"), ("ncols", "1"), ("type_K", "GGML_TYPE_F16"), ("type_V", "GGML_TYPE_F16"), ("b", "true"))
 CUDA_DEQUANTIZE = (

@@ -5,14 +5,71 @@ others (`flash_attn_tile`, `flash_attn_ext_vec`) give each tile to `gridDim.y` b
 """
 
 from collections.abc import Mapping
-
-from fattn_probe.inspect.facts import BlockFacts, Grid, TileWork
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 Tile = tuple[int, int, int, int]
 """(sequence, z_KV, zt_gqa, jt)"""
 
 Limits = Mapping[tuple[int, int], int]
 """(sequence, jt) to the first KV step that the scanned mask hides entirely, as do all after it."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The shape of the work: KV steps a tile (`iter_k`), and tiles along each axis.
+
+    There are `ne03 * ne12 * iter_z_gqa * iter_j` output tiles: sequences, K/V heads, head groups, query tiles.
+    """
+
+    iter_k: int
+    iter_j: int
+    iter_z_gqa: int
+    ne12: int
+    ne03: int
+
+
+@dataclass(frozen=True)
+class TileWork:
+    """What one block does of one output tile: KV steps `range(kb0_start, kb0_stop, kb0_step)` of `iter_k`.
+
+    A step is `nbatch_fa` KV rows. The tile is `ncols1` queries from `jt * ncols1` on, of `ncols2` heads from
+    `zt_gqa * ncols2` on among those of K/V head `z_KV`. `needs_fixup`: another block does the tile's beginning.
+    `is_fixup`: another block does its end. `kb0_limit` is where the scanned mask says that nothing is left to see;
+    None if it was not scanned. `read`: the running kernel said so; else it follows from the block's `kbc`.
+    """
+
+    sequence: int
+    z_KV: int
+    zt_gqa: int
+    jt: int
+    kb0_start: int
+    kb0_stop: int
+    kb0_step: int = 1
+    needs_fixup: bool = False
+    is_fixup: bool = False
+    kb0_limit: int | None = None
+    read: bool = field(default=True, compare=False)
+
+    @property
+    def tile(self) -> tuple[int, int, int, int]:
+        """Which output tile it is: (sequence, z_KV, zt_gqa, jt)."""
+        return self.sequence, self.z_KV, self.zt_gqa, self.jt
+
+
+@dataclass(frozen=True)
+class BlockWork:
+    """A CUDA block: its index in the grid and linearly, its part of the stream-K work, its tiles in order.
+
+    `kbc` and `kbc_stop` are None for kernels that do not use stream-K. `sm` is None where nothing tells (simulator).
+    """
+
+    block: int
+    blockIdx: tuple[int, int, int]
+    kbc: int | None
+    kbc_stop: int | None
+    tiles: tuple[TileWork, ...]
+    sm: int | None = field(default=None, compare=False)
 
 
 def ntiles(grid: Grid) -> int:
@@ -76,20 +133,45 @@ def tiles_in_turn(
     return (TileWork(*tile, turn, stop, parallel_blocks, kb0_limit=limit),)
 
 
-def share_of(block: BlockFacts, grid: Grid, parallel_blocks: int, limits: Limits | None = None) -> tuple[TileWork, ...]:
+def cuts(steps: int, blocks: int) -> tuple[int, ...]:
+    """Where each stream-K block begins in the row of all tiles' KV steps, and where the last one ends.
+
+    Source: `flash_attn_ext_f16` (fattn-mma-f16.cuh): `kbc = blockIdx.x * steps / gridDim.x`.
+    """
+    return tuple(block * steps // blocks for block in range(blocks + 1))
+
+
+def stream_k_blocks(grid: Grid, number: int, limits: Limits | None = None) -> tuple[BlockWork, ...]:
+    """The work of `number` stream-K blocks."""
+    shares = pairwise(cuts(ntiles(grid) * grid.iter_k, number))
+    return tuple(
+        BlockWork(block, (block, 0, 0), *share, tiles_of(*share, grid, limits)) for block, share in enumerate(shares)
+    )
+
+
+def blocks_in_turn(gridDim: tuple[int, int, int], grid: Grid, limits: Limits | None = None) -> tuple[BlockWork, ...]:
+    """The work of the blocks of a kernel without stream-K, launched with `gridDim`."""
+    x, y, z = gridDim
+    places = ((i, j, k) for k in range(z) for j in range(y) for i in range(x))
+    return tuple(
+        BlockWork(block, place, None, None, tiles_in_turn(place, y, grid, limits)) for block, place in enumerate(places)
+    )
+
+
+def share_of(block: BlockWork, grid: Grid, parallel_blocks: int, limits: Limits | None = None) -> tuple[TileWork, ...]:
     """What the arithmetic says of a block, of either kind."""
     if block.kbc is None or block.kbc_stop is None:
         return tiles_in_turn(block.blockIdx, parallel_blocks, grid, limits)
     return tiles_of(block.kbc, block.kbc_stop, grid, limits)
 
 
-def limits_of(blocks: tuple[BlockFacts, ...]) -> dict[tuple[int, int], int]:
+def limits_of(blocks: tuple[BlockWork, ...]) -> dict[tuple[int, int], int]:
     """Where the scanned mask ends each query tile, as far as the blocks say."""
     works = (work for block in blocks for work in block.tiles)
     return {(work.sequence, work.jt): work.kb0_limit for work in works if work.kb0_limit is not None}
 
 
-def parallel_blocks_of(blocks: tuple[BlockFacts, ...]) -> int:
+def parallel_blocks_of(blocks: tuple[BlockWork, ...]) -> int:
     """`gridDim.y`: how many blocks take turns on a tile."""
     return 1 + max((block.blockIdx[1] for block in blocks), default=0)
 

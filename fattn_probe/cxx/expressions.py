@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from fattn_probe.build.tokens import CODE_KINDS, OPENERS, UNMATCHED, Draft
-from fattn_probe.inspect.dispatch.logic import Logic, Part
-from fattn_probe.inspect.dispatch.macros import Macro, asked
+from fattn_probe.cxx.logic import Logic, Part
+from fattn_probe.cxx.macros import Macro, asked
+from fattn_probe.cxx.tokens import CODE_KINDS, OPENERS, UNMATCHED, Draft
 
 NOT_VARIABLES = frozenset({"nullptr", "true", "false", "sizeof", "const", "int", "float", "bool", "std", "struct"})
 JOINTS: tuple[tuple[str, Literal["and", "or"]], ...] = (("||", "or"), ("&&", "and"))

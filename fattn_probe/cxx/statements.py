@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from fattn_probe.build.tokens import UNMATCHED, Draft
+from fattn_probe.cxx.tokens import UNMATCHED, Draft
 
 Kind = Literal["if", "if constexpr", "switch", "case", "while", "for", "block", "return", "plain", "macro"]
 Span = tuple[int, int]

@@ -1,0 +1,1 @@
+"""Readers of CUDA C++ text: tokens, macros, statements, conditions."""
