@@ -2,12 +2,13 @@
 
 import contextlib
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.logging import RichHandler
@@ -17,12 +18,13 @@ from fattn_probe.build import RUNNER, TEST_BACKEND_OPS, BuildRequest
 from fattn_probe.build import command as building
 from fattn_probe.build.key import Engine
 from fattn_probe.compare.cli import compare
-from fattn_probe.console import NOTES, OUT, show
-from fattn_probe.device import Target, find_device, load_devices, parse_targets
+from fattn_probe.console import NOTES, OUT, STDOUT, show, show_error
+from fattn_probe.device import Target, find_device, load_devices
 from fattn_probe.device import show as devices_show
 from fattn_probe.doctor import diagnose, probe
 from fattn_probe.doctor import render as render_doctor
-from fattn_probe.errors import BuildError, FattnProbeError, InputError
+from fattn_probe.errors import BuildError, FattnProbeError, InputError, MachineError, machine_error
+from fattn_probe.files import writing
 from fattn_probe.inspect.cli import debug, inspect
 from fattn_probe.ops import OpsReport, Timeouts, live, run_ops
 from fattn_probe.ops import render as render_ops
@@ -31,6 +33,7 @@ from fattn_probe.regress.cli import bisect, diff, history_app, regress
 from fattn_probe.run import command as running
 from fattn_probe.run.gpu import gpu_arch, has_gpu
 from fattn_probe.run.needed import needed_kernels
+from fattn_probe.run.provenance import version
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import command as scenarios
@@ -56,8 +59,18 @@ app.command()(diff)
 app.command()(bisect)
 
 
+def show_version(wanted: bool) -> None:
+    """Print the version, and end."""
+    if wanted:
+        print(f"fattn-probe {version('fattn-probe')}")
+        raise typer.Exit
+
+
 @app.callback()
 def everything(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say each program that is run.")] = False,
 ) -> None:
     """Set up what every command has."""
@@ -126,7 +139,7 @@ def run(
     paths: flags.Scenarios,
     on: flags.On = "",
     captures: Annotated[Path | None, typer.Option("--captures", help="Write a GGUF capture of each run here.")] = None,
-    repeat: Annotated[int, typer.Option(help="Timed runs; the median is shown.")] = 1,
+    repeat: flags.Repeat = 1,
     source: flags.Source = DEFAULT_SOURCE,
     patch: flags.Patches = [],  # noqa: B006
     debug: flags.Debug = False,
@@ -162,7 +175,7 @@ def plan(
     as_json: flags.Json = False,
 ) -> None:
     """Say which kernels simulated GPUs would launch, and how, without running them."""
-    work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
+    work = flags.work_of(flags.cases_of(paths), on, devices, NOTES, simulated=True)
     options = flags.BuildFlags(source, patch, quants=quants).run_options(NOTES, Simulation(dry=True))
     done = list(running.plan_cases(Session(options, flags.build_progress(NOTES)), work))
     show(running.run_json(done), lambda: running.render_plan(done), as_json)
@@ -174,8 +187,12 @@ def ops(
     mode: Annotated[Mode, typer.Argument(help="test, perf or support.")] = "test",
     only: Annotated[str, typer.Option("--filter", help="A regular expression over a case's parameters.")] = "",
     on: flags.On = "",
-    silence: Annotated[float, typer.Option(help="Seconds without a word until a case is lost.")] = 300.0,
-    workers: Annotated[int, typer.Option(help="Upstream's -j, where the source has it.")] = 1,
+    silence: Annotated[
+        float, typer.Option(callback=flags.seconds, help="Seconds of silence before a case is lost.")
+    ] = 300.0,
+    workers: Annotated[
+        int, typer.Option(min=1, max=flags.MOST_THREADS, help="Upstream's -j, where the source has it.")
+    ] = 1,
     source: flags.Source = DEFAULT_SOURCE,
     patch: flags.Patches = [],  # noqa: B006
     check: flags.Check = False,
@@ -185,7 +202,7 @@ def ops(
     as_json: flags.Json = False,
 ) -> None:
     """Drive upstream's own test-backend-ops over its FLASH_ATTN_EXT cases."""
-    target, *more = parse_targets(on or ("gpu" if has_gpu() else "sim:h200"), load_devices(devices))
+    target, *more = flags.targets_of(on, devices, NOTES)
     if more:
         raise InputError("ops runs on one target at a time")
     options = flags.BuildFlags(source, patch, check=check, folder=folder).run_options(NOTES, Simulation())
@@ -288,25 +305,59 @@ def device_show(identifier: str, devices: flags.Devices = None, as_json: flags.J
 
 
 @contextlib.contextmanager
-def exit_codes() -> Iterator[None]:
-    """The one place where exceptions become exit codes."""
+def exit_codes(as_json: bool = False) -> Iterator[None]:
+    """The one place where exceptions become exit codes; with `as_json`, stdout has the error as a document."""
+    OUT.answered = False
     try:
         yield
-    except FattnProbeError as error:
-        NOTES.print(str(error), style="red", markup=False, soft_wrap=True)
-        sys.exit(error.exit_code)
+        with writing(STDOUT):
+            sys.stdout.flush()  # a full disk shows here, not after the exit code was chosen
     except (KeyboardInterrupt, typer.Abort):
         NOTES.print("interrupted")
         sys.exit(130)
     except BrokenPipeError:
+        drop_stdout()
         sys.exit(141)
-    except Exception:  # noqa: BLE001 - the process boundary
-        traceback.print_exc()
-        NOTES.print("This is a bug in fattn-probe, not in your input.", style="red")
-        sys.exit(1)
+    except Exception as error:  # noqa: BLE001 - the process boundary
+        end_with(error, as_json)
+
+
+def end_with(error: Exception, as_json: bool) -> NoReturn:
+    """Say what ended the command, and exit with its code; what no code expected is a bug, with its traceback."""
+    problem = problem_of(error)
+    if problem is None:
+        traceback.print_exception(error)
+        problem = FattnProbeError("This is a bug in fattn-probe, not in your input.")
+    try:
+        show_error(problem, as_json)
+        sys.stdout.flush()
+    except (OSError, MachineError):  # stdout is what failed, and stderr has said so
+        drop_stdout()
+    sys.exit(problem.exit_code)
+
+
+def problem_of(error: Exception) -> FattnProbeError | None:
+    """What a person has to act on; None for a bug."""
+    if isinstance(error, FattnProbeError):
+        return error
+    if isinstance(error, OSError | MemoryError):
+        return machine_error(error)
+    if hasattr(error, "format_message") and hasattr(error, "ctx"):  # of click, which typer brings or imports
+        command = error.ctx.command_path if error.ctx else "fattn-probe"
+        said = error.format_message() or "a command is missing"
+        return InputError(f"{command}: {said} (see `{command} --help`)")
+    return None
+
+
+def drop_stdout() -> None:
+    """Forget what stdout still holds: Python would try to write it once more when it exits, and fail again."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream without a file has no such problem
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:
-    """Run the command line; typer itself ends with 2 where it cannot make sense of the words."""
-    with exit_codes():
-        app()
+    """Run the command line."""
+    as_json = "--json" in sys.argv
+    with exit_codes(as_json):
+        code = app(standalone_mode=False)
+    sys.exit(code)

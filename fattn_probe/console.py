@@ -3,16 +3,43 @@
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-OUT = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+from fattn_probe.errors import FattnProbeError
+from fattn_probe.files import writing
+
+STDOUT = Path("stdout")
+
+
+class Answers(Console):
+    """stdout; `answered` says whether this command's JSON document is there already."""
+
+    answered = False
+
+    def on_broken_pipe(self) -> None:
+        """Leave the exit code to the command; rich's own answer is to end with 1, our code for a bug."""
+        raise BrokenPipeError
+
+
+OUT = Answers(highlight=False, width=None if sys.stdout.isatty() else 120)
 NOTES = Console(stderr=True, highlight=False)
 
 
 def show(value: object, rendered: Callable[[], RenderableType], as_json: bool) -> None:
     """One answer: JSON for programs, or rich text for people."""
-    if as_json:
-        print(json.dumps(value, indent=1, default=str))
-    else:
-        OUT.print(rendered())
+    with writing(STDOUT):
+        if as_json:
+            OUT.answered = True
+            print(json.dumps(value, indent=1, default=str))
+        else:
+            OUT.print(rendered())
+
+
+def show_error(error: FattnProbeError, as_json: bool) -> None:
+    """What ended a command: on stderr, and for programs as the document on stdout, if none is there."""
+    NOTES.print(str(error), style="red", markup=False, soft_wrap=True)
+    if as_json and not OUT.answered:
+        found = {"kind": type(error).__name__, "exit_code": error.exit_code, "message": str(error)}
+        show({"error": found}, str, as_json)

@@ -19,6 +19,12 @@ class BuildError(FattnProbeError):
     exit_code = 3
 
 
+class MachineError(FattnProbeError):
+    """The user's machine refused: a full disk, a permission, too little memory."""
+
+    exit_code = 3
+
+
 class LostError(FattnProbeError):
     """The run was lost (time-out, debugger or device gone): never a verdict on the kernel."""
 
@@ -35,3 +41,11 @@ class RegressionError(FattnProbeError):
     """Something got worse against the accepted history."""
 
     exit_code = 6
+
+
+def machine_error(error: OSError | MemoryError) -> MachineError:
+    """An error of the operating system that no other code expected, in one sentence with its path."""
+    if isinstance(error, MemoryError):
+        return MachineError(f"there is not enough memory: {error}" if str(error) else "there is not enough memory")
+    paths = [str(path) for path in (error.filename, error.filename2) if path is not None]
+    return MachineError(": ".join([*paths, error.strerror or str(error) or type(error).__name__]))

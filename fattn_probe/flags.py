@@ -1,5 +1,6 @@
 """The command line's shared flags, and what they resolve to."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,9 @@ from fattn_probe.build import open_build
 from fattn_probe.build.command import announced, status_line
 from fattn_probe.build.key import Flavour
 from fattn_probe.build.ninja import Progress, Report
-from fattn_probe.device import Device, Target, load_devices, parse_targets
-from fattn_probe.errors import InputError
+from fattn_probe.build.toolchain import find_toolchain
+from fattn_probe.device import Target, load_devices, parse_targets
+from fattn_probe.errors import BuildError, InputError
 from fattn_probe.run.gpu import has_gpu
 from fattn_probe.run.session import RunOptions
 from fattn_probe.run.simulator import Simulation
@@ -22,6 +24,7 @@ from fattn_probe.source import DEFAULT_SOURCE, Tree, resolve
 from fattn_probe.source.command import download_bar
 from fattn_probe.source.patches import Patch, find
 
+SIMULATED = "sim:h200"
 Scenarios = Annotated[list[Path], typer.Argument(help="Scenario files, or folders of them.", metavar="SCENARIO...")]
 On = Annotated[str, typer.Option("--on", help="Comma-separated: sim:ID, gpu, gpu:N, cpu.", metavar="TARGETS")]
 Source = Annotated[str, typer.Option("--source", help="pypi:NAME==VERSION, git:REF, or a folder.", metavar="SOURCE")]
@@ -31,9 +34,30 @@ Check = Annotated[bool, typer.Option("--check", help="Simulator: watch every mem
 Sanitize = Annotated[str, typer.Option("--sanitize", help="Simulator: address, undefined, or both with a comma.")]
 Quants = Annotated[str, typer.Option("--quants", help="K-V type pairs to compile vec kernels for, or all.")]
 BuildFolder = Annotated[Path | None, typer.Option("--build", help="Use the build in this folder, as it is.")]
-Schedule = Annotated[int, typer.Option("--schedule", help="Simulator: seed of an adversarial order of warps.")]
-Threads = Annotated[int | None, typer.Option("--threads", help="Simulator: host threads; all cores if not given.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds until a run is given up as lost.")]
+MOST_SECONDS = 30 * 24 * 3600.0
+MOST_THREADS = 1024
+MOST_REPEATS = 100_000
+
+
+def seconds(value: float) -> float:
+    """A time-out: more than 0, at most 30 days; not a number is refused too."""
+    if 0 < value <= MOST_SECONDS:
+        return value
+    raise typer.BadParameter(f"{value:g} is not a number of seconds from above 0 to {MOST_SECONDS:.0f}")
+
+
+Schedule = Annotated[
+    int,
+    typer.Option("--schedule", min=0, max=2**31 - 1, help="Simulator: seed of an adversarial order of warps; 0: none."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, max=MOST_THREADS, help="Simulator: host threads; default: all cores."),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", callback=seconds, help="Seconds until a run is given up as lost.")
+]
+Repeat = Annotated[int, typer.Option("--repeat", min=1, max=MOST_REPEATS, help="Timed runs; the median is shown.")]
 Devices = Annotated[Path | None, typer.Option("--devices", help="A file of your own GPUs (docs/devices.md).")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, for programs.")]
 
@@ -112,34 +136,47 @@ def one_case(path: Path, name: str) -> Case:
     return found[0]
 
 
-def work_of(cases: Sequence[Case], on: str, devices: Path | None, notes: Console) -> list[tuple[Case, list[Target]]]:
-    """Each case with its targets: those of `--on`, else the scenario's own device, else what this machine has."""
+def work_of(
+    cases: Sequence[Case], on: str, devices: Path | None, notes: Console, *, simulated: bool = False
+) -> list[tuple[Case, list[Target]]]:
+    """Each case with its targets: those of `--on`, else the scenario's own device, else the default of this machine.
+
+    With `simulated`, the default is a simulated GPU on every machine.
+    """
     catalogue = load_devices(devices)
     if on:
         targets = list(parse_targets(on, catalogue))
         return [(case, targets) for case in cases]
-    choose = chooser(catalogue, notes)
+    choose = chooser(notes, simulated=simulated)
     return [(case, list(parse_targets(case.device or choose(), catalogue))) for case in cases]
 
 
 def targets_of(on: str, devices: Path | None, notes: Console) -> list[Target]:
-    """The targets of `--on`, else what this machine has."""
-    catalogue = load_devices(devices)
-    return list(parse_targets(on or chooser(catalogue, notes)(), catalogue))
+    """The targets of `--on`, else the default of this machine."""
+    return list(parse_targets(on or chooser(notes)(), load_devices(devices)))
 
 
-def chooser(catalogue: dict[str, Device], notes: Console) -> Callable[[], str]:
-    """A function that says what to run on when nobody has, and tells people once what it chose and why."""
-    chosen: list[str] = []
+def chooser(notes: Console, *, simulated: bool = False) -> Callable[[], str]:
+    """A function that gives the default target, and announces it once with the reason."""
 
+    @functools.cache
     def choose() -> str:
-        if not chosen:
-            chosen.append("gpu" if has_gpu() else "sim:h200")
-            reason = "this machine has one" if chosen[0] == "gpu" else "there is no NVIDIA GPU here; see --on"
-            notes.print(f"running on {chosen[0]} ({reason})", style="dim", highlight=False)
-        return chosen[0]
+        found, reason = (SIMULATED, "a simulated GPU is needed here") if simulated else default_target()
+        notes.print(f"running on {found} ({reason}; --on chooses)", style="dim", highlight=False)
+        return found
 
     return choose
+
+
+def default_target() -> tuple[str, str]:
+    """The GPU of this machine if programs can be built for it, else a simulated one; and the reason."""
+    if not has_gpu():
+        return SIMULATED, "no NVIDIA GPU is here"
+    try:
+        find_toolchain("cuda")
+    except BuildError as error:
+        return SIMULATED, f"a GPU is here, but {error}"
+    return "gpu", "this machine has one"
 
 
 def build_progress(notes: Console) -> Report:

@@ -7,6 +7,7 @@ import yaml
 
 from fattn_probe import yaml_lines
 from fattn_probe.errors import InputError
+from fattn_probe.files import read_text
 
 Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
 
@@ -27,9 +28,7 @@ class Document:
 def read(path: Path) -> Document:
     """Read one file; a missing file, a syntax error or a key given twice is an InputError with its line."""
     try:
-        parsed = yaml_lines.parse(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+        parsed = yaml_lines.parse(read_text(path, "the devices"))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InputError(f"{path}:{line}: not YAML: {error.problem}") from error

@@ -7,6 +7,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from fattn_probe.errors import InputError
+from fattn_probe.files import read_text
 from fattn_probe.scenario import Case, expand, load
 from fattn_probe.scenario.spec import Spec
 from fattn_probe.source import DEFAULT_SOURCE
@@ -45,9 +46,7 @@ class Suite(Spec):
 def load_suite(path: Path) -> Suite:
     """Read a suite; InputError names every mistake with its line."""
     try:
-        document = parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot read the suite: {error.strerror}") from error
+        document = parse(read_text(path, "the suite"))
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     try:

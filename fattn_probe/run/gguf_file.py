@@ -13,6 +13,7 @@ from gguf.gguf_reader import ReaderTensor
 
 from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
+from fattn_probe.files import check_readable
 
 ARCHITECTURE = "fattn-probe"
 
@@ -161,12 +162,11 @@ def _header(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[s
 
 def read_gguf(path: Path) -> GgufFile:
     """Read a file written by this package or its runner; InputError for one that is truncated or not a GGUF file."""
+    check_readable(path, "the GGUF file")
     try:
         reader = GGUFReader(path)
         fields = {name: field.contents() for name, field in reader.fields.items()}
         tensors = {tensor.name: _tensor(tensor) for tensor in reader.tensors}
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file") from error
     except (ValueError, IndexError, KeyError, TypeError, OSError) as error:  # what GGUFReader raises on bad bytes
         raise InputError(f"{path}: truncated, or not a GGUF file ({error})") from error
     return GgufFile(path, fields, tensors)

@@ -55,7 +55,7 @@ class Case:
     tolerance: Tolerance
     inspect: Inspect
     expect: dict[str, Any]
-    device: str
+    device: str | None
     tensors: dict[str, TensorView]
     roots: dict[str, Root]
 

@@ -155,7 +155,7 @@ def _params(case: Case) -> str:
     params = " ".join(f"{name}={value:g}" for name, value in named)
     counts = f"prec={case.prec} n_kv_max={case.n_kv_max} seed={case.seed}"
     return (
-        f"{params} {counts} mask={case.mask.kind} device={case.device} digest={case.digest} {case.flop / 1e9:.3g} GFLOP"
+        f"{params} {counts} mask={case.mask.kind} device={case.device or 'default'} digest={case.digest} {case.flop / 1e9:.3g} GFLOP"
     )
 
 

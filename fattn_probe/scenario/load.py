@@ -9,6 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from ..errors import InputError
+from ..files import read_text
 from ..yaml_lines import Document, parse
 from .explain import explain
 from .matrix import MAX_CASES, Variation, apply, count, variations
@@ -30,11 +31,7 @@ class Problem:
 def load(path: Path | str) -> Scenario:
     """Read and check a scenario file; InputError names every mistake as `path:line: key: found, allowed`."""
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot read the scenario: {getattr(error, 'strerror', None) or error}") from None
-    return loads(text, str(path)).named(path.stem)
+    return loads(read_text(path, "the scenario"), str(path)).named(path.stem)
 
 
 def loads(text: str, name: str = "scenario") -> Scenario:

@@ -108,8 +108,9 @@ class Scenario(Spec):
     """What `inspect` looks at."""
     expect: dict[Annotated[str, Field(pattern=FACT_NAME)], Fact] = Field(default={})
     """Facts that must hold, by the source's own variable names, such as `ntiles_dst: 2`."""
-    device: str = Field(default="sim:h200", pattern=DEVICE)
-    """Where it runs unless told otherwise: `sim:NAME` (a simulated GPU), `gpu` or `cpu`."""
+    device: str | None = Field(default=None, pattern=DEVICE)
+    """Where it runs without `--on`: `sim:NAME` (a simulated GPU), `gpu` or `cpu`; default: a GPU if this machine has
+    one, else `sim:h200`."""
     matrix: Matrix = Field(default_factory=Matrix.model_construct)
     """Variations of the file, each a case of its own."""
     _name: str = PrivateAttr("scenario")

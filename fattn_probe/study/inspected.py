@@ -5,11 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from fattn_probe.errors import InputError
+from fattn_probe.files import MIB, read_text
 from fattn_probe.inspect.facts import Choice, Facts
 from fattn_probe.launch.tiles import BlockWork, Grid, TileWork
 from fattn_probe.study.problem import count
 from fattn_probe.study.stream_k import Launch, launch_of
 from fattn_probe.truth.reference.shapes import AttentionShape
+
+MOST_JSON = 256 * MIB
+"""Bytes of what `inspect --json` writes."""
 
 
 def read_launch(path: Path, case: str, shape: AttentionShape) -> Launch:
@@ -32,12 +36,10 @@ def read_launch(path: Path, case: str, shape: AttentionShape) -> Launch:
 
 def _facts(path: Path, case: str) -> Facts:
     try:
-        inspections = json.loads(path.read_text())["inspections"]
+        inspections = json.loads(read_text(path, "the inspection", most=MOST_JSON))["inspections"]
         found = {one["case"]: one["facts"] for one in inspections if one["facts"]}
         if case in found:
             return _rebuilt(found[case])
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path} is not what `fattn-probe inspect --json` writes: {error!r}") from error
     raise InputError(f"{path} has no facts of case {case}; it has {', '.join(found) or 'none'}")

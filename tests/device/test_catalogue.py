@@ -144,5 +144,5 @@ def test_one_mistake(tmp_path, text, expected):
 
 
 def test_missing_user_file(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere\.yaml: cannot be read"):
+    with pytest.raises(InputError, match=r"nowhere\.yaml: cannot read the devices"):
         load_devices(tmp_path / "nowhere.yaml")

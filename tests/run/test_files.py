@@ -104,7 +104,7 @@ def test_foreign_files_are_refused(tmp_path):
     (tmp_path / "text").write_text("hello, this is no GGUF file\n")
     with pytest.raises(InputError, match="not a GGUF file"):
         read_capture(tmp_path / "text")
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="No such file"):
         read_case(tmp_path / "nowhere.gguf")
 
 

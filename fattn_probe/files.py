@@ -1,0 +1,85 @@
+"""The user's files: read whole and within bounds, written with the path in every error."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fattn_probe.errors import InputError, MachineError
+
+MIB = 1 << 20
+MOST_TEXT = 16 * MIB
+"""Bytes of a scenario, suite, patch or device file; the largest that ships has 30 KB."""
+
+
+def read_text(path: Path, what: str, most: int = MOST_TEXT) -> str:
+    """The text of a user's file; `what` names it in messages, such as `the scenario`.
+
+    InputError if it is no regular file, has more than `most` bytes, cannot be read, or is not UTF-8.
+    """
+    check_readable(path, what, most)
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise InputError(f"{path}: cannot read {what}: {error.strerror}") from None
+    if len(data) > most:
+        raise InputError(f"{path}: cannot read {what}: {too_large(most)}")
+    try:
+        return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}: cannot read {what}: it is not UTF-8 text") from None
+
+
+def check_readable(path: Path, what: str, most: int | None = None) -> None:
+    """Refuse what is not a regular file of at most `most` bytes, before it is opened: opening a fifo waits."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        raise InputError(f"{path}: cannot read {what}: {getattr(error, 'strerror', None) or error}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: cannot read {what}: it is {kind_of(status.st_mode)}, not a file")
+    if most is not None and status.st_size > most:
+        raise InputError(f"{path}: cannot read {what}: {too_large(most)}")
+
+
+def kind_of(mode: int) -> str:
+    """What a path that is no regular file is, in words."""
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return "a fifo" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
+def too_large(most: int) -> str:
+    """Why a file is refused."""
+    return f"it has more than {most // MIB} MiB"
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Within, an OSError is a MachineError that names `path`; a reader that went away is none."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise MachineError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a result for the user; MachineError if the disk refuses."""
+    with writing(path):
+        path.write_text(text, encoding="utf-8")
+
+
+def make_folder(path: Path, what: str) -> None:
+    """Make a folder if it is not there; MachineError if something else is, or it may not be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        blocking = next((part for part in (path, *path.parents) if os.path.lexists(part)), path)
+        raise MachineError(f"{path}: {what} needs a folder here, and {blocking} is a file") from error
+    except OSError as error:
+        raise MachineError(f"{path}: {what} cannot be made here: {error.strerror}") from error

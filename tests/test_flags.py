@@ -1,0 +1,65 @@
+"""What the shared flags resolve to."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from fattn_probe import flags
+from fattn_probe.errors import BuildError
+from fattn_probe.scenario import expand, loads
+
+OP = "version: 1\nabout: x\nhsk: 64\nn_head: 1\nn_q: 1\nn_kv: 64\n"
+
+
+@pytest.fixture
+def notes():
+    return Console(file=io.StringIO(), width=200)
+
+
+def targets(notes, text=OP, on="", **options):
+    work = flags.work_of([*expand(loads(text)), *expand(loads(OP))], on, None, notes, **options)
+    return [str(target) for _, chosen in work for target in chosen]
+
+
+def machine(monkeypatch, *, gpu, nvcc):
+    """A stand-in for a machine: whether its driver has a GPU, and whether nvcc is there."""
+
+    def find_toolchain(engine):
+        if not nvcc:
+            raise BuildError("nvcc is not on this machine; install it")
+
+    monkeypatch.setattr(flags, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(flags, "find_toolchain", find_toolchain)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "nvcc", "chosen", "said"),
+    [
+        (True, True, "gpu:0", "running on gpu (this machine has one; --on chooses)"),
+        (True, False, "sim:h200", "running on sim:h200 (a GPU is here, but nvcc is not on this machine; install it;"),
+        (False, True, "sim:h200", "running on sim:h200 (no NVIDIA GPU is here; --on chooses)"),
+        (False, False, "sim:h200", "running on sim:h200 (no NVIDIA GPU is here; --on chooses)"),
+    ],
+)
+def test_the_default_is_a_gpu_that_can_be_used(gpu, nvcc, chosen, said, notes, monkeypatch):
+    machine(monkeypatch, gpu=gpu, nvcc=nvcc)
+    assert targets(notes) == [chosen, chosen]
+    assert notes.file.getvalue().count("running on") == 1, "announced once"
+    assert said in notes.file.getvalue()
+
+
+def test_the_scenario_and_the_flag_win(notes, monkeypatch):
+    machine(monkeypatch, gpu=True, nvcc=True)
+    assert targets(notes, OP + "device: sim:v100\n") == ["sim:v100", "gpu:0"]
+    assert targets(notes, OP + "device: sim:v100\n", on="cpu") == ["cpu", "cpu"]
+
+
+def test_a_plan_is_of_a_simulated_gpu_everywhere(notes, monkeypatch):
+    machine(monkeypatch, gpu=True, nvcc=True)
+    assert targets(notes, simulated=True) == ["sim:h200", "sim:h200"]
+
+
+def test_the_default_is_no_part_of_the_digest():
+    (plain,), (named,) = expand(loads(OP)), expand(loads(OP + "device: sim:h200\n"))
+    assert plain.digest == named.digest == "8a31bb2eb026cbb1"
