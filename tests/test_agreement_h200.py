@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.compare.agreement import agreement, read_recording
+from fattn_probe.compare.judge.agreement import agreement, read_recording
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.session import RunOptions, Session

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.compare.metrics import measure
+from fattn_probe.compare.judge.metrics import measure
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.session import RunOptions, Session

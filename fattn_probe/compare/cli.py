@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import typer
 
 from fattn_probe import flags
-from fattn_probe.compare import show as verdicts
-from fattn_probe.compare.command import raise_if_failed
-from fattn_probe.compare.difference import compare_captures
-from fattn_probe.compare.run import CompareOptions, UseModel, compare_work
+from fattn_probe.compare.diagnose.difference import compare_captures
+from fattn_probe.compare.judge.cases import CompareOptions, UseModel, compare_work
+from fattn_probe.compare.judge.judgement import raise_if_failed
+from fattn_probe.compare.present import tables as verdicts
 from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError
 from fattn_probe.run.capture import read_capture
@@ -62,7 +62,7 @@ def compare(
     rows = []
     for row in compare_work(session, work, options):
         if plot is not None:
-            from fattn_probe.compare.plot import plot_row  # matplotlib takes a second to load
+            from fattn_probe.compare.present.plot import plot_row  # matplotlib takes a second to load
 
             NOTES.print(*(f"wrote {path}" for path in plot_row(row, plot)), sep="\n")
         rows.append(row)

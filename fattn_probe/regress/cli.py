@@ -21,7 +21,7 @@ from fattn_probe.console import NOTES, OUT, show
 from fattn_probe.device import load_devices, parse_targets
 from fattn_probe.errors import InputError, LostError, RegressionError
 from fattn_probe.ops.render import short
-from fattn_probe.regress import command as regressing
+from fattn_probe.regress import tables as regressing
 from fattn_probe.regress import versions
 from fattn_probe.regress.cluster import Cluster
 from fattn_probe.regress.history import History, open_history

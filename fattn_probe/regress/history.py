@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from fattn_probe.errors import InputError
+from fattn_probe.regress.packed_map import PackedMap
 from fattn_probe.regress.records import ALL, WHOLE, CaseRecord, Cell, Identity, Part, Result, Run, Shard
 from fattn_probe.regress.schema import opened, transaction, translated
-from fattn_probe.regress.shades import Shades
 
 IDENTITY = tuple(Identity.__dataclass_fields__)
 RESULT = "name, results.digest AS digest, status, reason, metrics, output, seconds, failure, launches.text AS launches"
-FIELDS = tuple(name for name in Result.__dataclass_fields__ if name != "shades")
-SHADES = tuple(Shades.__dataclass_fields__)
+FIELDS = tuple(name for name in Result.__dataclass_fields__ if name != "error_map")
+PACKED = tuple(PackedMap.__dataclass_fields__)
 RUN = "SELECT runs.*, (SELECT sum(planned) FROM parts WHERE parts.run = runs.id) AS planned FROM runs"
 NIGHTS = 60
 """Runs of a line and suite that are looked back at."""
@@ -155,7 +155,7 @@ class History:
         return self.runs(line, suite)[-NIGHTS:]
 
     def results(self, run: Run) -> dict[str, Result]:
-        """All results of a run, by case; without error maps, see `shades`."""
+        """All results of a run, by case; without error maps, see `error_maps`."""
         rows = self.connection.execute(
             f"SELECT {RESULT} FROM results"
             " LEFT JOIN launches ON launches.id = results.launches WHERE run = ? ORDER BY results.id",
@@ -163,13 +163,13 @@ class History:
         )
         return {row["name"]: _result(row) for row in rows}
 
-    def shades(self, run: Run) -> dict[str, Shades]:
+    def error_maps(self, run: Run) -> dict[str, PackedMap]:
         """The error maps of a run's wrong outputs, by case."""
         rows = self.connection.execute(
-            f"SELECT name, {', '.join(SHADES)} FROM results JOIN shades ON shades.result = results.id WHERE run = ?",
+            f"SELECT name, {', '.join(PACKED)} FROM results JOIN shades ON shades.result = results.id WHERE run = ?",
             (run.id,),
         )
-        return {row["name"]: Shades(*(row[field] for field in SHADES)) for row in rows}
+        return {row["name"]: PackedMap(*(row[field] for field in PACKED)) for row in rows}
 
     def launches(self, run: Run) -> list[tuple[str, int]]:
         """A run's different launch records, as text, and how many cases have each."""
@@ -231,9 +231,9 @@ class History:
             mine = {row["name"]: row["at"] for row in self.connection.execute(at, (number,))}
             theirs = {row["name"]: row["at"] for row in other.connection.execute(at, (run.id,))}
             newer = [name for name, when in theirs.items() if when > mine.get(name, "")]
-            results, shades = (other.results(run), other.shades(run)) if newer else ({}, {})
+            results, maps = (other.results(run), other.error_maps(run)) if newer else ({}, {})
             for name in newer:
-                self._insert_result(number, replace(results[name], shades=shades.get(name)), theirs[name])
+                self._insert_result(number, replace(results[name], error_map=maps.get(name)), theirs[name])
             for row in other.connection.execute("SELECT * FROM parts WHERE run = ?", (run.id,)):
                 shard = Shard(row["number"], row["of"])
                 self._insert_part(number, shard, row["planned"], row["started"], row["ended"])
@@ -274,8 +274,8 @@ class History:
         fields |= {"metrics": json.dumps(metrics), "seconds": json.dumps(result.seconds)}
         fields |= {"ratio": metrics.get("error_by_bound"), "nmse": metrics.get("nmse")}
         number = _insert(self.connection, "results", fields, "OR REPLACE")
-        if result.shades is not None:
-            _insert(self.connection, "shades", vars(result.shades) | {"result": number})
+        if result.error_map is not None:
+            _insert(self.connection, "shades", vars(result.error_map) | {"result": number})
 
     def _launches(self, text: str) -> int | None:
         """The row of these launch records: most nights launch what the night before did."""

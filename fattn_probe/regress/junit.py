@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
-from fattn_probe.regress.judge import Change, Kind
+from fattn_probe.regress.changes import Change, Kind
 from fattn_probe.regress.records import Result
 from fattn_probe.regress.runner import Outcome
 

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from fattn_probe.regress.changes import Change, Kind, changes, time_changes
 from fattn_probe.regress.history import History
-from fattn_probe.regress.judge import Change, Kind, changes, time_changes
+from fattn_probe.regress.packed_map import PackedMap
 from fattn_probe.regress.records import CaseRecord, Cell, Result, Run
-from fattn_probe.regress.shades import Shades
 
 ORDER = ("pass", "fail", "unsupported", "lost")
 MANY = 100
@@ -27,7 +27,7 @@ class Night:
     runs: tuple[Run, ...]
     cells: Mapping[str, Mapping[int, Cell]]
     cases: Mapping[str, CaseRecord]
-    shades: Mapping[str, Shades]
+    error_maps: Mapping[str, PackedMap]
     missing_shards: tuple[str, ...]
 
     @property
@@ -113,7 +113,7 @@ def night_of(history: History, run: Run) -> Night:
         runs=tuple(runs),
         cells=cells,
         cases=history.cases(run),
-        shades=history.shades(run),
+        error_maps=history.error_maps(run),
         missing_shards=tuple(history.missing_shards(run)),
     )
 

@@ -8,7 +8,7 @@ from html import escape
 import numpy as np
 from markupsafe import Markup
 
-from fattn_probe.regress.shades import Shades
+from fattn_probe.regress.packed_map import PackedMap
 
 MARKS = {"pass": "p", "fail": "f", "unsupported": "u", "lost": "l"}
 LIMITS = (1.0, 3.0, 10.0, 100.0)
@@ -100,11 +100,11 @@ def log10(value: float | None) -> float | None:
     return math.log10(value) if value else None
 
 
-def heat_map(shades: Shades, label: str) -> Markup:
+def svg_map(packed: PackedMap, label: str) -> Markup:
     """The error map of a wrong output: heads down, queries across; a class a step of `LIMITS`, one for not finite."""
-    rows, columns = shades.rows, shades.columns
+    rows, columns = packed.rows, packed.columns
     width, height = _cell(columns), _cell(rows)
-    kinds = np.where(np.isfinite(shades.values), np.searchsorted(LIMITS, shades.values, side="right"), len(LIMITS) + 1)
+    kinds = np.where(np.isfinite(packed.values), np.searchsorted(LIMITS, packed.values, side="right"), len(LIMITS) + 1)
     shapes = []
     for kind in range(1, len(LIMITS) + 2):
         boxes = "".join(
@@ -114,7 +114,7 @@ def heat_map(shades: Shades, label: str) -> Markup:
         )
         shapes += [f'<path class="h{kind}" d="{boxes}"/>'] if boxes else []
     size = f'width="{columns * width:g}" height="{rows * height:g}" viewBox="0 0 {columns * width:g} {rows * height:g}"'
-    return Markup(f'<svg class="heat" {size} role="img" aria-label="{escape(label)}">{"".join(shapes)}</svg>')
+    return Markup(f'<svg class="error-map" {size} role="img" aria-label="{escape(label)}">{"".join(shapes)}</svg>')
 
 
 def _cell(places: int) -> float:

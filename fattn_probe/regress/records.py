@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fattn_probe.errors import InputError
 from fattn_probe.launch.record import LaunchRecord, parse_launches
-from fattn_probe.regress.shades import Shades
+from fattn_probe.regress.packed_map import PackedMap
 from fattn_probe.scenario import Case
 
 
@@ -46,7 +46,7 @@ class Identity:
 class Result:
     """What one case gave; `digest` is that of the op and its inputs, `output` the sha256 of dst, `seconds` the repeats.
 
-    `launches` is the text of the launch records, one JSON line each; `shades` the error map of a wrong output.
+    `launches` is the text of the launch records, one JSON line each; `error_map` the map of errors of a wrong output.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Result:
     launches: str = ""
     seconds: tuple[float, ...] = ()
     failure: str = ""
-    shades: Shades | None = None
+    error_map: PackedMap | None = None
 
     @property
     def time(self) -> float | None:

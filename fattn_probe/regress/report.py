@@ -6,16 +6,16 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fattn_probe.compare.command import attention_kernel
+from fattn_probe.compare.judge.judgement import attention_kernel
 from fattn_probe.inspect.view.page import environment
 from fattn_probe.inspect.view.stream_k_map import summary
 from fattn_probe.inspect.view.svg import svg_of
 from fattn_probe.inspect.view.tables import WordTable
+from fattn_probe.regress.changes import Change, Kind
 from fattn_probe.regress.exercised import Counted, Ops, families, ops_of
 from fattn_probe.regress.history import History
-from fattn_probe.regress.judge import Change, Kind
 from fattn_probe.regress.night import Night, nights, worst
-from fattn_probe.regress.plots import LIMITS, Mark, Series, heat_map, log10, plot, strip
+from fattn_probe.regress.plots import LIMITS, Mark, Series, log10, plot, strip, svg_map
 from fattn_probe.regress.records import Cell, Identity, Result, Run
 from fattn_probe.regress.work_map import work_facts
 
@@ -139,14 +139,14 @@ def unjudged(night: Night) -> Iterator[tuple[str, str]]:
 
 
 def _failure(night: Night, result: Result) -> dict[str, Any]:
-    shades = night.shades.get(result.name)
+    packed = night.error_maps.get(result.name)
     drawn = night.failures.index(result) < MOST_WRONG
-    size = f"{shades.heads} heads x {shades.queries} queries" if shades else ""
+    size = f"{packed.heads} heads x {packed.queries} queries" if packed else ""
     return {
         "name": result.name,
         "reason": result.reason,
         "kernel": _kernel(result),
-        "map": heat_map(shades, f"errors of {result.name}, {size}") if shades and drawn else "",
+        "map": svg_map(packed, f"errors of {result.name}, {size}") if packed and drawn else "",
         "size": size,
     }
 

@@ -7,20 +7,20 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 
-from fattn_probe.compare.agreement import digest_of
-from fattn_probe.compare.command import row_of
-from fattn_probe.compare.outcome import verdict_without_output
-from fattn_probe.compare.run import arch_number, expected_of
-from fattn_probe.compare.verdict import Verdict
+from fattn_probe.compare.judge.agreement import digest_of
+from fattn_probe.compare.judge.cases import arch_number, expected_of
+from fattn_probe.compare.judge.judgement import row_of
+from fattn_probe.compare.judge.outcome import verdict_without_output
+from fattn_probe.compare.judge.verdict import Verdict
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError, LostError
+from fattn_probe.regress.changes import ALARMS, UNJUDGED, Change, changes, time_changes
 from fattn_probe.regress.cluster import Cluster
 from fattn_probe.regress.history import History
-from fattn_probe.regress.judge import ALARMS, UNJUDGED, Change, changes, time_changes
 from fattn_probe.regress.night import Night
+from fattn_probe.regress.packed_map import packed_map_of
 from fattn_probe.regress.pool import Job, cores, judged, prepare
 from fattn_probe.regress.records import WHOLE, CaseRecord, Identity, Part, Result, Run
-from fattn_probe.regress.shades import shades_of
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.gpu import gpu_name
 from fattn_probe.run.outcome import Ran
@@ -235,7 +235,7 @@ def _judged(session: Session, case: Case, target: Target) -> Result:
         launches="\n".join(replace(launch, text="").to_json() for launch in outcome.launches),  # in our spelling
         seconds=outcome.seconds if real else (),
         failure="" if row.verdict.status == "pass" else row.verdict.reason,
-        shades=shades_of(row),
+        error_map=packed_map_of(row),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fattn_probe.cli import exit_codes
 from fattn_probe.compare.cli import compare_files
-from fattn_probe.compare.run import CompareOptions, compare_work
+from fattn_probe.compare.judge.cases import CompareOptions, compare_work
 from fattn_probe.run.capture import Capture, write_capture
 from fattn_probe.run.gguf_file import TensorData, write_gguf
 from fattn_probe.scenario import expand, loads

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.compare.agreement import read_recording
+from fattn_probe.compare.judge.agreement import read_recording
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.inspect.coverage import check
 from fattn_probe.inspect.facts import Facts

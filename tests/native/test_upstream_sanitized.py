@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import fattn_probe
-from fattn_probe.compare.metrics import nmse
+from fattn_probe.compare.judge.metrics import nmse
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.session import RunOptions, Session

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.regress.history import Merged, open_history
+from fattn_probe.regress.packed_map import PackedMap
 from fattn_probe.regress.records import Identity, Part, Result, Shard, parse_shard
 from fattn_probe.regress.schema import MIGRATIONS, VERSION, transaction
-from fattn_probe.regress.shades import Shades
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 LAUNCH = '{"order":0,"kernel":"f<1>","grid":[8,1,1],"block":[32,4,1],"shared":0}'
@@ -237,8 +237,8 @@ def test_merging_takes_over_what_came_later(history, tmp_path):
         other.add(run, PASS)
         assert history.merge(other) == Merged(1, 1)
         assert history.runs()[0].ended is None
-        shades = Shades(2, 3, 1, 1, b"x")
-        other.add(run, replace(PASS, name="mha", status="fail", shades=shades))
+        packed = PackedMap(2, 3, 1, 1, b"x")
+        other.add(run, replace(PASS, name="mha", status="fail", error_map=packed))
         other.add(run, replace(PASS, status="lost"))
         other.end(run)
         other.accept(run, "me", "good")
@@ -246,7 +246,7 @@ def test_merging_takes_over_what_came_later(history, tmp_path):
         assert history.merge(other) == Merged(0, 0)
     (merged,) = history.runs()
     assert {name: result.status for name, result in history.results(merged).items()} == {"mha": "fail", "gqa": "lost"}
-    assert history.shades(merged) == {"mha": shades}
+    assert history.error_maps(merged) == {"mha": packed}
     assert merged.ended
     assert history.accepted(merged) == "me: good"
     assert history.connection.execute("SELECT count(*) FROM accepted").fetchone()[0] == 1

@@ -2,11 +2,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from fattn_probe.regress.command import markdown
-from fattn_probe.regress.judge import changes
+from fattn_probe.regress.changes import changes
 from fattn_probe.regress.junit import junit
 from fattn_probe.regress.records import Identity, Result, Run
 from fattn_probe.regress.runner import Outcome
+from fattn_probe.regress.tables import markdown
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 RUN = Run(1, "ab" * 16, SIM, "nightly", "2026-01-02T03:04:05.678+00:00", None)

@@ -5,17 +5,17 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from fattn_probe.compare.expected import Design
-from fattn_probe.compare.metrics import measure
-from fattn_probe.compare.verdict import Status, Verdict
+from fattn_probe.compare.judge.expected import Design
+from fattn_probe.compare.judge.metrics import measure
+from fattn_probe.compare.judge.verdict import Status, Verdict
 from fattn_probe.regress.exercised import Counted, families
 from fattn_probe.regress.history import open_history
 from fattn_probe.regress.night import night_of
-from fattn_probe.regress.plots import Mark, Series, heat_map, plot, strip
+from fattn_probe.regress.packed_map import packed
+from fattn_probe.regress.plots import Mark, Series, plot, strip, svg_map
 from fattn_probe.regress.records import CaseRecord, Identity, Result
 from fattn_probe.regress.report import report, unjudged, verdict_of
 from fattn_probe.regress.runner import metrics_of
-from fattn_probe.regress.shades import packed
 from fattn_probe.regress.work_map import work_facts
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
@@ -41,7 +41,7 @@ def result(status="pass", output="00", name="gqa", reason="", grid=60, **rest):
 def wrong(name="gqa"):
     values = np.zeros((16, 64))
     values[3, 5:9], values[7, 0] = 50.0, np.inf
-    return result("fail", name=name, reason=HOSTILE, shades=packed(values, 16, 75))
+    return result("fail", name=name, reason=HOSTILE, error_map=packed(values, 16, 75))
 
 
 @pytest.fixture
@@ -119,9 +119,9 @@ def test_whatever_scrolls_can_be_reached_by_keyboard(history):
 
 def test_a_wrong_case_has_its_error_map_and_the_division_of_its_work(history):
     page = report(history)
-    heat = page[page.index('<svg class="heat"') :]
-    assert 'class="h3"' in heat[: heat.index("</svg>")]
-    assert 'class="h5"' in heat[: heat.index("</svg>")]
+    drawn = page[page.index('<svg class="error-map"') :]
+    assert 'class="h3"' in drawn[: drawn.index("</svg>")]
+    assert 'class="h5"' in drawn[: drawn.index("</svg>")]
     assert "16 heads x 75 queries" in page
     assert page.count('class="skm"') == 3  # gqa now, mha now and before
 
@@ -260,5 +260,5 @@ def test_an_error_map_keeps_what_a_byte_can_tell():
     assert kept.values[1, 0] == pytest.approx(12.0, rel=0.06)
     assert 1e4 < kept.values[1, 1] < np.inf
     assert np.isinf(kept.values[1, 2:]).all()
-    drawn = heat_map(kept, "x")
+    drawn = svg_map(kept, "x")
     assert {int(kind) for kind in re.findall(r'class="h(\d)"', drawn)} == {1, 2, 3, 4, 5}

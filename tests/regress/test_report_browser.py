@@ -26,7 +26,7 @@ document.querySelector("iframe").onload = event => {
   const tab = [...page.querySelectorAll(".wide, summary, a[href]")].filter(one => one.tabIndex < 0);
   document.getElementById("said").textContent =
     JSON.stringify({width: root.scrollWidth, wide: wide.map(one => one.outerHTML.slice(0, 80)), unreachable: tab.length,
-                    maps: page.querySelectorAll("svg.heat").length, alerts: window.alerted || 0});
+                    maps: page.querySelectorAll("svg.error-map").length, alerts: window.alerted || 0});
 };
 </script>
 """

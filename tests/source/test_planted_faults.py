@@ -6,7 +6,7 @@ import pytest
 
 from fattn_probe.build.key import BuildRequest, folder_of, key_of
 from fattn_probe.build.toolchain import find_toolchain
-from fattn_probe.compare.metrics import nmse
+from fattn_probe.compare.judge.metrics import nmse
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.outcome import Fault, Ran
 from fattn_probe.run.session import RunOptions, Session

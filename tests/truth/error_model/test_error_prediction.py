@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fattn_probe.compare.agreement import stride_of
+from fattn_probe.compare.judge.agreement import stride_of
 from fattn_probe.launch.record import parse_launch, parse_launches
 from fattn_probe.scenario import expand, load, make_inputs, view_values
 from fattn_probe.scenario.schema import Scenario

@@ -1,0 +1,195 @@
+"""Where an output is wrong, which blocks made it, what the wrong elements have in common, and what was done wrongly."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.arrays import F32, F64, Bools
+from fattn_probe.compare.diagnose.attention_row import AttentionRow, Head
+from fattn_probe.compare.diagnose.causes import Cause, Suspect, cause_of
+from fattn_probe.compare.diagnose.patterns import Labelling, Pattern, find_patterns
+from fattn_probe.compare.diagnose.properties import MaskFacts, labellings
+from fattn_probe.compare.geometry import Geometry, Part
+from fattn_probe.compare.judge.metrics import Coordinate, Deviation
+from fattn_probe.launch.tiles import Tile
+from fattn_probe.scenario import Case
+from fattn_probe.truth.reference.adapter import stored_rows
+
+WORST = 5
+ROWS_TRIED = 8
+OTHERS = 512
+"""Other rows' answers that a row is compared with."""
+MOST_MASK = 1 << 28
+"""Mask entries that are looked at; of a larger mask nothing is said."""
+MOST_KV = 1 << 26
+"""Values of a K/V head that a row's weights are formed with; of a larger one no cause is sought."""
+AGREED = 0.5
+"""The share of the rows looked into that must have the same cause."""
+RowIndex = tuple[int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """A run whose output is wrong: the op with its bytes, the output, what is right, and which elements are not.
+
+    The deviation's base is right to the kernel's own rounding where there is a model of it. `geometry` is None where
+    the launches do not tell how the work was cut. Of a sample, `dst` and deviation have the `rows` (sequence, query,
+    head) as the queries of one head: (1, rows, 1, hsv).
+    """
+
+    case: Case
+    inputs: Mapping[str, npt.NDArray[np.uint8]]
+    dst: F32
+    deviation: Deviation
+    geometry: Geometry | None
+    rows: npt.NDArray[np.int64] | None = None
+
+    def place(self, row: RowIndex) -> RowIndex:
+        """The (sequence, query, head) in the output of a row of the arrays."""
+        if self.rows is None:
+            return row
+        sequence, query, head = self.rows[row[1]].tolist()
+        return sequence, query, head
+
+    def labellings(self) -> list[Labelling]:
+        """The properties of the arrays' rows and columns."""
+        case = self.case
+        shape = (case.n_seq, case.n_q, case.n_head, case.hsv)
+        found, rows = labellings(shape, _group(case), self.geometry, _mask(self)), self.rows
+        if rows is None:
+            return found
+        at = tuple(rows.T)
+        return [one if one.axis == "columns" else replace(one, labels=one.labels[at][None, :, None]) for one in found]
+
+    @property
+    def base(self) -> F64:
+        """What the output should be."""
+        return self.deviation.base
+
+    @property
+    def wrong(self) -> Bools:
+        """Which elements are not what they should be."""
+        return self.deviation.wrong
+
+
+@dataclass(frozen=True)
+class Element:
+    """A wrong element, the output tile it is in and the CUDA blocks that made it; None where that is not known."""
+
+    at: Coordinate
+    value: float
+    expected: float
+    tile: Tile | None
+    blocks: tuple[int, ...]
+    cause: Cause | None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`worst` elements, one a row; `patterns` best first; `causes` with the number of rows tried that have each."""
+
+    wrong: int
+    elements: int
+    worst: tuple[Element, ...]
+    patterns: tuple[Pattern, ...]
+    causes: tuple[tuple[Cause, int], ...]
+    rows_tried: int
+
+
+def diagnose(evidence: Evidence) -> Diagnosis:
+    """Look into a wrong output."""
+    wrong = evidence.wrong
+    found = tuple(find_patterns(wrong, evidence.labellings()))
+    rows = _rows_to_try(evidence)
+    causes = {row: _cause(evidence, row) for row in rows}
+    known = [cause for cause in causes.values() if cause is not None]
+    votes = [pair for pair in Counter(cause.words for cause in known).most_common() if pair[1] >= AGREED * len(rows)]
+    first = [(next(cause for cause in known if cause.words == words), number) for words, number in votes]
+    worst = tuple(_element(evidence, row, causes[row]) for row in rows[:WORST])
+    return Diagnosis(int(wrong.sum()), wrong.size, worst, found, tuple(first), len(rows))
+
+
+def _group(case: Case) -> int:
+    return case.n_head // case.n_head_kv
+
+
+def _mask(evidence: Evidence) -> MaskFacts | None:
+    case, geometry = evidence.case, evidence.geometry
+    if "mask" not in case.tensors or case.n_kv * case.n_q * case.n_seq > MOST_MASK:
+        return None
+    mask = np.asarray(stored_rows(case.tensors["mask"], evidence.inputs))
+    return MaskFacts.of(mask, case.n_seq, case.n_q, geometry.rows if geometry else case.n_kv)
+
+
+def _rows_to_try(evidence: Evidence) -> list[RowIndex]:
+    """The rows with the largest errors, and others from all over the wrong ones."""
+    error = np.where(evidence.wrong, evidence.deviation.of(evidence.dst), -1.0).max(axis=3)
+    order = np.argsort(-error, axis=None, kind="stable")[: int(evidence.wrong.any(axis=3).sum())]
+    chosen = list(dict.fromkeys([*order[:WORST], *order[np.linspace(0, len(order) - 1, ROWS_TRIED).astype(int)]]))
+    places = [np.unravel_index(int(index), error.shape) for index in chosen[:ROWS_TRIED]]
+    return [(int(sequence), int(query), int(head)) for sequence, query, head in places]
+
+
+def _element(evidence: Evidence, row: RowIndex, cause: Cause | None) -> Element:
+    error = np.where(evidence.wrong[row], _off(evidence, row), -1.0)
+    d, geometry = int(error.argmax()), evidence.geometry
+    at = Coordinate(*evidence.place(row), d)
+    tile = None if geometry is None else geometry.tile_of(*evidence.place(row))
+    blocks = tuple(part.block for part in _blamed(_parts(evidence, row), cause))
+    return Element(at, float(evidence.dst[row][d]), float(evidence.base[row][d]), tile, blocks, cause)
+
+
+def _off(evidence: Evidence, row: RowIndex) -> F64:
+    """The absolute errors of a row; infinite where it is not finite."""
+    with np.errstate(invalid="ignore"):
+        off = np.abs(evidence.dst[row] - evidence.base[row])
+    return np.where(np.isfinite(evidence.dst[row]), off, np.inf)
+
+
+def _parts(evidence: Evidence, row: RowIndex) -> Sequence[Part]:
+    geometry = evidence.geometry
+    return () if geometry is None else geometry.parts_of(geometry.tile_of(*evidence.place(row)))
+
+
+def _blamed(parts: Sequence[Part], cause: Cause | None) -> Sequence[Part]:
+    """The blocks that did a tile; only those that did the step, if it is known which went wrong."""
+    if cause is None or cause.step is None:
+        return parts
+    return [part for part in parts if cause.step in range(part.start, part.stop, part.every)] or parts
+
+
+def _cause(evidence: Evidence, row: RowIndex) -> Cause | None:
+    if not np.isfinite(evidence.dst[row]).all() or not np.isfinite(evidence.base[row]).all():
+        return None
+    (sequence, query, head), case, geometry = evidence.place(row), evidence.case, evidence.geometry
+    if case.n_kv * (case.hsk + case.hsv) > MOST_KV:
+        return None
+    kv = Head.of(case, evidence.inputs, sequence, head // _group(case))
+    step = 0 if geometry is None or geometry.kernel.sparse else geometry.rows
+    suspect = Suspect(
+        AttentionRow.of(kv, query, head), step, _parts(evidence, row) if step else (), _other_rows(evidence, row)
+    )
+    return cause_of(evidence.dst[row] - evidence.base[row], suspect)
+
+
+def _other_rows(evidence: Evidence, row: RowIndex) -> list[tuple[str, F64]]:
+    """What belongs into the rows nearest to one: other queries, other heads, other sequences."""
+    base = evidence.base
+    sequence, query, head = row
+    n_seq, n_q, n_head, _ = base.shape
+    near = range(max(0, query - OTHERS // 2), min(n_q, query + OTHERS // 2))
+    places = [(sequence, q, head) for q in near if q != query]
+    places += [(sequence, query, h) for h in range(n_head) if h != head]
+    places += [(s, query, head) for s in range(n_seq) if s != sequence]
+    here = evidence.place(row)
+    named = [(_unlike(here, evidence.place(place)), base[place]) for place in places]
+    return [(words, values) for words, values in named if np.isfinite(values).all()]
+
+
+def _unlike(here: RowIndex, other: RowIndex) -> str:
+    """What another row is called: by what is not the same."""
+    axes = zip(("sequence", "query", "head"), here, other, strict=True)
+    return "that of " + ", ".join(f"{name} {there}" for name, own, there in axes if own != there)

@@ -1,0 +1,196 @@
+"""What is expected of an output: the error model's prediction, and what the rounding-faithful model computes."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fattn_probe.arrays import F32, F64
+from fattn_probe.compare.judge.metrics import Deviation
+
+RMSE_LIMIT = 2.0
+"""Measured by predicted RMSE, over the output: correct kernels have 0.5 to 1.5."""
+SAMPLING = 5.0
+"""Standard errors of the predicted mean square, where it is that of some rows, which widen this limit."""
+ROW_LIMIT = 16.0
+"""The same of one row, whose few errors depend on each other."""
+MODEL_LIMIT = 0.14
+"""The RMSE of an output beside the model's, as a share of the model's own error: 2 % of its NMSE."""
+MODEL_ROW_LIMIT = 0.5
+LEAST_ULPS = 4.0
+"""Differences from the model of so many float32 ulps of a row's size are none: compilers fuse sums differently."""
+
+
+class Prediction(Protocol):
+    """What the error model says of a correct kernel (`fattn_probe.truth.error_model.Prediction`); absolute errors."""
+
+    @property
+    def rmse(self) -> float:
+        """Over the whole output."""
+
+    @property
+    def row_rmse(self) -> F64:
+        """(n_seq, n_q, n_head)."""
+
+    @property
+    def looked_at(self) -> npt.NDArray[np.bool_]:
+        """(n_seq, n_q, n_head): the rows that were predicted; the others are like them."""
+
+    @property
+    def unsure(self) -> float:
+        """The relative standard error of `rmse` squared, which comes of rows that were not looked at."""
+
+    @property
+    def mean_error(self) -> float:
+        """Expected signed error over the whole output."""
+
+    @property
+    def bound(self) -> F64:
+        """The largest |error| a correct element may have, (n_seq, n_q, n_head, hsv); infinite where f16 overflows."""
+
+    @property
+    def bound_elsewhere(self) -> F64:
+        """The same for rows like these that nobody looked at."""
+
+    @property
+    def why(self) -> str:
+        """The arithmetic, in words."""
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """What is known beforehand of a run; either may be missing, `missing` says why."""
+
+    prediction: Prediction | None = None
+    model: F32 | None = None
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Design:
+    """Whether an output is what its kernel's arithmetic makes of the inputs.
+
+    `by` is what it was held against: `model`, `prediction` or `tolerance`. `error_by_bound` is the largest |error| as a
+    share of its element's bound, `rmse_by_predicted` and `row_rmse_by_predicted` (the worst row's) are against the
+    prediction, `off_model` and `row_off_model` are the RMSE of output - model as a share of the model's own error, and
+    `equal_bits` the share of elements equal to the model's in every bit. None is what could not be said.
+    """
+
+    passes: bool
+    by: str
+    reason: str
+    error_by_bound: float | None = None
+    rmse_by_predicted: float | None = None
+    row_rmse_by_predicted: float | None = None
+    predicted_rmse: float | None = None
+    predicted_mean_error: float | None = None
+    off_model: float | None = None
+    row_off_model: float | None = None
+    equal_bits: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """An output held against what is expected; `deviation` has its wrong elements (finite ones only)."""
+
+    design: Design
+    deviation: Deviation
+
+
+def hold(dst: F32, reference: F64, expected: Expected) -> Held | None:
+    """Hold an output (n_seq, n_q, n_head, hsv) against its model and its prediction; None where there is neither.
+
+    An output that is what the model computes is as designed, whatever the prediction says of the design. Elements that
+    are not finite are judged elsewhere, here only that the model's are the same.
+    """
+    by_prediction = None if expected.prediction is None else _against_prediction(dst, reference, expected.prediction)
+    if expected.model is None:
+        return by_prediction
+    by_model = _against_model(dst, reference, expected.model)
+    if by_prediction is None:
+        return by_model
+    return Held(_joined(by_model.design, by_prediction.design), by_model.deviation)
+
+
+def _joined(model: Design, prediction: Design) -> Design:
+    """The model's verdict, with the prediction's numbers."""
+    theirs = {name: value for name, value in vars(prediction).items() if name not in ("passes", "by", "reason")}
+    mine = {name: value for name, value in vars(model).items() if value is not None and value != ""}
+    return Design(**{**theirs, **mine})
+
+
+def _against_prediction(dst: F32, reference: F64, prediction: Prediction) -> Held:
+    finite = np.isfinite(dst)
+    error = np.abs(np.where(finite, dst, reference) - reference)
+    bound, rows = prediction.bound, _root_mean_square(error)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_bound = np.where(error == 0.0, 0.0, error / bound)
+        by_row = np.where(rows == 0.0, 0.0, rows / prediction.row_rmse)
+    by_row = np.where(prediction.looked_at, by_row, 0.0)  # what was not looked at is guessed by others
+    rmse = float(np.sqrt((error**2).sum() / max(1, int(finite.sum()))))
+    whole = rmse / prediction.rmse if prediction.rmse else float(np.inf if rmse else 0.0)
+    limit = RMSE_LIMIT * float(np.sqrt(1 + SAMPLING * prediction.unsure))
+    problems = [
+        _limit("an error is {:.3g} times its bound", float(by_bound.max()), 1.0),
+        _limit("the RMSE is {:.3g} times the predicted one", whole, limit),
+        _limit("a row's RMSE is {:.3g} times its predicted one", float(by_row.max()), ROW_LIMIT),
+    ]
+    found = [problem for problem in problems if problem]
+    wide = (by_row > ROW_LIMIT) | (by_row > limit if whole > limit else False)
+    wrong = (by_bound > 1.0) | (wide[..., None] & (error > 2 * prediction.row_rmse[..., None]))
+    said = f"RMSE {whole:.2f} of the predicted, largest error {by_bound.max():.2f} of its bound"
+    design = Design(
+        passes=not found,
+        by="prediction",
+        reason=" and ".join(found) or said,
+        error_by_bound=float(by_bound.max()),
+        rmse_by_predicted=whole,
+        row_rmse_by_predicted=float(by_row.max()),
+        predicted_rmse=prediction.rmse,
+        predicted_mean_error=prediction.mean_error,
+        why=prediction.why,
+    )
+    return Held(design, Deviation(wrong, reference, prediction.row_rmse))
+
+
+def _against_model(dst: F32, reference: F64, model: F32) -> Held:
+    equal = (dst == model) | (np.isnan(dst) & np.isnan(model))
+    both = np.isfinite(dst) & np.isfinite(model)
+    with np.errstate(invalid="ignore"):
+        off = np.where(both, np.abs(dst.astype(np.float64) - model), 0.0)
+        own = np.where(np.isfinite(model), model - reference, 0.0)
+    floor = LEAST_ULPS * np.finfo(np.float32).eps * _root_mean_square(reference)
+    unit, rows = np.hypot(_root_mean_square(own), floor / MODEL_ROW_LIMIT), _root_mean_square(off)
+    by_row = np.divide(rows, unit, out=np.zeros_like(rows), where=rows > 0)
+    spread = float(np.hypot(np.sqrt(np.mean(own**2)), np.sqrt(np.mean(floor**2)) / MODEL_LIMIT))
+    distance = float(np.sqrt(np.mean(off**2)))
+    whole = distance / spread if distance else 0.0
+    unlike = ~both & ~equal
+    problems = [
+        f"{int(unlike.sum())} elements are finite in the output or in the model only" if unlike.any() else "",
+        _limit("the output is {:.3g} times the kernel's own error away from the model", whole, MODEL_LIMIT),
+        _limit("a row {:.3g} times its own", float(by_row.max()), MODEL_ROW_LIMIT),
+    ]
+    found = [problem for problem in problems if problem]
+    wrong = unlike | (off > np.maximum(MODEL_ROW_LIMIT / 2 * unit, floor)[..., None])
+    share = float(equal.mean())
+    design = Design(
+        passes=not found,
+        by="model",
+        reason=" and ".join(found) or f"{100 * share:.4g} % of the elements are the model's in every bit",
+        off_model=whole,
+        row_off_model=float(by_row.max()),
+        equal_bits=share,
+    )
+    return Held(design, Deviation(wrong, np.where(np.isfinite(model), model, reference), unit))
+
+
+def _limit(words: str, value: float, most: float) -> str:
+    return words.format(value) if value > most else ""
+
+
+def _root_mean_square(values: F64) -> F64:
+    """By row."""
+    return np.asarray(np.sqrt(np.einsum("sqhd,sqhd->sqh", values, values) / values.shape[3]))

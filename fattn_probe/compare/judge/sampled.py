@@ -1,0 +1,137 @@
+"""The verdict on an output too large to check whole: some rows exactly, all of it for being finite and plausible."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fattn_probe.arrays import F32, F64, I64, Bools
+from fattn_probe.compare.geometry import Geometry
+from fattn_probe.compare.judge.expected import Expected
+from fattn_probe.compare.judge.metrics import Coordinate, Tolerance, unwritten_elements
+from fattn_probe.compare.judge.verdict import Status, Verdict, judge
+from fattn_probe.launch.tiles import tile_at
+from fattn_probe.scenario import Case
+from fattn_probe.truth.reference.sampled import Sample, choose_rows, fully_masked, spaced
+
+LISTED = 3
+AT_RANDOM = 8
+"""Rows of each head beside those that are always looked at, unless a number of rows is asked for."""
+RNG = 78
+MOST_ZERO = 64
+"""Rows of zeros outside of the hull that are looked into for being fully masked."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """How much of an output was held against the exact answer: `rows` (sequence, query, head) `of` all."""
+
+    rows: int
+    of: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows} of {self.of} rows were sampled and checked exactly, first and last, tile and stream-K seams "
+            "and mask edges among them; the others for being finite and in V's convex hull (--sample all checks all)"
+        )
+
+
+def rows_of(case: Case, geometry: Geometry | None, number: int | None = None) -> I64:
+    """The rows (sequence, query, head) to look at: those that must be, and others at random, up to a `number`."""
+    seams = [] if geometry is None else _tile_seams(case, geometry)
+    rows = [] if geometry is None else list(_block_seams(case, geometry))
+    if number is None:
+        return choose_rows(case, seams=seams, rows=rows, random=AT_RANDOM)
+    least = choose_rows(case, seams=seams, rows=rows, random=0)
+    axes = (case.n_seq, case.n_q, case.n_head)
+    others = np.delete(np.arange(np.prod(axes)), np.ravel_multi_index(tuple(least.T), axes))
+    more = max(0, min(number - len(least), len(others)))
+    chosen = np.random.default_rng((case.seed, RNG)).choice(others, more, replace=False)
+    return np.stack(np.unravel_index(np.union1d(np.ravel_multi_index(tuple(least.T), axes), chosen), axes), axis=1)
+
+
+def _tile_seams(case: Case, geometry: Geometry) -> list[int]:
+    """Queries where an output tile begins; a few, where there are many."""
+    return [int(query) for query in spaced(np.arange(geometry.kernel.ncols1, case.n_q, geometry.kernel.ncols1))]
+
+
+def _block_seams(case: Case, geometry: Geometry) -> Iterator[tuple[int, int, int]]:
+    """The first and the last row of output tiles that several CUDA blocks share; of a few, where there are many."""
+    kernel = geometry.kernel
+    shared = np.array([index for index, parts in enumerate(geometry.parts) if len(parts) > 1], np.intp)
+    for index in spaced(shared):
+        sequence, z_KV, zt_gqa, jt = tile_at(int(index), geometry.grid)
+        head, query = z_KV * geometry.group + zt_gqa * kernel.ncols2, jt * kernel.ncols1
+        last = min(head + kernel.ncols2, (z_KV + 1) * geometry.group) - 1
+        yield sequence, query, head
+        yield sequence, min(query + kernel.ncols1, case.n_q) - 1, last
+
+
+def judge_sample(
+    case: Case, dst: F32, sample: Sample, expected: Expected | None = None, tolerance: Tolerance | None = None
+) -> Verdict:
+    """Hold an output (n_seq, n_q, n_head, hsv) against a sample of its rows, and all of it against V's convex hull.
+
+    `expected` is of the sample's rows, as the queries of one head (1, rows, 1, hsv); so is the verdict's deviation. Its
+    metrics are those of the sample, with the coordinates of the whole. A row that is not sampled may lie outside of the
+    hull by the bound of its head's rows; where nothing is predicted, by what the tolerance allows.
+    """
+    tolerance = case.tolerance if tolerance is None else tolerance
+    rows, reference = sample.of(dst)[None, :, None], sample.reference[None, :, None]
+    masked = fully_masked(case, sample.rows)[None, :, None]
+
+    def describe(wrong: Bools) -> str:
+        return f"wrong: {_listed(sample.rows[wrong.ravel()])} of {rows.shape[1]} sampled"
+
+    found = _placed(judge(rows, reference, tolerance, masked, expected, describe=describe), sample)
+    odd = _odd(case, dst, sample, _slack(sample, expected, tolerance))
+    if not len(odd):
+        return replace(found, reason=f"{found.reason}; sampled: {rows.shape[1]} of {dst[..., 0].size} rows")
+    unwritten = int(unwritten_elements(dst).sum())
+    words = f"{_listed(odd)} are not finite, or outside of V's convex hull"
+    words += f"; {unwritten} elements never written" if unwritten else ""
+    reason = f"{words}; {found.reason}" if found.status is Status.FAIL else words
+    return replace(found, status=Status.FAIL, reason=reason)
+
+
+def _slack(sample: Sample, expected: Expected | None, tolerance: Tolerance) -> F64:
+    """How far outside of the hull an element may be, (n_seq, n_head, hsv)."""
+    if expected is None or expected.prediction is None:
+        largest = np.maximum(np.abs(sample.low), np.abs(sample.high)).max(axis=2, keepdims=True)
+        return np.asarray(np.sqrt(tolerance.nmse) * largest)
+    slack = np.zeros(sample.low.shape)
+    np.maximum.at(slack, (sample.rows[:, 0], sample.rows[:, 2]), expected.prediction.bound_elsewhere[0, :, 0])
+    return slack
+
+
+def _odd(case: Case, dst: F32, sample: Sample, slack: F64) -> I64:
+    """The rows that are implausible; zeros are not, where a row is fully masked."""
+    odd = sample.implausible(dst, slack)
+    zero = np.flatnonzero((dst[tuple(odd.T)] == 0).all(axis=1))[:MOST_ZERO]
+    right = zero[fully_masked(case, odd[zero])] if len(zero) else zero
+    return np.delete(odd, right, axis=0)
+
+
+def _listed(rows: I64) -> str:
+    places = ", ".join(str(tuple(int(index) for index in row)) for row in rows[:LISTED])
+    more = ", ..." if len(rows) > LISTED else ""
+    return f"{len(rows)} rows (sequence, query, head: {places}{more})"
+
+
+def _placed(verdict: Verdict, sample: Sample) -> Verdict:
+    """The verdict with its coordinates in the whole output."""
+    metrics = verdict.metrics
+    if metrics is None:
+        return verdict
+    worst, first_bad = (_place(at, sample) for at in (metrics.worst, metrics.first_bad))
+    reason = verdict.reason
+    for before, after in ((metrics.worst, worst), (metrics.first_bad, first_bad)):
+        reason = reason.replace(str(before), str(after)) if before else reason
+    return replace(verdict, reason=reason, metrics=replace(metrics, worst=worst, first_bad=first_bad))
+
+
+def _place(at: Coordinate | None, sample: Sample) -> Coordinate | None:
+    if at is None:
+        return None
+    sequence, query, head = (int(index) for index in sample.rows[at.query])
+    return Coordinate(sequence, query, head, at.d)

@@ -1,0 +1,205 @@
+"""From metrics to a verdict, with its reason in words."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+
+from fattn_probe.arrays import F32, F64, Bools
+from fattn_probe.compare.judge.expected import Design, Expected, Held, hold
+from fattn_probe.compare.judge.metrics import Deviation, Metrics, Tolerance, deviation_from, measure, upstream_nmse
+from fattn_probe.compare.judge.wrong_rows import describe_rows
+from fattn_probe.errors import InputError
+
+UPSTREAM_TOLERANCE = 5e-4
+"""What `test_flash_attn_ext::max_nmse_err` of tests/test-backend-ops.cpp returns, whatever the op."""
+
+BIASED = 1e-3
+"""Share of the answer's size from which a mean error is worth a warning."""
+CHANCE = 5.0
+"""Standard deviations that a mean error must be away from 0."""
+
+ZERO_BY_ZERO = (
+    "only in rows that are masked everywhere: the op is 0 there, the kernel divides 0 by 0, see upstream's 19098"
+)
+
+
+class Status(StrEnum):
+    """What can be said of one case. `lost` (a dead debugger, a hung GPU, a time-out) says nothing about the kernel."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    CHANGED = "changed"
+    UNSUPPORTED = "unsupported"
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How near to the exact answer an output is, whatever its kernel is designed to do; `reason` in words."""
+
+    passes: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A status, why, and, where there was an output to judge, its metrics.
+
+    `design` says whether the output is what the kernel's arithmetic makes of the inputs, None where nothing is known of
+    it; `accuracy` whether that is near the exact answer, which by itself fails nothing. `deviation` says how far off
+    each element is, and which make the verdict fail.
+    """
+
+    status: Status
+    reason: str
+    metrics: Metrics | None = None
+    design: Design | None = None
+    accuracy: Accuracy | None = None
+    deviation: Deviation | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class UpstreamSays:
+    """What upstream's test would have said of an output, had its oracle been exact."""
+
+    passes: bool
+    nmse: float
+    reason: str
+
+
+def judge(
+    dst: F32,
+    reference: F64,
+    tolerance: Tolerance,
+    fully_masked: Bools | None = None,
+    expected: Expected | None = None,
+    *,
+    describe: Callable[[Bools], str] = describe_rows,
+) -> Verdict:
+    """Hold an output against the exact answer, and against what is expected of its kernel.
+
+    It passes if all of it was written, is finite, is as designed, and is within the tolerance; a tolerance that the
+    scenario does not give counts only where nothing is expected. Arrays have dst's shape (n_seq, n_q, n_head, hsv).
+    `fully_masked` (n_seq, n_q, n_head) marks the rows whose mask is -inf everywhere; it changes no verdict, but NaN
+    found only there gets its known reason; `describe` says which rows (n_seq, n_q, n_head) are wrong. Raises InputError
+    for different shapes or a reference that is not finite.
+    """
+    if not np.isfinite(reference).all():
+        raise InputError("the exact answer is not finite everywhere: an input holds NaN or an infinity")
+    metrics = measure(dst, reference)
+    held = hold(dst, reference, expected) if expected else None
+    applies = held is None or given(tolerance)
+    inaccurate = _inaccurate(metrics, tolerance) if applies else []
+    designed = [] if held is None or held.design.passes else [f"not as designed: {held.design.reason}"]
+    design = None if held is None else held.design
+    judged = accuracy(dst, reference, metrics, design)
+    problems = _not_finite(metrics, dst, fully_masked) + designed + inaccurate
+    deviation = _deviation(dst, reference, tolerance, held, bool(inaccurate))
+    if not problems:
+        return Verdict(Status.PASS, _praise(metrics, tolerance, design, judged), metrics, design, judged, deviation)
+    rows: Bools = np.any(deviation.wrong, axis=3)
+    reason = "; ".join([*problems, describe(rows)] if rows.any() else problems)
+    return Verdict(Status.FAIL, reason, metrics, design, judged, deviation)
+
+
+def _deviation(dst: F32, reference: F64, tolerance: Tolerance, held: Held | None, inaccurate: bool) -> Deviation:
+    """How far off each element is, from what the design is held against, if it is."""
+    by_tolerance = deviation_from(dst, reference, tolerance)
+    if held is None or (held.design.passes and inaccurate):
+        return by_tolerance
+    wrong = held.deviation.wrong if not held.design.passes else np.zeros_like(by_tolerance.wrong)
+    wrong = wrong | ~np.isfinite(dst) | (by_tolerance.wrong if inaccurate else False)
+    return replace(held.deviation, wrong=wrong)
+
+
+def given(tolerance: Tolerance) -> bool:
+    """Whether a scenario says its tolerance; one that it does not say is upstream's."""
+    return bool(getattr(tolerance, "model_fields_set", {"nmse"}))
+
+
+def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None) -> Accuracy:
+    """How near to the exact answer an output is: its NMSE against upstream's bound, and whether its errors are biased.
+
+    A mean error counts where it is a thousandth of the answer's size, and predicted, or far more than chance makes.
+    """
+    if not metrics.all_finite:
+        return Accuracy(False, "not finite everywhere")
+    warnings = []
+    if abs(metrics.bias) >= BIASED and (_foretold(metrics, design) or _is_systematic(dst - reference)):
+        warnings.append(f"mean error {100 * metrics.bias:+.2g} %: {_why_biased(metrics, design)}")
+    if metrics.nmse > UPSTREAM_TOLERANCE:
+        warnings.append(f"NMSE {metrics.nmse:.2e} is above {UPSTREAM_TOLERANCE:.0e}, which upstream allows")
+    return Accuracy(not warnings, "; ".join(warnings) or f"NMSE {metrics.nmse:.2e}")
+
+
+def _is_systematic(error: F64) -> bool:
+    """Whether the rows' mean errors are all of one sign, by and large."""
+    rows = error.mean(axis=3).ravel()
+    spread = rows.std() / np.sqrt(rows.size) if rows.size > 1 else error.std() / np.sqrt(error.size)
+    return bool(abs(rows.mean()) > CHANCE * spread)
+
+
+def _why_biased(metrics: Metrics, design: Design | None) -> str:
+    """The reason, if the kernel's arithmetic explains so large a mean error."""
+    if _foretold(metrics, design):
+        return "increments below half an ulp of the f16 accumulator are lost"
+    if design is not None and design.by == "model" and design.passes:
+        return "the kernel's own arithmetic makes it"
+    return "nothing that is known of the kernel explains it"
+
+
+def _foretold(metrics: Metrics, design: Design | None) -> bool:
+    """Whether the prediction has a mean error like the one that was measured."""
+    expected = None if design is None else design.predicted_mean_error
+    return expected is not None and 0.5 < expected / metrics.mean_error < 2
+
+
+def _praise(metrics: Metrics, tolerance: Tolerance, design: Design | None, judged: Accuracy) -> str:
+    if design is None:
+        return f"NMSE {metrics.nmse:.2e} is within the tolerance {tolerance.nmse:.0e}"
+    return f"as designed: {design.reason}; {'accurate' if judged.passes else 'accuracy warning'}: {judged.reason}"
+
+
+def upstream_says(dst: F32, reference: F64, tolerance: float = UPSTREAM_TOLERANCE) -> UpstreamSays:
+    """The verdict of test-backend-ops, by its own rules, with the exact answer (rounded to float32) for its CPU oracle.
+
+    By those rules an element of +-FLT_MAX counts as infinite, and two outputs of nothing but zeros, whose NMSE is 0/0,
+    pass.
+    """
+    oracle = reference.astype(np.float32)
+    if np.isnan(dst).any():
+        return UpstreamSays(False, float("nan"), "NaN")
+    if (np.abs(dst) >= np.finfo(np.float32).max).any():
+        return UpstreamSays(False, float("nan"), "infinite where the oracle is not")
+    error = upstream_nmse(dst, oracle)
+    if error > tolerance:
+        return UpstreamSays(False, error, f"ERR = {error:.9f} > {tolerance:.9f}")
+    return UpstreamSays(True, error, "OK")
+
+
+def _not_finite(metrics: Metrics, dst: F32, fully_masked: Bools | None) -> list[str]:
+    """What was not written, or written as NaN or an infinity, in words."""
+    counts = {"never written": metrics.unwritten, "NaN": metrics.nan, "infinite": metrics.inf}
+    found = [f"{count} of {metrics.elements} elements {what}" for what, count in counts.items() if count]
+    if not found:
+        return []
+    words = f"{', '.join(found)}, first at {metrics.first_bad}"
+    only_nan = metrics.unwritten == metrics.inf == 0
+    if only_nan and fully_masked is not None and not (np.isnan(dst).any(axis=3) & ~fully_masked).any():
+        words += f" ({ZERO_BY_ZERO})"
+    return [words]
+
+
+def _inaccurate(metrics: Metrics, tolerance: Tolerance) -> list[str]:
+    """What is wrong with the numbers themselves, in words."""
+    words = []
+    if metrics.all_finite and metrics.nmse > tolerance.nmse:
+        words.append(f"NMSE {metrics.nmse:.2e} is above the tolerance {tolerance.nmse:.0e}")
+    if tolerance.max_abs is not None and metrics.max_abs > tolerance.max_abs:
+        words.append(f"an error is above the tolerance {tolerance.max_abs:g}")
+    if not words:
+        return []
+    bias = f", mean error {100 * metrics.bias:+.2g} %" if abs(metrics.bias) >= 1e-3 else ""
+    return [f"{' and '.join(words)}, largest error {metrics.max_abs:.3g} at {metrics.worst}{bias}"]

@@ -1,0 +1,43 @@
+"""Which part of an output is wrong, in words."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+AXES = ("sequence", "query", "head")
+PLURAL = {"sequence": "sequences", "query": "queries", "head": "heads"}
+LISTED = 6
+
+
+def describe_rows(wrong: npt.NDArray[np.bool_]) -> str:
+    """How many rows (n_seq, n_q, n_head) are wrong and which axes hold them; an axis wholly wrong is left out."""
+    if wrong.all():
+        return f"all {wrong.size} rows are wrong"
+    found = [np.unique(indices) for indices in wrong.nonzero()]
+    axes = [_axis(name, indices, length) for name, indices, length in zip(AXES, found, wrong.shape, strict=True)]
+    return f"wrong: {wrong.sum()} of {wrong.size} rows{_joined(axes)}"
+
+
+def ranges(indices: Iterable[int]) -> str:
+    """Sorted numbers as ranges, `0..3, 7`; a long list ends in `...`."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    words = [str(first) if first == last else f"{first}..{last}" for first, last in runs]
+    return ", ".join(words[:LISTED]) + (", ..." if len(words) > LISTED else "")
+
+
+def _axis(name: str, found: npt.NDArray[np.intp], length: int) -> str:
+    """Where on one axis wrong rows are; empty if everywhere."""
+    if found.size == length:
+        return ""
+    return f"{name if found.size == 1 else PLURAL[name]} {ranges(found.tolist())} of {length}"
+
+
+def _joined(parts: list[str]) -> str:
+    known = [part for part in parts if part]
+    return f" ({'; '.join(known)})" if known else ""

@@ -1,0 +1,1 @@
+"""Judgements and differences as tables, error maps, plots and JSON."""

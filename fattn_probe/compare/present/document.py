@@ -1,0 +1,108 @@
+"""Verdict rows and differences for programs: JSON documents."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fattn_probe.compare.diagnose.diagnosis import Diagnosis, Element
+from fattn_probe.compare.diagnose.difference import Apart, Cut, Difference, Side
+from fattn_probe.compare.diagnose.patterns import Pattern
+from fattn_probe.compare.judge.judgement import Row, count
+from fattn_probe.launch.tiles import Tile
+
+
+def rows_as_json(rows: Sequence[Row]) -> dict[str, Any]:
+    """The JSON document: `counts` (by status) and `rows`.
+
+    A row has case, on, status, reason, tolerance (nmse, max_abs), kernel, kernels, upstream, metrics, design, accuracy,
+    diagnosis, sampled (each null where there is none), missing and checks; docs/compare.md lists their keys. A number
+    that is not finite is null.
+    """
+    counts = {status.value: number for status, number in count(rows).items()}
+    return {"counts": counts, "rows": [_row(row) for row in rows]}
+
+
+def difference_as_json(difference: Difference) -> dict[str, Any]:
+    """The JSON document of two captures.
+
+    Keys a, b, status, reason, kernels_a, kernels_b, elements, equal_bits, share, nmse, max_abs, worst, patterns; cuts
+    (of a and of b: tiles and blocks with differences, of: how many tiles there are; null where launches do not tell)
+    and rows (those that differ most: at, and value, tile, blocks of a and of b).
+    """
+    names = {"a": difference.a, "b": difference.b, "status": difference.status.value, "reason": difference.reason}
+    kernels = {"kernels_a": list(difference.kernels_a), "kernels_b": list(difference.kernels_b)}
+    likeness = {**asdict(difference.likeness), "share": difference.likeness.share}
+    patterns = {"patterns": [_pattern(pattern) for pattern in difference.patterns]}
+    places = {"cuts": [_cut(cut) for cut in difference.cuts], "rows": [_apart(row) for row in difference.worst]}
+    return names | kernels | _plain(likeness) | patterns | places
+
+
+def _cut(cut: Cut | None) -> dict[str, Any] | None:
+    return None if cut is None else {"tiles": list(map(_tile, cut.tiles)), "of": cut.of, "blocks": list(cut.blocks)}
+
+
+def _apart(row: Apart) -> dict[str, Any]:
+    return {"at": asdict(row.at), "a": _side(row.a), "b": _side(row.b)}
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {**_plain({"value": side.value}), "tile": _tile(side.tile), "blocks": list(side.blocks)}
+
+
+def _tile(tile: Tile | None) -> dict[str, int] | None:
+    return None if tile is None else dict(zip(("sequence", "z_KV", "zt_gqa", "jt"), tile, strict=True))
+
+
+def _row(row: Row) -> dict[str, Any]:
+    verdict = row.verdict
+    return {
+        "case": row.case,
+        "on": row.on,
+        "status": row.status.value,
+        "reason": row.reason,
+        "tolerance": {"nmse": row.tolerance.nmse, "max_abs": row.tolerance.max_abs},
+        "kernel": row.kernel,
+        "kernels": list(row.kernels),
+        "upstream": None if row.upstream is None else _plain(asdict(row.upstream)),
+        "metrics": None if verdict.metrics is None else _plain(asdict(verdict.metrics)),
+        "design": None if verdict.design is None else _plain(asdict(verdict.design)),
+        "accuracy": None if verdict.accuracy is None else asdict(verdict.accuracy),
+        "missing": row.missing or None,
+        "sampled": None if row.sampled is None else asdict(row.sampled),
+        "diagnosis": None if row.diagnosis is None else _diagnosis(row.diagnosis),
+        "checks": [asdict(check) for check in row.checks],
+    }
+
+
+def _diagnosis(found: Diagnosis) -> dict[str, Any]:
+    return {
+        "wrong": found.wrong,
+        "elements": found.elements,
+        "patterns": [_pattern(pattern) for pattern in found.patterns],
+        "causes": [{**asdict(cause), "rows": rows} for cause, rows in found.causes],
+        "rows_tried": found.rows_tried,
+        "worst": [_element(element) for element in found.worst],
+    }
+
+
+def _pattern(pattern: Pattern) -> dict[str, Any]:
+    return asdict(pattern) | {"text": str(pattern)}
+
+
+def _element(element: Element) -> dict[str, Any]:
+    cause = None if element.cause is None else asdict(element.cause)
+    numbers = _plain({"value": element.value, "expected": element.expected})
+    return {
+        "at": asdict(element.at),
+        **numbers,
+        "tile": _tile(element.tile),
+        "blocks": list(element.blocks),
+        "cause": cause,
+    }
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """The same with null for numbers JSON has no word for."""
+    odd = [key for key, value in values.items() if isinstance(value, float) and not math.isfinite(value)]
+    return values | dict.fromkeys(odd)

@@ -1,0 +1,235 @@
+"""Verdict rows and differences for people."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from fattn_probe.compare.diagnose.diagnosis import Diagnosis, Element
+from fattn_probe.compare.diagnose.difference import Apart, Cut, Difference
+from fattn_probe.compare.judge.expected import Design
+from fattn_probe.compare.judge.judgement import Row, count
+from fattn_probe.compare.judge.metrics import Coordinate, Metrics, Tolerance
+from fattn_probe.compare.judge.verdict import Status, Verdict, given
+from fattn_probe.compare.present.document import difference_as_json, rows_as_json
+from fattn_probe.compare.present.error_map import error_maps, legend, render_map
+
+__all__ = ["difference_as_json", "render", "render_difference", "rows_as_json"]
+
+STYLES = {
+    Status.PASS: "green",
+    Status.FAIL: "bold red",
+    Status.CHANGED: "yellow",
+    Status.UNSUPPORTED: "dim",
+    Status.LOST: "magenta",
+}
+COLUMNS = ("case\non", "kernel", "NMSE\nallowed", "max error\nat s, q, h, d", "by design", "verdict")
+LISTED_BLOCKS = 4
+KERNEL_WIDTH = 30
+MOST_MAPS = 4
+"""Failed rows whose error maps are drawn; a longer page is not read."""
+
+
+def render(rows: Sequence[Row], maps: bool = True) -> RenderableType:
+    """A table of the rows, then a paragraph for each of which there is more to say, then the count.
+
+    With `maps`, the first of those that fail get error maps.
+    """
+    table = Table(box=SIMPLE_HEAD, leading=1)
+    for column in COLUMNS:
+        table.add_column(column, overflow="fold", min_width=KERNEL_WIDTH if column == "kernel" else None)
+    for row in rows:
+        table.add_row(*_cells(row))
+    drawn = [row for row in rows if row.diagnosis is not None][:MOST_MAPS] if maps else []
+    explained = [part for row in rows for part in _explanation(row, any(row is one for one in drawn))]
+    return Group(table, *explained, *_missing(rows), *_sampled(rows), _counted(rows))
+
+
+def render_difference(difference: Difference) -> RenderableType:
+    """Two captures side by side: a sentence, their kernels where they differ, tiles, blocks and the worst elements."""
+    status = Text(difference.status.value, STYLES[difference.status])
+    head = Text.assemble(f"{difference.a} and {difference.b}: ", status, f", {difference.reason}")
+    parts: list[RenderableType] = [head]
+    if difference.kernels_a != difference.kernels_b:
+        kernels = _kernels(difference)
+        parts += [Text(f"  {name}: {', '.join(said) or 'no kernel launched'}") for name, said in kernels]
+    names = (difference.a, difference.b)
+    cuts = [f"{name}: {_cut(cut)}" for name, cut in zip(names, difference.cuts, strict=True) if cut is not None]
+    parts += [Text(f"  where, by the launches of {cut}") for cut in cuts]
+    if difference.worst:
+        sides = [f"{name}\n{what}" for name in names for what in ("value", "tile", "blocks")]
+        table = Table("seq", "query", "head", "d", *sides, box=SIMPLE_HEAD)
+        for row in difference.worst:
+            table.add_row(*_apart(row))
+        parts.append(table)
+    return Group(*parts)
+
+
+def _cut(cut: Cut) -> str:
+    several = "s" * (len(cut.tiles) > 1)
+    tiles = "; ".join(", ".join(map(str, tile)) for tile in cut.tiles[:LISTED_BLOCKS])
+    more = "; ..." if len(cut.tiles) > LISTED_BLOCKS else ""
+    made = f"made by block{'s' * (len(cut.blocks) > 1)} {_blocks(cut.blocks)}"
+    return f"{len(cut.tiles)} of {cut.of} output tiles (tile{several} {tiles}{more}), {made}"
+
+
+def _apart(row: Apart) -> list[Text]:
+    words = [str(place) for place in (row.at.sequence, row.at.query, row.at.head, row.at.d)]
+    for side in (row.a, row.b):
+        words += [
+            f"{side.value:.9g}",
+            "-" if side.tile is None else ", ".join(map(str, side.tile)),
+            _blocks(side.blocks),
+        ]
+    return [Text(word) for word in words]
+
+
+def _cells(row: Row) -> list[Text]:
+    """A row's words; a kernel breaks before its template arguments, so that the table fits 100 columns."""
+    kernel = row.kernel.replace("<", "\n<", 1) or ("-" if row.verdict.metrics is None else "no attention kernel")
+    words = [f"{row.case}\n{row.on}", kernel, *_numbers(row.verdict, row.tolerance), _by_design(row.verdict.design)]
+    verdict = Text(row.status.value, STYLES[row.status])
+    if row.status is Status.PASS and row.verdict.accuracy is not None and not row.verdict.accuracy.passes:
+        verdict.append("\nwarning", "yellow")
+    return [*(Text(word) for word in words), verdict]
+
+
+def _numbers(verdict: Verdict, tolerance: Tolerance) -> tuple[str, str]:
+    """NMSE, and the largest error and its place, as the table shows them."""
+    metrics = verdict.metrics
+    if metrics is None:
+        return ("-", "-")
+    largest, place = f"{metrics.max_abs:.2e}", metrics.worst
+    if not metrics.all_finite:
+        largest, place = f"{_not_finite(metrics)} not finite", metrics.first_bad
+    allowed = f"{tolerance.nmse:.0e}" if verdict.design is None or given(tolerance) else "-"
+    return (f"{metrics.nmse:.2e}\n{allowed}", f"{largest}\n{_short(place)}")
+
+
+def _not_finite(metrics: Metrics) -> int:
+    return metrics.nan + metrics.inf + metrics.unwritten
+
+
+def _by_design(design: Design | None) -> str:
+    """RMSE by the predicted one, error by bound, and the share of the model's bits."""
+    if design is None:
+        return "-"
+    words = []
+    if design.rmse_by_predicted is not None:
+        words.append(f"RMSE {_times(design.rmse_by_predicted)}")
+    if design.error_by_bound is not None:
+        words.append(f"max {_times(design.error_by_bound)}")
+    if design.equal_bits is not None:
+        words.append(f"bits {100 * design.equal_bits:.4g} %")
+    return "\n".join(words)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:.2g}x"
+
+
+def _short(place: Coordinate | None) -> str:
+    return "-" if place is None else f"{place.sequence}, {place.query}, {place.head}, {place.d}"
+
+
+def _explanation(row: Row, maps: bool) -> Iterator[RenderableType]:
+    """Why a row did not pass, and whether upstream's test would have; what is to be warned of in one that did."""
+    if row.status is not Status.PASS:
+        text = Text.assemble((row.status.value, STYLES[row.status]), f" {row.case} on {row.on}: {row.reason}")
+        if row.status is Status.FAIL and row.upstream is not None:
+            ending = "passes" if row.upstream.passes else "fails too"
+            text.append(f"; by upstream's bound it {ending} ({row.upstream.reason})")
+        yield text
+    if said := _warning(row.verdict):
+        yield Text.assemble(("accuracy warning", "yellow"), f" {row.case} on {row.on}: {said}")
+    for check in row.checks:
+        if not check.fails:
+            style = "green" if check.passes else "yellow"
+            mark = check.name if check.passes else f"not {check.name}"
+            yield Text.assemble((mark, style), f" {row.case} on {row.on}: {check.reason}")
+    if row.status is Status.FAIL and row.verdict.metrics is not None:
+        yield Text(f"  {_errors(row.verdict.metrics)}")
+    if row.diagnosis is not None:
+        yield Padding(_diagnosis(row.diagnosis), (0, 0, 0, 2))
+        if maps and row.dst is not None and row.verdict.deviation is not None:
+            drawn = [render_map(found) for found in error_maps(row.dst, row.verdict.deviation) if found.values.size > 1]
+            yield Padding(Group(*drawn, legend()), (0, 0, 1, 2))
+
+
+def _missing(rows: Sequence[Row]) -> Iterator[Text]:
+    """What could not be expected of some rows, and so what decided instead; each reason once."""
+    for reason in dict.fromkeys(row.missing for row in rows if row.missing):
+        concerned = [row for row in rows if row.missing == reason]
+        more = f" and {len(concerned) - 1} more" if len(concerned) > 1 else ""
+        yield Text(f"{concerned[0].case} on {concerned[0].on}{more}: {reason}", "dim")
+
+
+def _sampled(rows: Sequence[Row]) -> Iterator[Text]:
+    """Of which outputs some rows were judged only."""
+    return (Text(f"{row.case} on {row.on}: {row.sampled}", "dim") for row in rows if row.sampled is not None)
+
+
+def _errors(metrics: Metrics) -> str:
+    """The errors in one line."""
+    return (
+        f"errors: RMSE {metrics.rmse:.3g}, largest {metrics.max_abs:.3g}, by the answer's size {metrics.max_rel:.3g}, "
+        f"in f16 ulps {metrics.f16_ulps:.3g} (mean {metrics.mean_f16_ulps:.2g}), mean error {100 * metrics.bias:+.2g} %"
+    )
+
+
+def _warning(verdict: Verdict) -> str:
+    """What is to be said of an output that is finite and as designed, and yet inaccurate."""
+    accuracy, metrics = verdict.accuracy, verdict.metrics
+    if accuracy is None or accuracy.passes or metrics is None or not metrics.all_finite:
+        return ""
+    if verdict.design is None:
+        return accuracy.reason if verdict.status is Status.PASS else ""
+    return f"as designed, but {accuracy.reason}" if verdict.design.passes else ""
+
+
+def _diagnosis(found: Diagnosis) -> RenderableType:
+    share = 100 * found.wrong / found.elements
+    lines = [Text(f"where: {found.wrong} of {found.elements} elements ({share:.3g} %)")]
+    lines += [Text.assemble("       ", (str(pattern), "bold")) for pattern in found.patterns]
+    if not found.patterns:
+        lines.append(Text("       no pattern: they are everywhere, or scattered", "dim"))
+    for cause, number in found.causes:
+        detail = f" ({cause.detail})" if cause.detail else ""
+        explains = (
+            f"{number} of {found.rows_tried} rows looked into, {100 * cause.explained:.3g} % of the first one's error"
+        )
+        lines.append(Text.assemble("what:  ", (f"{cause.words}{detail}", "bold"), f": {explains}"))
+    table = Table("seq", "query", "head", "d", "value", "expected", "tile", "blocks", "cause", box=SIMPLE_HEAD)
+    for element in found.worst:
+        table.add_row(*_worst(element))
+    return Group(*lines, table)
+
+
+def _worst(element: Element) -> list[Text]:
+    at = element.at
+    tile = "-" if element.tile is None else ", ".join(map(str, element.tile))
+    cause = "-" if element.cause is None else element.cause.detail or element.cause.words
+    numbers = [f"{value:.6g}" for value in (element.value, element.expected)]
+    places = [str(place) for place in (at.sequence, at.query, at.head, at.d)]
+    return [Text(word) for word in (*places, *numbers, tile, _blocks(element.blocks), cause)]
+
+
+def _blocks(blocks: Sequence[int]) -> str:
+    if not blocks:
+        return "-"
+    if len(blocks) > LISTED_BLOCKS and np.ptp(blocks) == len(blocks) - 1:
+        return f"{blocks[0]}..{blocks[-1]}"
+    return ", ".join(map(str, blocks[:LISTED_BLOCKS])) + (", ..." if len(blocks) > LISTED_BLOCKS else "")
+
+
+def _counted(rows: Sequence[Row]) -> Text:
+    parts = [f"{number} {status.value}" for status, number in count(rows).items() if number]
+    return Text(", ".join(parts) or "nothing to compare", style="bold")
+
+
+def _kernels(difference: Difference) -> list[tuple[str, tuple[str, ...]]]:
+    return [(difference.a, difference.kernels_a), (difference.b, difference.kernels_b)]

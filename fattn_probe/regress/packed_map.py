@@ -1,0 +1,59 @@
+"""The error map of a wrong output, small enough to be kept for every failure of every night."""
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from fattn_probe.arrays import F64, Bytes
+from fattn_probe.compare.judge.judgement import Row
+from fattn_probe.compare.present.error_map import error_maps, shrunk
+
+MOST = 64
+LEAST, DECADES = 0.1, 6.0
+NOT_FINITE = 255
+
+
+@dataclass(frozen=True)
+class PackedMap:
+    """Head x query: the largest error of each place, in units of the error expected of its row.
+
+    `packed` has a byte a place, `rows` x `columns` of them, zlib-compressed: 0 below `LEAST`, 255 not finite, between
+    them `DECADES` decades.
+    """
+
+    heads: int
+    queries: int
+    rows: int
+    columns: int
+    packed: bytes
+
+    @property
+    def levels(self) -> Bytes:
+        """The bytes, (rows, columns)."""
+        return np.frombuffer(zlib.decompress(self.packed), np.uint8).reshape(self.rows, self.columns)
+
+    @property
+    def values(self) -> F64:
+        """The errors, as far as a byte tells them; infinite where one is not finite."""
+        levels = self.levels.astype(np.float64)
+        known = LEAST * 10 ** ((levels - 0.5) / 253 * DECADES)  # the middle of a step
+        return np.where(levels == 0, 0.0, np.where(levels == NOT_FINITE, np.inf, known))
+
+
+def packed_map_of(row: Row) -> PackedMap | None:
+    """The map of a row whose output is wrong; None for any other."""
+    if row.dst is None or row.verdict.deviation is None or row.verdict.status != "fail":
+        return None
+    found, _ = error_maps(row.dst, row.verdict.deviation)
+    heads, queries = found.values.shape
+    return packed(shrunk(found.values, MOST, MOST), heads, queries)
+
+
+def packed(values: F64, heads: int, queries: int) -> PackedMap:
+    """A map of at most 64 x 64 places, packed."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = 1 + np.floor(253 * np.log10(values / LEAST) / DECADES)
+    levels = np.where(values < LEAST, 0, np.clip(steps, 1, NOT_FINITE - 1))
+    levels = np.where(np.isfinite(values), levels, NOT_FINITE).astype(np.uint8)
+    return PackedMap(heads, queries, len(levels), levels.shape[1], zlib.compress(levels.tobytes(), 9))

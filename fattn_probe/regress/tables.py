@@ -1,0 +1,212 @@
+"""`fattn-probe regress` and `history`: outcomes to text, JSON, Markdown and an exit code."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fattn_probe.errors import ComparisonError, LostError, RegressionError
+from fattn_probe.regress.changes import Change
+from fattn_probe.regress.records import Result, Run
+from fattn_probe.regress.runner import Outcome
+from fattn_probe.regress.versions import Bisection, Versions
+
+STYLES = {"pass": "green", "fail": "bold red", "unsupported": "dim", "lost": "magenta"}
+SHOWN = 20
+MOST_ROWS = 200  # of a step summary, which may have a mebibyte
+
+
+def render(outcomes: Sequence[Outcome]) -> RenderableType:
+    """Each target's counts and what changed, alarms first."""
+    return Group(*(part for outcome in outcomes for part in _render(outcome)))
+
+
+def _render(outcome: Outcome) -> Iterable[RenderableType]:
+    yield Text(f"{outcome.run.identity.device}, {outcome.run.identity.source}: {_counted(outcome.counts)}", "bold")
+    if outcome.baseline is None:
+        yield Text("no run of this line was accepted yet (--accept): nothing to compare with", "yellow")
+    else:
+        yield Text(f"beside {_named(outcome.baseline)}: {_said(outcome.changes)}")
+    if outcome.changes:
+        table = Table("case", "change", "", box=SIMPLE_HEAD)
+        for change in sorted(outcome.changes, key=lambda item: not item.alarm)[:SHOWN]:
+            table.add_row(Text(change.case), Text(change.kind, "bold red" if change.alarm else ""), Text(change.words))
+        yield table
+        if len(outcome.changes) > SHOWN:
+            yield Text(f"and {len(outcome.changes) - SHOWN} more (--json has all)", "dim")
+    for result in outcome.results.values():
+        if result.status == "fail":
+            yield Text(f"fail {result.name}: {result.reason}", "red")
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no cases"
+
+
+def _said(changes: Sequence[Change]) -> str:
+    alarms = sum(change.alarm for change in changes)
+    return f"{len(changes)} changed, {alarms} of them regressions" if changes else "nothing changed"
+
+
+def _named(run: Run) -> str:
+    return f"{run.uid[:8]} of {run.started[:16]} ({run.identity.source})"
+
+
+def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Key `runs`: `uid`, `identity`, `baseline`, `counts`, `changes`, `results`."""
+    return {
+        "runs": [
+            {
+                "uid": outcome.run.uid,
+                "identity": asdict(outcome.run.identity),
+                "baseline": outcome.baseline.uid if outcome.baseline else None,
+                "counts": outcome.counts,
+                "changes": [asdict(change) | {"alarm": change.alarm} for change in outcome.changes],
+                "results": [result_json(result) for result in outcome.results.values()],
+            }
+            for outcome in outcomes
+        ]
+    }
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """A result with its kernels by name, without its error map."""
+    fields = {name: value for name, value in asdict(result).items() if name != "error_map"}
+    return fields | {"launches": [record.spelling for record in result.kernels]}
+
+
+def markdown(outcomes: Sequence[Outcome]) -> str:
+    """For the step summary of a CI job: each target's verdict first, then what changed, alarms before the rest."""
+    lines = ["# flash attention", "", "| on | source | verdict | results |", "| --- | --- | --- | --- |"]
+    for outcome in outcomes:
+        identity = outcome.run.identity
+        cells = (identity.device, f"`{identity.source}`", f"**{_verdict(outcome)}**", _counted(outcome.counts))
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    return "\n".join([*lines, *(line for outcome in outcomes for line in _details(outcome))]) + "\n"
+
+
+def _verdict(outcome: Outcome) -> str:
+    unsaid = outcome.counts["lost"] + outcome.counts["not run"]
+    rest = f"; of {unsaid} nothing can be said" if unsaid else ""
+    if outcome.baseline is None:
+        return f"{outcome.counts['fail'] or 'nothing'} wrong, no run accepted yet{rest}"
+    return _said(outcome.changes) + rest
+
+
+def _details(outcome: Outcome) -> Iterable[str]:
+    found = sorted(outcome.changes, key=lambda item: not item.alarm)
+    told = {change.case for change in found}
+    wrong = [result for result in outcome.results.values() if result.status == "fail" and result.name not in told]
+    rows = [(change.case, f"**{change.kind}**" if change.alarm else change.kind, change.words) for change in found]
+    rows += [(result.name, "known failure" if outcome.baseline else "wrong", result.reason) for result in wrong]
+    if rows:
+        beside = f", beside {_named(outcome.baseline)}" if outcome.baseline else ""
+        yield from ("", f"## {outcome.run.identity.device}{beside}", "", "| case | change | |", "| --- | --- | --- |")
+    yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows[:MOST_ROWS])
+    if len(rows) > MOST_ROWS:
+        yield from ("", f"and {len(rows) - MOST_ROWS} more")
+
+
+def render_versions(found: Sequence[Versions]) -> RenderableType:
+    """A row a case: what each version launched, whether the bits are equal, and both errors."""
+    return Group(*(_versions_table(item) for item in found))
+
+
+def _versions_table(item: Versions) -> RenderableType:
+    kinds: dict[str, list[Change]] = {}
+    for change in item.changes:
+        kinds.setdefault(change.case, []).append(change)
+    a, b = (source.rpartition("==")[2] for source in item.sources)
+    table = Table("case", f"{a}\nkernel", f"{b}\nkernel", "NMSE", "NMSE", "changed", box=SIMPLE_HEAD, title=item.on)
+    for name, result in item.a.items():
+        other = item.b[name]
+        first, second = _kernel(result), _kernel(other)
+        said = Text(", ".join(change.kind for change in kinds.get(name, [])) or "nothing")
+        said.stylize("bold red" if any(change.alarm for change in kinds.get(name, [])) else "")
+        table.add_row(name, first, "the same" if first == second else second, _nmse(result), _nmse(other), said)
+    return table
+
+
+def _kernel(result: Result) -> str:
+    return result.kernels[0].spelling if result.kernels else result.status
+
+
+def _nmse(result: Result) -> str:
+    value = result.metrics.get("nmse")
+    return f"{value:.2e}" if value is not None else ""
+
+
+def versions_json(found: Sequence[Versions]) -> dict[str, Any]:
+    """Key `targets`: `on`, `sources`, `changes`, `a` and `b` (results by case)."""
+    return {
+        "targets": [
+            {
+                "on": item.on,
+                "sources": list(item.sources),
+                "changes": [asdict(change) | {"alarm": change.alarm} for change in item.changes],
+                "a": {name: result_json(result) for name, result in item.a.items()},
+                "b": {name: result_json(result) for name, result in item.b.items()},
+            }
+            for item in found
+        ]
+    }
+
+
+def render_bisection(found: Bisection) -> RenderableType:
+    """What was tried, and the first bad one."""
+    tried = [Text(f"{source}: {result.status}", STYLES.get(result.status, "")) for source, result in found.tried]
+    return Group(*tried, Text(f"the first bad one is {found.bad}", "bold"), Text(found.result.failure))
+
+
+def bisection_json(found: Bisection) -> dict[str, Any]:
+    """Keys `bad`, `result` and `tried` (source to status)."""
+    tried = {source: result.status for source, result in found.tried}
+    return {"bad": found.bad, "result": result_json(found.result), "tried": tried}
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
+    """End the command: 4 if too much was lost to judge, 6 if something got worse, 5 if something is wrong.
+
+    A failure that the accepted run has too is known: it is shown, and ends nothing.
+    """
+    for outcome in outcomes:
+        if outcome.interrupted:
+            left = outcome.counts["not run"]
+            raise LostError(
+                f"{outcome.run.identity.device}: stopped with {left} cases left; --resume goes on with them"
+            )
+        if outcome.lost > most_lost:
+            raise LostError(f"{outcome.run.identity.device}: {outcome.lost:.0%} of the cases were lost or not run")
+    if alarms := [change for outcome in outcomes for change in outcome.alarms]:
+        raise RegressionError("\n".join(f"{change.case}: {change.kind}: {change.words}" for change in alarms))
+    wrong = [outcome for outcome in outcomes if outcome.baseline is None and outcome.counts["fail"]]
+    if wrong:
+        raise ComparisonError("\n".join(f"{item.run.identity.device}: {item.counts['fail']} fail" for item in wrong))
+
+
+def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:
+    """The runs of a history, the newest last."""
+    table = Table("run", "started", "suite", "on", "source", "results", box=SIMPLE_HEAD)
+    for run, counts in rows:
+        state = _counted(counts) + ("" if run.ended else " (did not end)")
+        table.add_row(run.uid[:8], run.started[:16], run.suite, run.identity.device, run.identity.source, state)
+    return table
+
+
+def render_results(results: Iterable[Result]) -> RenderableType:
+    """One run's results."""
+    table = Table("case", "status", "kernel", "", box=SIMPLE_HEAD)
+    for result in results:
+        kernel = result.kernels[0].spelling if result.kernels else ""
+        table.add_row(
+            Text(result.name), Text(result.status, STYLES.get(result.status, "")), kernel, Text(result.reason)
+        )
+    return table

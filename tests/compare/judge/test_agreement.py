@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+
+from fattn_probe.compare.judge.agreement import agreement, digest_of, read_recording, stride_of, write_recording
+from fattn_probe.errors import InputError
+from fattn_probe.launch.record import parse_launch
+from fattn_probe.run.capture import Capture
+from fattn_probe.scenario import expand, loads, make_inputs
+
+LAUNCH = parse_launch('{"order":0,"kernel":"void f<64, true>(int)","grid":[2,1,1],"block":[32,4,1],"shared":16}')
+OTHER = parse_launch('{"order":0,"kernel":"void f<64, true>(int)","grid":[3,1,1],"block":[32,4,1],"shared":16}')
+
+
+@pytest.fixture
+def capture():
+    (case,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 100\nn_kv: 32\n", "case.yaml"))
+    dst = np.random.default_rng(0).standard_normal((1, 100, 2, 64)).astype(np.float32)
+    return Capture(case, make_inputs(case), dst, (LAUNCH,), "gpu", (1.0,), "CUDA0", "NVIDIA H200", {})
+
+
+@pytest.fixture
+def recorded(capture, tmp_path):
+    write_recording([capture], tmp_path / "gpu", {"device": "NVIDIA H200"})
+    about, cases = read_recording(tmp_path / "gpu", {}, {})
+    assert about == {"device": "NVIDIA H200"}
+    return cases[capture.case.name]
+
+
+def test_the_same_output_agrees(capture, recorded):
+    found = agreement(recorded, capture.dst, capture.launches)
+    assert (found.launches, found.all_bits, found.share, found.nmse) == (True, True, 1.0, 0.0)
+
+
+def test_one_other_bit_anywhere_is_noticed(capture, recorded):
+    capture.dst[0, 99, 1, 62] = np.nextafter(capture.dst[0, 99, 1, 62], np.float32(9))
+    found = agreement(recorded, capture.dst, (OTHER,))
+    assert not found.all_bits
+    assert not found.launches
+
+
+def test_share_and_nmse_are_those_of_the_sample(capture, recorded):
+    capture.dst[:, :50] *= np.float32(1.5)
+    found = agreement(recorded, capture.dst, capture.launches)
+    assert found.share == pytest.approx(0.5, abs=0.01)
+    assert found.nmse == pytest.approx(0.125, abs=0.01)
+
+
+def test_nan_agrees_with_nan(capture, tmp_path):
+    capture.dst[0, 3] = np.nan
+    write_recording([capture], tmp_path / "gpu", {})
+    _, cases = read_recording(tmp_path / "gpu", {}, {})
+    found = agreement(cases[capture.case.name], capture.dst, capture.launches)
+    assert (found.all_bits, found.share, found.nmse) == (True, 1.0, 0.0)
+
+
+def test_strides_are_odd_and_keep_few():
+    for elements in (1, 4096, 4097, 8192, 1_572_864):
+        assert stride_of(elements) % 2 == 1
+        assert len(range(0, elements, stride_of(elements))) <= 4096
+
+
+def test_the_digest_is_of_the_bits():
+    zero = np.zeros((1, 1, 1, 1), np.float32)
+    assert digest_of(zero) != digest_of(-zero)
+
+
+def test_what_is_not_a_recording(tmp_path):
+    with pytest.raises(InputError, match="not a recording"):
+        read_recording(tmp_path / "none", {}, {})
+
+
+def test_another_size_is_refused(recorded):
+    with pytest.raises(InputError, match="another size"):
+        agreement(recorded, np.zeros((1, 1, 1, 64), np.float32), ())

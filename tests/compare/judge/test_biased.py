@@ -1,0 +1,99 @@
+"""The first finding of this tool: a kernel that is as designed, and 2 % off.
+
+One warp adds all of 16384 KV rows into its f16 accumulators, as it happens with many queries and heads.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from fattn_probe.compare.judge.cases import CompareOptions, compare_work, expected_of
+from fattn_probe.compare.judge.verdict import Status, judge, upstream_says
+from fattn_probe.device import load_devices, parse_target
+from fattn_probe.launch.record import parse_launch
+from fattn_probe.run.capture import Capture
+from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.truth.reference.adapter import reference_of
+from fattn_probe.truth.rounding_model import model_of
+
+SCENARIO = """
+version: 1
+about: V is 1 +- 0.1
+hsk: 128
+n_head: 1
+n_q: 16
+n_kv: {n_kv}
+mask: {{kind: causal}}
+data: {{V: {{kind: uniform, mean: 1, scale: 0.1}}}}
+"""
+LAUNCH = parse_launch(
+    '{"order":0,"kernel":"void flash_attn_ext_f16<128, 128, 64, 1, false, false, false>(char)",'
+    '"grid":[1,1,1],"block":[32,4,1],"shared":0}'
+)
+
+
+@pytest.mark.parametrize(("n_kv", "percent"), [(1024, None), (16384, -2.2)])
+def test_as_designed_and_yet_inaccurate(n_kv, percent):
+    (case,) = expand(loads(SCENARIO.format(n_kv=n_kv), "biased.yaml"))
+    inputs = make_inputs(case)
+    dst, reference = model_of(case, inputs, [LAUNCH], 90), reference_of(case, inputs)
+    capture = Capture(case, inputs, dst, (LAUNCH,), "gpu", (), "CUDA0", "NVIDIA H200", {})
+    verdict = judge(dst, reference, case.tolerance, expected=expected_of(case, inputs, capture, 90, "always"))
+    assert verdict.status is Status.PASS
+    assert verdict.design.passes
+    assert verdict.accuracy.passes == (percent is None)
+    if percent is not None:
+        assert verdict.metrics.bias * 100 == pytest.approx(percent, abs=0.5)
+        assert "increments below half an ulp of the f16 accumulator are lost" in verdict.accuracy.reason
+        assert "NMSE" in verdict.accuracy.reason
+        assert upstream_says(dst, reference).passes == (verdict.metrics.nmse < 5e-4)
+
+
+@dataclass
+class H200:
+    """A session whose runs end with what an H200 computes, by the model, or with something else."""
+
+    spoil: object = None
+    keeping = staticmethod(nullcontext)
+
+    def capture(self, case, inputs, target):
+        dst = model_of(case, dict(inputs), [TILE], 90)
+        if self.spoil is not None:
+            self.spoil(dst)
+        return Capture(case, inputs, dst, (TILE,), "gpu", (), "CUDA0", "NVIDIA H200", {})
+
+    class options:
+        tree = None
+
+
+TILE = parse_launch(
+    '{"order":0,"kernel":"void flash_attn_ext_f16<128, 128, 16, 4, false, false, false>(char)",'
+    '"grid":[1,1,1],"block":[32,4,1],"shared":0}'
+)
+GROUP = SCENARIO.replace("n_head: 1\nn_q: 16", "n_head: 4\nn_head_kv: 1\nn_q: {n_q}")
+TARGET = parse_target("sim:h200", load_devices())
+
+
+def zero_row(dst):
+    dst[0, 1, 2] = 0
+
+
+@pytest.mark.parametrize("sample", ["all", 16])
+@pytest.mark.parametrize(
+    ("n_kv", "n_q", "percent"), [(65536, 6, -13), pytest.param(131072, 6, -51, marks=pytest.mark.slow)]
+)
+def test_where_accumulators_stand_still_a_kernel_is_as_designed_and_bad(n_kv, n_q, percent, sample):
+    (case,) = expand(loads(GROUP.format(n_kv=n_kv, n_q=n_q), "biased.yaml"))
+    options = CompareOptions(model="never", sample=sample)
+    (row,) = compare_work(H200(), [(case, [TARGET])], options)
+    assert row.status is Status.PASS
+    assert row.verdict.design.by == "prediction"
+    assert row.verdict.metrics.bias * 100 == pytest.approx(percent, abs=6)
+    assert row.verdict.design.predicted_mean_error * 100 == pytest.approx(percent, abs=6)
+    assert not row.verdict.accuracy.passes
+    assert "increments below half an ulp of the f16 accumulator are lost" in row.verdict.accuracy.reason
+    (row,) = compare_work(H200(zero_row), [(case, [TARGET])], options)
+    assert row.status is Status.FAIL
+    assert np.isfinite(row.verdict.metrics.nmse)

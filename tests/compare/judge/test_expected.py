@@ -1,0 +1,134 @@
+"""As designed or not: outputs held against a prediction and against a model, with errors of known size."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from fattn_probe.compare.judge.expected import Expected, hold
+from fattn_probe.compare.judge.verdict import Status, judge
+from fattn_probe.scenario.schema import Tolerance
+
+SHAPE = (2, 16, 4, 64)
+RMSE = 1e-3
+RNG = np.random.default_rng(0)
+REFERENCE, NOISE = (values / np.sqrt(np.mean(values**2)) for values in RNG.standard_normal((2, *SHAPE)))
+NOISE *= RMSE
+DEFAULT = Tolerance()
+
+
+@dataclass(frozen=True)
+class Prediction:
+    rmse: float = RMSE
+    mean_error: float = 0.0
+    why: str = "mma-f16 sums P.V in f16"
+    unsure: float = 0.0
+
+    @property
+    def looked_at(self):
+        return np.ones(self.row_rmse.shape, bool)
+
+    @property
+    def row_rmse(self):
+        return np.full(SHAPE[:3], RMSE)
+
+    @property
+    def bound(self):
+        return np.full(SHAPE, 8 * RMSE)
+
+
+PREDICTED = Expected(Prediction())
+MODEL = (REFERENCE + NOISE).astype(np.float32)
+MODELLED = Expected(Prediction(), MODEL)
+
+
+def output(change=0.0, where=...):
+    dst = (REFERENCE + NOISE).astype(np.float32)
+    dst[where] += np.float32(change)
+    return dst
+
+
+def test_the_expected_error_is_as_designed_and_says_so():
+    verdict = judge(output(), REFERENCE, DEFAULT, expected=PREDICTED)
+    assert verdict.status is Status.PASS
+    assert verdict.reason.startswith("as designed: RMSE 1.00 of the predicted, largest error 0.")
+    assert verdict.design.rmse_by_predicted == pytest.approx(1.0, abs=0.02)
+    assert verdict.design.why == "mma-f16 sums P.V in f16"
+
+
+def test_one_element_above_its_bound_fails():
+    verdict = judge(output(0.01, (1, 3, 2, 5)), REFERENCE, DEFAULT, expected=PREDICTED)
+    assert verdict.status is Status.FAIL
+    assert "not as designed: an error is 1." in verdict.reason
+    assert "wrong: 1 of 128 rows (sequence 1 of 2; query 3 of 16; head 2 of 4)" in verdict.reason
+    assert np.argwhere(verdict.deviation.wrong).tolist() == [[1, 3, 2, 5]]
+
+
+def test_an_error_too_large_over_all_fails():
+    dst = (REFERENCE + 3 * NOISE).astype(np.float32)
+    design = hold(dst, REFERENCE, Expected(Prediction())).design
+    assert not design.passes
+    assert "the RMSE is 3 times the predicted one" in design.reason
+
+
+def test_an_output_below_every_bound_but_unlike_the_model_fails():
+    dst = output(0.5 * RMSE, (slice(None), slice(None), 3))
+    assert judge(dst, REFERENCE, DEFAULT, expected=PREDICTED).status is Status.PASS
+    verdict = judge(dst, REFERENCE, DEFAULT, expected=MODELLED)
+    assert verdict.status is Status.FAIL
+    assert verdict.design.by == "model"
+    assert verdict.design.off_model == pytest.approx(0.25, abs=0.02)
+    assert verdict.design.equal_bits == pytest.approx(0.75, abs=0.01)
+    assert verdict.deviation.wrong[:, :, 3].mean() > 0.95
+    assert not verdict.deviation.wrong[:, :, :3].any()
+
+
+def test_bits_that_differ_by_less_than_the_kernels_noise_pass():
+    dst = output()
+    dst[0, 0] = np.nextafter(dst[0, 0], np.float32(9))
+    verdict = judge(dst, REFERENCE, DEFAULT, expected=MODELLED)
+    assert verdict.status is Status.PASS
+    assert verdict.design.equal_bits < 1.0
+
+
+def test_a_model_without_error_of_its_own_allows_the_last_bits_of_float32():
+    exact = REFERENCE.astype(np.float32)
+    dst = np.nextafter(exact, np.float32(9))
+    assert hold(dst, exact.astype(np.float64), Expected(model=exact)).design.passes
+    dst[0, 0, 0] *= np.float32(1 + 1e-5)
+    assert not hold(dst, exact.astype(np.float64), Expected(model=exact)).design.passes
+
+
+def test_nan_where_the_model_has_it_is_as_designed_and_yet_a_failure():
+    model, dst = MODEL.copy(), output()
+    model[0, 3] = dst[0, 3] = np.nan
+    verdict = judge(dst, REFERENCE, DEFAULT, expected=Expected(Prediction(), model))
+    assert verdict.design.passes
+    assert verdict.status is Status.FAIL
+    assert not judge(output(), REFERENCE, DEFAULT, expected=Expected(Prediction(), model)).design.passes
+
+
+def test_a_biased_kernel_is_as_designed_and_inaccurate():
+    answer = np.abs(REFERENCE) + 1
+    dst = (0.978 * answer).astype(np.float32)
+    lost = Prediction(rmse=float(np.sqrt(np.mean((0.022 * answer) ** 2))), mean_error=-0.022 * float(answer.mean()))
+    verdict = judge(dst, answer, DEFAULT, expected=Expected(lost, dst))
+    assert verdict.status is Status.PASS
+    assert not verdict.accuracy.passes
+    assert "mean error -2.2 %: increments below half an ulp of the f16 accumulator are lost" in verdict.reason
+    assert verdict.reason.startswith("as designed")
+
+
+def test_a_tolerance_that_the_scenario_gives_counts_as_well():
+    assert judge(output(), REFERENCE, Tolerance(nmse=1e-5), expected=PREDICTED).status is Status.PASS
+    tight = judge(output(), REFERENCE, Tolerance(nmse=1e-9), expected=PREDICTED)
+    assert tight.status is Status.FAIL
+    assert "above the tolerance 1e-09" in tight.reason
+    loud = Expected(Prediction(rmse=1.0))
+    assert judge((1.1 * REFERENCE).astype(np.float32), REFERENCE, DEFAULT, expected=loud).status is Status.FAIL
+
+
+def test_nothing_expected_leaves_the_tolerance():
+    verdict = judge(output(), REFERENCE, DEFAULT, expected=Expected(missing="no model"))
+    assert verdict.design is None
+    assert verdict.reason == "NMSE 1.00e-06 is within the tolerance 5e-04"

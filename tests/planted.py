@@ -1,0 +1,105 @@
+"""Faults planted into an output: what each changes of the exact answer is added to what a correct kernel computed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from fattn_probe.compare.diagnose.attention_row import AttentionRow, Head
+from fattn_probe.compare.geometry import Geometry
+from fattn_probe.scenario import expand, loads
+
+LENGTHS = (512, 2048, 4096, 16384)
+SCENARIO = """
+version: 1
+about: a batch whose faults are planted
+hsk: 128
+n_head: 4
+n_head_kv: 2
+n_q: 16
+n_kv: {n_kv}
+mask: {{kind: causal}}
+seed: 3
+"""
+
+
+def case_of(n_kv):
+    (case,) = expand(loads(SCENARIO.format(n_kv=n_kv), "planted.yaml"))
+    return case
+
+
+def last_key_dropped(row, geometry, place):
+    logits = row.logits
+    logits[np.flatnonzero(np.isfinite(logits))[-1]] = -np.inf
+    return row.output(logits)
+
+
+def output_scaled(row, geometry, place):
+    return 1.01 * row.output(row.logits)
+
+
+def scale_off(row, geometry, place):
+    return row.output(1.02 * row.raw + row.mask)
+
+
+def rows_swapped(row, geometry, place):
+    V = row.V.copy()
+    V[[37, 411]] = V[[411, 37]]
+    return replace(row, V=V).output(row.logits)
+
+
+def share_rescaled(row, geometry, place):
+    """What the first block of a shared tile leaves for the fixup kernel is rescaled; else the first half of it."""
+    part = geometry.parts_of(geometry.tile_of(*place))[0]
+    stop = part.stop if part.stop < geometry.grid.iter_k else geometry.grid.iter_k // 2
+    logits = row.logits
+    logits[: stop * geometry.rows] += np.log(0.95)
+    return row.output(logits)
+
+
+def step_left_out(row, geometry, place):
+    logits = row.logits
+    logits[2 * geometry.rows : 3 * geometry.rows] = -np.inf
+    return row.output(logits)
+
+
+def mask_one_late(row, geometry, place):
+    """Each query sees one KV row more than it should; the last has none left to see."""
+    mask = row.mask.copy()
+    hidden = np.flatnonzero(np.isneginf(mask))
+    mask[hidden[:1]] = 0.0
+    return row.output(row.raw + mask)
+
+
+def first_key_twice(row, geometry, place):
+    logits = row.logits
+    logits[0] += np.log(2)
+    return row.output(logits)
+
+
+Fault = Callable[[AttentionRow, Geometry, tuple[int, int, int]], np.ndarray]
+FAULTS: dict[Fault, str] = {
+    last_key_dropped: "the last visible KV row is left out",
+    output_scaled: "the output is scaled",
+    scale_off: "the logits are scaled",
+    rows_swapped: "two rows of V are swapped",
+    share_rescaled: "one KV tile has the wrong weight",
+    step_left_out: "one KV tile is left out",
+    mask_one_late: "the KV row after the last visible one is seen",
+    first_key_twice: "one KV row is counted twice",
+}
+
+
+def planted(fault, case, inputs, dst, geometry, *, where=None):
+    """An output with a fault in all rows, or in those of `where` (n_seq, n_q, n_head)."""
+    wrong = dst.astype(np.float64)
+    group = case.n_head // case.n_head_kv
+    for sequence, kv_head in np.ndindex(case.n_seq, case.n_head_kv):
+        head = Head.of(case, inputs, sequence, kv_head)
+        for query in range(case.n_q):
+            for q_head in range(kv_head * group, (kv_head + 1) * group):
+                place = (sequence, query, q_head)
+                if where is None or where[place]:
+                    row = AttentionRow.of(head, query, q_head)
+                    wrong[place] += fault(row, geometry, place) - row.output(row.logits)
+    return wrong.astype(np.float32)

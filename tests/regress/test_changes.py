@@ -1,0 +1,65 @@
+import pytest
+
+from fattn_probe.regress.changes import Kind, changes
+from fattn_probe.regress.records import Result
+
+
+def launch(kernel="f<1>", grid=8):
+    return f'{{"order":0,"kernel":"{kernel}","grid":[{grid},1,1],"block":[32,4,1],"shared":0}}'
+
+
+def result(status="pass", output="00", launches="", digest="d", **rest):
+    return Result("c", digest, status, output=output, launches=launches or launch(), **rest)
+
+
+def kinds(before, after):
+    return [change.kind for change in changes({"c": before}, {"c": after})]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        (result(), result(), []),
+        (result(), result("fail"), [Kind.NEW_FAILURE]),
+        (result("fail"), result(), [Kind.FIXED]),
+        (result("fail"), result("fail", reason="still"), []),
+        (result(), result("unsupported", output=None), [Kind.SUPPORT_LOST]),
+        (result("unsupported", output=None), result(), [Kind.SUPPORT_GAINED]),
+        (result("unsupported", output=None), result("fail"), [Kind.NEW_FAILURE]),
+        (result(), result(output="11"), [Kind.BITS]),
+        (result(), result(launches=launch("f<2>")), [Kind.KERNEL]),
+        (result(), result(launches=launch(grid=9)), [Kind.LAUNCH]),
+        (result(), result(output="11", launches=launch("g")), [Kind.KERNEL, Kind.BITS]),
+        (result(), result("lost", output=None, failure="time-out"), [Kind.LOST]),
+        (result("lost", output=None), result(), []),
+        (result("lost", output=None), result("fail"), [Kind.NEW_FAILURE]),
+        (result(digest="a"), result(digest="b"), [Kind.NEW]),
+        (result(digest="a"), result("fail", digest="b"), [Kind.NEW, Kind.NEW_FAILURE]),
+    ],
+)
+def test_kinds_of_change(before, after, found):
+    assert kinds(before, after) == found
+
+
+def test_alarms():
+    (alarm,) = changes({"c": result()}, {"c": result("unsupported", output=None)})
+    assert alarm.alarm
+    (look,) = changes({"c": result()}, {"c": result(output="11")})
+    assert not look.alarm
+
+
+def test_a_case_that_was_not_run_is_said():
+    (change,) = changes({"c": result()}, {})
+    assert (change.case, change.kind, change.words) == ("c", Kind.NOT_RUN, "was pass")
+
+
+def test_a_new_case_alarms_only_if_it_fails():
+    assert [change.kind for change in changes({}, {"c": result()})] == [Kind.NEW]
+    assert [change.kind for change in changes({}, {"c": result("fail")})] == [Kind.NEW_FAILURE]
+
+
+def test_words_name_what_was_and_what_is():
+    (change,) = changes({"c": result()}, {"c": result(launches=launch("f<2>"))})
+    assert change.words == "f<1> became f<2>"
+    (change,) = changes({"c": result()}, {"c": result(launches=launch(grid=9))})
+    assert change.words == "8x1x1 of 32x4x1, 0 B became 9x1x1 of 32x4x1, 0 B"
