@@ -1,1 +1,1 @@
-"""The algorithms of attention to study: NumPy beside the papers, traced tile by tile, slow memory counted."""
+"""Attention algorithms in NumPy, next to the papers: traced tile by tile, with slow-memory traffic counted."""

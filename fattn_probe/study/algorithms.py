@@ -1,4 +1,4 @@
-"""The algorithms by name, all of them on the same head, and how far they agree."""
+"""The algorithms by name; runs all of them on the same head and compares the results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ from fattn_probe.truth.reference.attention import attention
 
 Algorithm = Literal["standard", "fa1", "fa2", "fa3", "split-kv", "stream-k"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
-EQUAL = 1e-12
+TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """B_r queries by B_c KV rows; FlashAttention-1 has its own, `fa1`; `splits` of split-KV."""
+    """Tile sizes: B_r queries by B_c KV rows. `fa1`: those of FlashAttention-1; `splits`: the pieces of split-KV."""
 
     B_r: int
     B_c: int
@@ -37,7 +37,7 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Subject:
-    """One head of an op, to study; `launch` divides the whole op for stream-K, of which only its tiles are done."""
+    """The head under study. `launch` divides the whole op for stream-K; only the tiles of this head are computed."""
 
     op: Op
     sequence: int
@@ -46,24 +46,24 @@ class Subject:
     launch: Launch
 
     @property
-    def one(self) -> Head:
-        """The head alone."""
+    def tensors(self) -> Head:
+        """The head's own tensors."""
         return self.op.head(self.sequence, self.head)
 
-    def wanted(self, tile: Tile) -> bool:
-        """Whether an output tile of the launch has this head."""
+    def covers(self, tile: Tile) -> bool:
+        """Whether an output tile of the launch contains this head."""
         sequence, z_KV, zt_gqa, _ = tile
         kv_head, place = divmod(self.head, self.op.shape.group)
         return (sequence, z_KV, zt_gqa) == (self.sequence, kv_head, place // self.launch.ncols2)
 
     def pieces(self) -> tuple[Piece, ...]:
-        """What the launch's blocks do of this head's tiles."""
-        return tuple(piece for piece in pieces_of(self.launch, self.op.shape) if self.wanted(piece.work.tile))
+        """The parts of this head's tiles that the launch's blocks compute."""
+        return tuple(piece for piece in pieces_of(self.launch, self.op.shape) if self.covers(piece.work.tile))
 
 
 def run(name: Algorithm, subject: Subject) -> Result:
-    """One algorithm on the subject; stream-K's result has all heads of the op."""
-    head, tiling = subject.one, subject.tiling
+    """Run one algorithm on the head; the result of stream-K has all heads of the op."""
+    head, tiling = subject.tensors, subject.tiling
     match name:
         case "standard":
             return standard(head, tiling.B_r)
@@ -76,17 +76,17 @@ def run(name: Algorithm, subject: Subject) -> Result:
         case "split-kv":
             return split_kv(head, tiling.B_r, tiling.B_c, tiling.splits)
         case "stream-k":
-            return stream_k(subject.op, subject.launch, subject.wanted)
+            return stream_k(subject.op, subject.launch, subject.covers)
 
 
 def run_all(subject: Subject) -> dict[Algorithm, Result]:
-    """All algorithms on the same head."""
+    """Run all algorithms on the same head."""
     return {name: run(name, subject) for name in ALGORITHMS}
 
 
 def formula(name: Algorithm, subject: Subject) -> Formula:
-    """What the algorithm should read and write."""
-    head, tiling = subject.one, subject.tiling
+    """The closed form of what the algorithm reads and writes."""
+    head, tiling = subject.tensors, subject.tiling
     sizes = Sizes.of(head)
     match name:
         case "standard":
@@ -103,7 +103,7 @@ def formula(name: Algorithm, subject: Subject) -> Formula:
 
 
 def of_head(result: Result, subject: Subject) -> tuple[F64, F64]:
-    """Output and log-sum-exp of the subject's head, from a result of one head or of all."""
+    """Output and log-sum-exp of the head under study, from a result of one head or of all heads."""
     if result.out.ndim == 2:
         return result.out, result.lse
     return result.out[subject.sequence, subject.head], result.lse[subject.sequence, subject.head]
@@ -119,13 +119,13 @@ class Agreement:
     @property
     def equal(self) -> bool:
         """Whether both are at most 1e-12."""
-        return self.out <= EQUAL and (self.lse is None or self.lse <= EQUAL)
+        return self.out <= TOLERANCE and (self.lse is None or self.lse <= TOLERANCE)
 
 
 def agreement(subject: Subject, results: Mapping[Algorithm, Result]) -> dict[str, Agreement]:
-    """How far each result, and the reference that `compare` uses, is from standard attention on the same head."""
+    """The difference of each result, and of the reference that `compare` uses, from standard attention."""
     base_out, base_lse = of_head(results["standard"], subject)
-    scale = float(np.abs(subject.one.V).max()) or 1.0
+    scale = float(np.abs(subject.tensors.V).max()) or 1.0
     found: dict[str, Agreement] = {}
     for name, result in results.items():
         out, lse = of_head(result, subject)

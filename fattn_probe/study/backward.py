@@ -1,4 +1,4 @@
-"""The backward pass: the scores are computed again, tile by tile, from L; nothing of size n_q x n_kv was kept."""
+"""The backward pass: recomputes the scores from L, tile by tile; no n_q x n_kv matrix is stored."""
 
 # ruff: noqa: E741  (O and l are the papers' names)
 
@@ -27,8 +27,8 @@ class Gradients:
 def backward(head: Head, forward: Result, dO: F64, B_r: int, B_c: int) -> Gradients:
     """Algorithm 2 of FlashAttention-2 (Dao, 2023, arXiv 2307.08691), the backward pass.
 
-    Line 9 of the paper loads O_i and dQ_i too. O_i is not used after line 4, and dQ_i is loaded by line 15: neither is
-    loaded by line 9 here. Not computed: gradients of mask and sinks. Heads that share a K/V head add up dK and dV.
+    Line 9 of the paper loads O_i and dQ_i too. O_i is not used after line 4, and dQ_i is loaded by line 15, so line 9
+    loads neither here. Not computed: gradients of mask and sinks. For heads that share a K/V head, sum dK and dV.
     """
     hbm = _slow_memory(head, forward, dO)
     hbm.store("dQ", np.zeros(head.Q.shape), slice(0, head.n_q))  # line 3
@@ -60,7 +60,7 @@ def slope(head: Head, Q_i: F64, K_j: F64) -> F64 | float:
 
 
 def _slow_memory(head: Head, forward: Result, dO: F64) -> SlowMemory:
-    """What the forward pass left, uncounted, and room for the gradients."""
+    """The results of the forward pass (not counted), and space for the gradients."""
     arrays = {"Q": head.Q, "K": head.K, "V": head.V, "O": forward.out, "L": forward.lse, "dO": dO}
     hbm = SlowMemory(**arrays, **({} if head.mask is None else {"mask": head.mask}))
     for name, rows, size in (("dQ", head.n_q, head.hsk), ("dK", head.n_kv, head.hsk), ("dV", head.n_kv, head.hsv)):
@@ -70,7 +70,7 @@ def _slow_memory(head: Head, forward: Result, dO: F64) -> SlowMemory:
 
 
 def standard_backward(head: Head, dO: F64) -> tuple[F64, F64, F64]:
-    """dQ, dK, dV with the whole P in hand: Algorithm 3 of FlashAttention (arXiv 2205.14135), the standard backward."""
+    """dQ, dK, dV from the complete P: Algorithm 3 of FlashAttention (arXiv 2205.14135), the standard backward pass."""
     S = head.rule.logits(head.Q, head.K, head.mask)
     _, l, before = head.rule.start(head.Q, head.hsv)
     m = np.maximum(before, S.max(axis=-1))

@@ -17,25 +17,25 @@ STEPS = 16
 
 def study(
     path: Annotated[Path, typer.Argument(metavar="SCENARIO")],
-    algorithm: Annotated[Algorithm, typer.Option(help="The one to look at; all are run.")] = "fa2",
-    tile_q: Annotated[int | None, typer.Option(help="B_r, queries a tile; 64, for fa1 by --memory.", min=1)] = None,
-    tile_kv: Annotated[int | None, typer.Option(help="B_c, KV rows a tile; 64, for fa1 by --memory.", min=1)] = None,
+    algorithm: Annotated[Algorithm, typer.Option(help="The algorithm to show; all of them are run.")] = "fa2",
+    tile_q: Annotated[int | None, typer.Option(help="B_r, queries per tile; 64; fa1: from --memory.", min=1)] = None,
+    tile_kv: Annotated[int | None, typer.Option(help="B_c, KV rows per tile; 64; fa1: from --memory.", min=1)] = None,
     head: Annotated[int, typer.Option(help="The head to study.", min=0)] = 0,
-    sequence: Annotated[int, typer.Option(help="Its sequence.", min=0)] = 0,
-    case_name: Annotated[str, typer.Option("--case", help="One of the scenario's cases, if it has several.")] = "",
+    sequence: Annotated[int, typer.Option(help="The sequence to study.", min=0)] = 0,
+    case_name: Annotated[str, typer.Option("--case", help="The case to study, if the scenario has several.")] = "",
     memory: Annotated[int, typer.Option(help="fa1: on-chip memory M, in elements.", min=1)] = A100_SRAM,
-    splits: Annotated[int, typer.Option(help="split-kv: into how many pieces.", min=1)] = 4,
-    blocks: Annotated[int, typer.Option(help="stream-k: CUDA blocks, if not --inspected.", min=1)] = H200_SMS,
+    splits: Annotated[int, typer.Option(help="split-kv: number of pieces.", min=1)] = 4,
+    blocks: Annotated[int, typer.Option(help="stream-k: CUDA blocks, without --inspected.", min=1)] = H200_SMS,
     inspected: Annotated[
-        Path | None, typer.Option(help="stream-k: take the blocks of a file of inspect --json.", metavar="FILE")
+        Path | None, typer.Option(help="stream-k: take the blocks from the output of inspect --json.", metavar="FILE")
     ] = None,
     backward: Annotated[
-        bool, typer.Option("--backward", help="The backward pass too, by recomputation from L.")
+        bool, typer.Option("--backward", help="Run the backward pass too, by recomputation from L.")
     ] = False,
-    steps: Annotated[int, typer.Option(help="How many steps to print.", min=0)] = STEPS,
+    steps: Annotated[int, typer.Option(help="Number of steps to print.", min=0)] = STEPS,
     as_json: flags.Json = False,
 ) -> None:
-    """Follow an attention algorithm through one head, tile by tile, and hold all of them against each other."""
+    """Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it."""
     options = Options(head, sequence, tile_q, tile_kv, memory, splits, blocks, inspected, backward)
     done = study_case(flags.one_case(path, case_name), algorithm, options)
     show(study_json(done), lambda: render(done, steps), as_json)

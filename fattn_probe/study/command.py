@@ -1,4 +1,4 @@
-"""What `study` does: a head of a case, one algorithm to look at, all of them to hold together."""
+"""Run a study: all algorithms on one head of a case, with one of them shown in detail."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from fattn_probe.errors import ComparisonError, InputError
 from fattn_probe.scenario import Case, make_inputs, view_values
 from fattn_probe.study.algorithms import (
-    EQUAL,
+    TOLERANCE,
     Agreement,
     Algorithm,
     Subject,
@@ -36,7 +36,7 @@ H200_SMS = 132
 
 @dataclass(frozen=True)
 class Options:
-    """Which head, and how it is tiled; what is None is chosen: 64 x 64, FlashAttention-1 by `memory`."""
+    """The head and its tiling. None means the default: 64 x 64, or from `memory` for FlashAttention-1."""
 
     head: int = 0
     sequence: int = 0
@@ -51,7 +51,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Backward:
-    """The backward pass of the head: traffic, and differences of dQ, dK, dV relative to the largest of each."""
+    """The backward pass of the head: traffic, and the differences of dQ, dK, dV relative to the largest of each."""
 
     reads: int
     writes: int
@@ -60,13 +60,13 @@ class Backward:
 
     @property
     def equal(self) -> bool:
-        """Whether the gradients are those of the standard backward to 1e-12."""
-        return max(self.differences.values()) <= EQUAL
+        """Whether the gradients equal those of the standard backward pass to 1e-12."""
+        return max(self.differences.values()) <= TOLERANCE
 
 
 @dataclass(frozen=True)
 class Study:
-    """All algorithms on one head of a case; `algorithm` is the one to look at."""
+    """All algorithms on one head of a case; `algorithm` is the one to show."""
 
     case: str
     algorithm: Algorithm
@@ -79,17 +79,17 @@ class Study:
 
     @property
     def result(self) -> Result:
-        """The result to look at."""
+        """The result of the algorithm to show."""
         return self.results[self.algorithm]
 
     def heads(self, algorithm: Algorithm) -> int:
-        """How many heads the algorithm's result is about: stream-K's tiles have several."""
+        """The number of heads that the algorithm's traffic covers; a stream-K tile can have several."""
         pieces = self.subject.pieces()
         return pieces[0].heads.stop - pieces[0].heads.start if algorithm == "stream-k" else 1
 
 
 def study_case(case: Case, algorithm: Algorithm, options: Options) -> Study:
-    """Run all algorithms on a head of the case; InputError if there is no such head, or it is too large."""
+    """Run all algorithms on a head of the case; InputError if the head does not exist or is too large."""
     _refuse(case, options)
     op = op_of_case(case)
     subject = Subject(op, options.sequence, options.head, _tiling(op, options), _launch(op, case.name, options))
@@ -101,8 +101,8 @@ def study_case(case: Case, algorithm: Algorithm, options: Options) -> Study:
 
 
 def backward_of(subject: Subject, forward: Result) -> Backward:
-    """The gradients for a random dO, held to those of the standard backward."""
-    head, tiling = subject.one, subject.tiling
+    """The gradients for a random dO, compared with those of the standard backward pass."""
+    head, tiling = subject.tensors, subject.tiling
     dO = np.random.default_rng(0).standard_normal((head.n_q, head.hsv))
     found = backward(head, forward, dO, tiling.B_r, tiling.B_c)
     pairs = zip(("dQ", "dK", "dV"), (found.dQ, found.dK, found.dV), standard_backward(head, dO), strict=True)
@@ -112,7 +112,7 @@ def backward_of(subject: Subject, forward: Result) -> Backward:
 
 
 def op_of_case(case: Case) -> Op:
-    """The case's tensors as values, and its parameters rounded to float32 as the op stores them."""
+    """The case's tensors in float64, and its parameters rounded to float32, as the op stores them."""
     inputs = make_inputs(case)
     values = {name: view_values(case, inputs, name) for name in case.tensors}
     numbers = (float(np.float32(value)) for value in (case.scale, case.max_bias, case.logit_softcap))
@@ -121,19 +121,19 @@ def op_of_case(case: Case) -> Op:
 
 
 def problems(study: Study) -> list[str]:
-    """Which algorithms differ by more than 1e-12, and which traffic is not what the formula says."""
+    """The algorithms that differ by more than 1e-12, and those whose traffic differs from the formula."""
     found = [f"{name} differs from standard attention" for name, one in study.agreement.items() if not one.equal]
     for name, result in study.results.items():
         expected = study.formulas[name]
         if (result.reads_total, result.writes_total) != (expected.total_reads, expected.total_writes):
-            found.append(f"{name} does not read and write what its formula says")
+            found.append(f"the reads and writes of {name} differ from its formula")
     if study.backward and not study.backward.equal:
-        found.append("the gradients differ from those of the standard backward")
+        found.append("the gradients differ from those of the standard backward pass")
     return found
 
 
 def raise_if_different(study: Study) -> None:
-    """ComparisonError where there is a problem."""
+    """ComparisonError if there is a problem."""
     found = problems(study)
     if found:
         raise ComparisonError(f"{study.case}: " + "; ".join(found))
@@ -147,8 +147,8 @@ def _refuse(case: Case, options: Options) -> None:
         problems.append(f"--sequence {options.sequence}: {case.name} has sequences 0 to {case.n_seq - 1}")
     if case.n_q * case.n_kv > MOST_SCORES:
         problems.append(
-            f"{case.name}: {case.n_q} x {case.n_kv} scores are too many to study: standard attention keeps"
-            f" them all, and {MOST_SCORES} are the most"
+            f"{case.name}: {case.n_q} x {case.n_kv} scores are too many to study; the limit is {MOST_SCORES},"
+            " because standard attention stores them all"
         )
     if problems:
         raise InputError("\n".join(problems))
@@ -161,7 +161,7 @@ def _tiling(op: Op, options: Options) -> Tiling:
 
 
 def _launch(op: Op, case: str, options: Options) -> Launch:
-    """Of the inspected launch; else a tile has as many rows, all its heads counted, as with the other algorithms."""
+    """The inspected launch; otherwise tiles of as many rows (queries x heads) as the other algorithms use."""
     if options.inspected is not None:
         return read_launch(options.inspected, case, op.shape)
     ncols1 = max(1, (options.tile_q or TILE) // heads_of_tile(op.shape.group))

@@ -1,4 +1,4 @@
-"""The schedule of an algorithm as a picture in the terminal, readable without colours too."""
+"""The schedule of an algorithm as a picture in the terminal, also readable without colours."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,9 +26,9 @@ NAMES = {"S": "S", "softmax": "P", "PV": "PV"}
 
 @dataclass(frozen=True)
 class TilePicture:
-    """The matrix of scores in tiles, each with the number of its turn; or with a sign, where numbers do not fit.
+    """The score matrix in tiles, each with its number in the schedule, or a sign where numbers do not fit.
 
-    With `by_worker` a tile has the colour of its split.
+    With `by_worker`, a tile has the colour of its split.
     """
 
     steps: Sequence[StepRow]
@@ -40,18 +40,18 @@ class TilePicture:
         label = max(len("queries"), *(len(interval(row)) for row in rows)) + 1
         cell = max(len(str(len(tiles))) + 1, len(str(columns[-1][0]))) + 1
         if len(rows) > MOST_ROWS or label + cell * len(columns) > options.max_width:
-            yield from self._small(tiles, rows, columns, options.max_width - label - 2)
+            yield from self._condensed(tiles, rows, columns, options.max_width - label - 2)
         else:
             yield from self._numbered(tiles, rows, columns, cell)
-        said = {
+        legend = {
             f"{HIDDEN}  hidden by the mask": any(not step.visible for step in tiles),
-            "a colour is a split": self.by_worker,
+            "colours: splits": self.by_worker,
         }
-        if any(said.values()):
-            yield Text("   ".join(words for words, there in said.items() if there), "dim")
+        if any(legend.values()):
+            yield Text("   ".join(words for words, applies in legend.items() if applies), "dim")
 
     def _numbered(self, tiles: Sequence[StepRow], rows: Ranges, columns: Ranges, cell: int) -> Iterator[Text]:
-        """Every tile with its number."""
+        """Each tile with its number."""
         label = max(len("queries"), *(len(interval(row)) for row in rows)) + 1
         numbers = {(step.queries, step.kv): (number, [step]) for number, step in enumerate(tiles, 1)}
         yield Text("KV row".ljust(label) + "".join(f"{first} ".rjust(cell) for first, _ in columns), "dim")
@@ -62,10 +62,10 @@ class TilePicture:
                 for number, steps in found
             ]
             yield Text.assemble((interval(row).ljust(label), "dim"), *cells, no_wrap=True)
-        yield Text(f"a number is a tile's turn; {ROSE} a row's maximum rose, its sums are rescaled", "dim")
+        yield Text(f"numbers: order of the tiles; {ROSE} the maximum of a row rose, its sums are rescaled", "dim")
 
-    def _small(self, tiles: Sequence[StepRow], rows: Ranges, columns: Ranges, width: int) -> Iterator[Text]:
-        """A sign for a tile, or for several: rows of tiles by `down`, columns by `across`."""
+    def _condensed(self, tiles: Sequence[StepRow], rows: Ranges, columns: Ranges, width: int) -> Iterator[Text]:
+        """One sign for a tile, or for `down` x `across` tiles."""
         down, across = count(len(rows), MOST_ROWS), count(len(columns), max(1, width))
         row_of, column_of = ({key: place for place, key in enumerate(keys)} for keys in (rows, columns))
         groups: dict[tuple[int, int], list[StepRow]] = {}
@@ -78,8 +78,8 @@ class TilePicture:
             members = [groups[line, column] for column in range(count(len(columns), across))]
             signs = [(_mark(steps, _share(steps)), self._style(steps)) for steps in members]
             yield Text.assemble((name.ljust(label), "dim"), *signs, no_wrap=True)
-        size = f"{down} x {across} tiles" if down * across > 1 else "a tile"
-        yield Text(f"a sign is {size}: how many rows saw their maximum rise, · none to █ all", "dim")
+        size = f"{down} x {across} tiles" if down * across > 1 else "one tile"
+        yield Text(f"each sign is {size}: the share of rows whose maximum rose, · none to █ all", "dim")
 
     def _style(self, steps: Sequence[StepRow]) -> str:
         if self.by_worker:
@@ -93,12 +93,12 @@ def _rose(steps: Sequence[StepRow]) -> bool:
 
 
 def _mark(steps: Sequence[StepRow], seen: str) -> str:
-    """The sign of a tile, or of several together; `seen` if they are not hidden."""
+    """The sign of one or several tiles; `seen` unless all of them are hidden."""
     return seen if any(step.visible for step in steps) else HIDDEN
 
 
 def _share(steps: Sequence[StepRow]) -> str:
-    """How many of the rows met a larger maximum, as a sign."""
+    """The share of rows whose maximum rose, as a sign."""
     rose, again = sum(step.rose or 0 for step in steps), sum(step.again or 0 for step in steps)
     return SHARES[count(rose * (len(SHARES) - 1), again)] if again else SHARES[0]
 
@@ -118,12 +118,12 @@ class PipelinePicture:
         yield Text("without overlap", "dim")
         yield from lanes(in_sequence(self.T_c), label, cell, fit)
         yield Text("S = QK^T   P = softmax   PV = O + P V   n  KV tile   ·  idle", "dim")
-        slots = f"{2 * self.T_c + 1} slots a tile of queries instead of {3 * self.T_c}"
-        yield Text(f"{slots}: the softmax of tile j runs beside P V of tile j - 1.")
+        slots = f"{2 * self.T_c + 1} slots per tile of queries instead of {3 * self.T_c}"
+        yield Text(f"{slots}: the softmax of tile j overlaps P V of tile j - 1.")
 
 
 def lanes(works: Iterable[Work], label: int, cell: int, fit: int) -> Iterator[Text]:
-    """A line a unit, a column a slot."""
+    """One line per unit, one column per slot."""
     by_slot = {(work.unit, work.slot): work for work in works}
     end = 1 + max(slot for _, slot in by_slot)
     for unit, style in UNIT_STYLES.items():
@@ -136,39 +136,39 @@ def lanes(works: Iterable[Work], label: int, cell: int, fit: int) -> Iterator[Te
 
 
 def standard_picture(reads: Mapping[str, int], writes: Mapping[str, int]) -> Text:
-    """The three passes, and what goes through slow memory in each."""
+    """The three passes, with the slow-memory traffic of each."""
     mask = f", mask {reads['mask']}" if "mask" in reads else ""
     passes = (
         ("S = Q K^T", f"Q {reads['Q']}, K {reads['K']}{mask}", f"S {writes['S']}"),
         ("P = softmax(S)", f"S {reads['S']}", f"P {writes['P']}, L {writes['L']}"),
         ("O = P V", f"P {reads['P']}, V {reads['V']}", f"O {writes['O']}"),
     )
-    width = max(len(taken) for _, taken, _ in passes)
-    lines = [f"{what:<15} {taken:>{width}}  ->  {made}" for what, taken, made in passes]
+    width = max(len(read) for _, read, _ in passes)
+    lines = [f"{what:<15} {read:>{width}}  ->  {written}" for what, read, written in passes]
     return Text("\n".join(lines))
 
 
 def stream_k_picture(subject: Subject) -> RenderableType:
-    """The head's output tiles with the blocks that do them: the map of `inspect`, for these tiles alone."""
+    """The head's output tiles and the blocks that compute them: the map of `inspect`, for these tiles only."""
     launch = subject.launch
     grid = Grid(launch.grid.iter_k, launch.grid.iter_j, 1, 1, 1)
     kv_head, place = divmod(subject.head, subject.op.shape.group)
     first = index_of((subject.sequence, kv_head, place // launch.ncols2, 0), launch.grid) * grid.iter_k
-    blocks = tuple(_alone(block, subject, grid, first) for block in launch.blocks)
+    blocks = tuple(_restricted(block, subject, grid, first) for block in launch.blocks)
     choice = Choice("mma_f16", "flash_attn_ext_f16", {}, {"nbatch_fa": launch.nbatch_fa})
-    there = tuple(block for block in blocks if block.tiles)
-    return TerminalMap(Facts({}, choice=choice, grid=grid, blocks=there), most=MOST_ROWS)
+    working = tuple(block for block in blocks if block.tiles)
+    return TerminalMap(Facts({}, choice=choice, grid=grid, blocks=working), most=MOST_ROWS)
 
 
-def _alone(block: BlockWork, subject: Subject, grid: Grid, first: int) -> BlockWork:
-    """A block with those of its tiles that have the head; its share as if there were no other tiles."""
-    tiles = tuple(replace(work, sequence=0, z_KV=0, zt_gqa=0) for work in block.tiles if subject.wanted(work.tile))
+def _restricted(block: BlockWork, subject: Subject, grid: Grid, first: int) -> BlockWork:
+    """A block restricted to the tiles of this head, with its share renumbered to match."""
+    tiles = tuple(replace(work, sequence=0, z_KV=0, zt_gqa=0) for work in block.tiles if subject.covers(work.tile))
     most = grid.iter_j * grid.iter_k
     kbc, kbc_stop = (min(max((at or 0) - first, 0), most) for at in (block.kbc, block.kbc_stop))
     return replace(block, kbc=kbc, kbc_stop=kbc_stop, tiles=tiles)
 
 
 def interval(rows: tuple[int, int]) -> str:
-    """`0-63`, first and last; nothing for none."""
+    """First and last row, such as `0-63`; empty for no rows."""
     first, stop = rows
     return "" if stop == first else f"{first}" if stop == first + 1 else f"{first}-{stop - 1}"

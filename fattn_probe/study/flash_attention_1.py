@@ -1,4 +1,4 @@
-"""FlashAttention-1: the outer loop is over K/V, and the output is rescaled in slow memory at every step."""
+"""FlashAttention-1: an outer loop over K/V, with the output rescaled in slow memory at every step."""
 
 # ruff: noqa: E741  (O and l are the papers' names)
 
@@ -13,7 +13,7 @@ A100_SRAM = 192 * 1024 // 4  # elements: the 192 KiB of one SM of the paper's A1
 def block_sizes(M: int, hsk: int, hsv: int) -> tuple[int, int]:
     """B_r and B_c for an on-chip memory of M elements: line 1, B_c = ceil(M/4d), B_r = min(ceil(M/4d), d).
 
-    The 4 d are the rows of Q, K, V and O; where K and V differ in head size that is 2 (hsk + hsv).
+    4 d covers one row each of Q, K, V and O; if K and V differ in head size, it is 2 (hsk + hsv).
     """
     B_c = count(M, 2 * (hsk + hsv))
     return min(B_c, (hsk + hsv) // 2), B_c
@@ -22,8 +22,8 @@ def block_sizes(M: int, hsk: int, hsv: int) -> tuple[int, int]:
 def flash_attention_1(head: Head, B_r: int, B_c: int) -> Result:
     """Algorithm 1 of FlashAttention (Dao et al., 2022, arXiv 2205.14135); `block_sizes` is its line 1.
 
-    O is a finished mean of the rows seen so far after every step; l and m travel through slow memory with it. The
-    paper's function returns O, l and m; L = m + log l is computed from them here, uncounted.
+    After every step O is the finished result for the KV rows so far; l and m go through slow memory with it. The
+    paper's function returns O, l and m; L = m + log l is computed from them here and not counted.
     """
     hbm = head.slow_memory()
     hbm.allocate("l", head.n_q)

@@ -1,4 +1,4 @@
-"""FlashAttention-2: the outer loop is over queries; O stays on chip and is divided by its sum once, at the end."""
+"""FlashAttention-2: an outer loop over queries; O stays on chip and is divided by l once, at the end."""
 
 from collections.abc import Iterable
 
@@ -40,7 +40,7 @@ def attend(
 ) -> State:
     """Lines 6 to 11: the inner loop over K/V tiles.
 
-    Line 10 of the paper has diag(e^(m_old - m_new))^-1 O; the inverse is a slip (Dao-AILab/flash-attention issue 991).
+    Line 10 of the paper has diag(e^(m_old - m_new))^-1 O; the inverse is wrong (Dao-AILab/flash-attention issue 991).
     """
     O_i, l_i, m_i = state
     for j in kv_tiles:  # line 6

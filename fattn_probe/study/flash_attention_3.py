@@ -1,4 +1,4 @@
-"""FlashAttention-3's schedule: the scores of the next tile are on their way before P.V of this one."""
+"""FlashAttention-3's schedule: the scores of the next tile are issued before P.V of this one."""
 
 # ruff: noqa: E741  (O and l are the papers' names)
 
@@ -17,7 +17,7 @@ TENSOR_CORES, SOFTMAX = "tensor cores", "softmax"
 
 @dataclass(frozen=True)
 class Work:
-    """What a unit does in a time slot; `tile` counts KV tiles."""
+    """The work of one unit in one time slot; `tile` is the KV tile."""
 
     slot: int
     unit: str
@@ -28,7 +28,7 @@ class Work:
 def flash_attention_3(head: Head, B_r: int, B_c: int) -> Result:
     """Algorithm 2 of FlashAttention-3 (Shah et al., 2024, arXiv 2407.08608): a consumer warpgroup's two-stage pipeline.
 
-    The arithmetic is FlashAttention-2's; what differs is the order, and that V of a tile is read one step after K.
+    The arithmetic is FlashAttention-2's. Only the order differs, and V of a tile is read one step after K.
     """
     hbm = head.slow_memory()
     trace = Trace(hbm)
@@ -43,19 +43,19 @@ def flash_attention_3(head: Head, B_r: int, B_c: int) -> Result:
 def consume(head: Head, hbm: SlowMemory, i: slice, kv: Sequence[slice], trace: Trace) -> tuple[F64, F64, F64]:
     """Lines 2 to 19 for one tile of queries.
 
-    Waiting, committing and releasing stages of the buffer (lines 5, 8 to 10, 14, 15) are the hardware's and have no
-    line here. The loop goes to the last tile; the paper's bound, j < T_c - 1, would leave it out.
+    Waiting for, committing and releasing buffer stages (lines 5, 8 to 10, 14, 15) concern the hardware and have no
+    counterpart here. The loop includes the last tile, which the paper's bound, j < T_c - 1, would omit.
     """
     Q_i = hbm.load("Q", i)  # line 3
     O_i, l_i, m_i = head.rule.start(Q_i, head.hsv)  # line 2
     S_cur = scores(head, hbm, Q_i, i, kv[0])  # lines 3 and 4
     P_cur, l_i, m_i = softmax(S_cur, l_i, m_i, trace=trace, i=i, j=kv[0])  # line 6; O is still 0
     for j in range(1, len(kv)):  # line 7
-        S_next = scores(head, hbm, Q_i, i, kv[j])  # line 9: issued, not waited for
-        O_i = O_i + P_cur @ hbm.load("V", kv[j - 1])  # line 11: issued behind it
+        S_next = scores(head, hbm, Q_i, i, kv[j])  # line 9: issued without waiting
+        O_i = O_i + P_cur @ hbm.load("V", kv[j - 1])  # line 11: issued after it
         m_old = m_i
-        P_next, l_i, m_i = softmax(S_next, l_i, m_i, trace=trace, i=i, j=kv[j])  # line 13, beside line 11
-        O_i = exp_below(m_old, m_i)[:, None] * O_i  # line 14: P_cur V is done, so that it is rescaled too
+        P_next, l_i, m_i = softmax(S_next, l_i, m_i, trace=trace, i=i, j=kv[j])  # line 13, overlapping line 11
+        O_i = exp_below(m_old, m_i)[:, None] * O_i  # line 14: P_cur V is complete, so it is rescaled too
         P_cur = P_next  # line 16
     return O_i + P_cur @ hbm.load("V", kv[-1]), l_i, m_i  # lines 18 and 19
 
@@ -67,7 +67,7 @@ def scores(head: Head, hbm: SlowMemory, Q_i: F64, i: slice, j: slice) -> F64:
 
 
 def softmax(S: F64, l: F64, m: F64, *, trace: Trace, i: slice, j: slice) -> tuple[F64, F64, F64]:
-    """P, l and m from a tile of scores."""
+    """P, l and m of a tile of scores."""
     m_new = np.maximum(m, S.max(axis=-1))
     P = exp_below(S, m_new[:, None])
     l_new = exp_below(m, m_new) * l + P.sum(axis=-1)
@@ -76,9 +76,9 @@ def softmax(S: F64, l: F64, m: F64, *, trace: Trace, i: slice, j: slice) -> tupl
 
 
 def pipeline(T_c: int) -> tuple[Work, ...]:
-    """Who does what when, a slot being one matrix product or one softmax: figure 2 of the paper.
+    """The pipeline in time slots of one matrix product or one softmax: figure 2 of the paper.
 
-    From tile 1 on the softmax of a tile runs beside P.V of the one before, and a tile takes two slots instead of three.
+    From tile 1 on, the softmax of a tile overlaps P.V of the previous one, so a tile takes two slots instead of three.
     """
     works = [Work(0, TENSOR_CORES, "S", 0), Work(1, SOFTMAX, "softmax", 0)]
     for j in range(1, T_c):
@@ -91,6 +91,6 @@ def pipeline(T_c: int) -> tuple[Work, ...]:
 
 
 def in_sequence(T_c: int) -> tuple[Work, ...]:
-    """The same without overlap, as FlashAttention-2's inner loop has it: three slots a tile."""
+    """The same without overlap, as in FlashAttention-2's inner loop: three slots per tile."""
     units = ((TENSOR_CORES, "S"), (SOFTMAX, "softmax"), (TENSOR_CORES, "PV"))
     return tuple(Work(3 * j + k, unit, what, j) for j in range(T_c) for k, (unit, what) in enumerate(units))

@@ -1,8 +1,8 @@
-"""How many elements of slow memory each algorithm reads and writes, by the papers' arithmetic, in closed form.
+"""Closed forms, from the papers, of the slow-memory elements that each algorithm reads and writes.
 
-The symbols are the papers', with N and d split where queries and keys, keys and values differ: N_q queries, N_kv KV
-rows, d_k and d_v head sizes, T_r = ceil(N_q/B_r) and T_c = ceil(N_kv/B_c) tiles. Masks are no part of the papers: the
-mask's share is N_q N_kv, each element read once, by all of them.
+The symbols are the papers', but N and d are split because queries and KV rows, K and V may differ in size: N_q
+queries, N_kv KV rows, d_k and d_v head sizes, T_r = ceil(N_q/B_r) and T_c = ceil(N_kv/B_c) tiles. The papers have no
+mask. Here each algorithm reads every element of the mask once: N_q N_kv.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from fattn_probe.study.stream_k import Piece
 
 @dataclass(frozen=True)
 class Term:
-    """A summand: what it is for, its formula, its value in elements."""
+    """One term: the arrays it covers, its formula, and its value in elements."""
 
     of: str
     formula: str
@@ -23,7 +23,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Formula:
-    """Reads and writes of one algorithm, and what the paper says of them in the large."""
+    """Reads and writes of one algorithm, and their asymptotic order from the paper."""
 
     reads: tuple[Term, ...]
     writes: tuple[Term, ...]
@@ -83,7 +83,7 @@ def standard(s: Sizes) -> Formula:
 
 
 def flash_attention_1(s: Sizes, B_c: int) -> Formula:
-    """Algorithm 1 of FlashAttention: every K/V tile sees all of Q, O, l and m; Theta(N^2 d^2 / M) by its theorem 2."""
+    """Algorithm 1 of FlashAttention: every K/V tile visits Q, O, l and m; Theta(N^2 d^2 / M) by its theorem 2."""
     T_c = count(s.N_kv, B_c)
     state = s.N_q * (s.d_v + 2)
     reads = (
@@ -104,7 +104,7 @@ def flash_attention_2(s: Sizes, B_r: int) -> Formula:
 
 
 def split_kv(s: Sizes, B_r: int, splits: int) -> Formula:
-    """FlashDecoding: FlashAttention-2, Q read and O, L written once a split, and the combine step over them."""
+    """FlashDecoding: FlashAttention-2 with Q read and O, L written once per split, plus the combine step."""
     T_r, parts = count(s.N_q, B_r), splits * s.N_q * (s.d_v + 1)
     reads = (
         Term("Q", "s N_q d_k", splits * s.N_q * s.d_k),
@@ -116,10 +116,10 @@ def split_kv(s: Sizes, B_r: int, splits: int) -> Formula:
 
 
 def stream_k(pieces: Sequence[Piece], d_k: int, d_v: int, mask_planes: int) -> Formula:
-    """Stream-K: FlashAttention-2 in pieces; R rows (queries x heads) in all pieces, F in those that meet at a seam.
+    """Stream-K: FlashAttention-2 in parts; R rows (queries x heads) in all parts, F of them in parts at a seam.
 
-    `mask_planes` is 0 without a mask, 1 if all heads of a tile read the same, 2 if each has its own. An undivided tile
-    writes O alone; a divided one is written in parts, with m and l, read by the fixup, and written once more.
+    `mask_planes` is 0 without a mask, 1 if all heads of a tile read the same plane, 2 if each has its own. An undivided
+    tile writes O only. A divided tile is written in parts with m and l, read by the fixup, and written again.
     """
     kv = [piece.kv.stop - piece.kv.start for piece in pieces]
     queries = [piece.queries.stop - piece.queries.start for piece in pieces]
@@ -136,7 +136,7 @@ def stream_k(pieces: Sequence[Piece], d_k: int, d_v: int, mask_planes: int) -> F
         Term("m, l of parts", "2 F", 2 * sum(seamed)),
         Term("O, by the fixup", "N_q d_v", sum(joined) * d_v),
     )
-    return Formula(tuple(reads), writes, "Θ(N² d / (ncols1 ncols2)) a head")
+    return Formula(tuple(reads), writes, "Θ(N² d / (ncols1 ncols2)) per head")
 
 
 def backward(s: Sizes, B_c: int) -> Formula:

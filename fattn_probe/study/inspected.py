@@ -1,4 +1,4 @@
-"""The division of work of a launch that was inspected: what `fattn-probe inspect --json` wrote."""
+"""Read the division of work of an inspected launch from the output of `fattn-probe inspect --json`."""
 
 import json
 from pathlib import Path
@@ -17,11 +17,11 @@ MOST_JSON = 256 * MIB
 
 
 def read_launch(path: Path, case: str, shape: AttentionShape) -> Launch:
-    """The launch of a case in a file of `inspect --json`; InputError if there is none, or it is of another op."""
+    """The launch of a case in a file of `inspect --json`; InputError if it is missing or belongs to another op."""
     facts = _facts(path, case)
     launch = launch_of(facts)
     if facts.choice and facts.choice.template.get("use_sparse"):
-        raise InputError(f"{path}: the kernel of {case} gathers its KV rows (n_kv_max); study reads all of them")
+        raise InputError(f"{path}: the kernel of {case} gathers its KV rows (n_kv_max), which study does not support")
     expected = Grid(
         iter_k=count(shape.n_kv, launch.nbatch_fa),
         iter_j=count(shape.n_q, launch.ncols1),
@@ -30,7 +30,7 @@ def read_launch(path: Path, case: str, shape: AttentionShape) -> Launch:
         ne03=shape.n_seq,
     )
     if launch.grid != expected:
-        raise InputError(f"{path}: {launch.grid} is of another op than {case}, which has {expected}")
+        raise InputError(f"{path}: {launch.grid} does not fit {case}, which has {expected}; inspect this case again")
     return launch
 
 
@@ -41,12 +41,12 @@ def _facts(path: Path, case: str) -> Facts:
         if case in found:
             return _rebuilt(found[case])
     except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} is not what `fattn-probe inspect --json` writes: {error!r}") from error
+        raise InputError(f"{path} is not an output of `fattn-probe inspect --json`: {error!r}") from error
     raise InputError(f"{path} has no facts of case {case}; it has {', '.join(found) or 'none'}")
 
 
 def _rebuilt(facts: dict[str, Any]) -> Facts:
-    """Facts again, as far as the division of work goes."""
+    """The facts that the division of work needs."""
     choice, grid = facts["choice"], facts["grid"]
     return Facts(
         facts["about"],

@@ -1,4 +1,4 @@
-"""Slow memory (HBM) that counts: every element that is loaded from it or stored into it."""
+"""Slow memory (HBM) that counts every element loaded or stored."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ Index = int | slice
 
 
 class SlowMemory:
-    """Named arrays, and how many elements of each were read and written.
+    """Named arrays, with counts of the elements read and written.
 
-    An algorithm takes in what it works on by `load` and leaves what it made by `store`, and uses nothing else; what it
-    holds in between is on chip, and free. `reads` and `writes` are elements, not bytes, by name of the array.
+    An algorithm reads its inputs only by `load` and writes its results only by `store`; values in between are on chip
+    and free. `reads` and `writes` count elements, not bytes, by name of the array.
     """
 
     def __init__(self, **arrays: F64) -> None:
@@ -27,27 +27,27 @@ class SlowMemory:
         return name in self._arrays
 
     def allocate(self, name: str, *shape: int) -> None:
-        """A new array, NaN everywhere: nobody may read what nobody wrote."""
+        """A new array filled with NaN, so that a read before the first write shows."""
         self._arrays[name] = np.full(shape, np.nan)
 
     def at(self, **indices: tuple[Index, ...]) -> "SlowMemory":
-        """The same memory, the same counts; the named arrays are indexed by this first: one head's K, say."""
+        """A view that shares memory and counts, with a leading index for the named arrays: one head's K."""
         part = SlowMemory()
         part._arrays, part._at, part.reads, part.writes = self._arrays, indices, self.reads, self.writes
         return part
 
     def load(self, name: str, *index: Index) -> F64:
-        """A copy of a part of an array, on chip."""
+        """Load a part of an array: a copy on chip."""
         found = self._arrays[name][(*self._at.get(name, ()), *index)]
         self.reads[name] += found.size
         return found.copy()
 
     def store(self, name: str, value: F64, *index: Index) -> None:
-        """Overwrite a part of an array."""
+        """Store a part of an array."""
         place = self._arrays[name][(*self._at.get(name, ()), *index)]
         place[...] = value
         self.writes[name] += place.size
 
     def array(self, name: str) -> F64:
-        """The whole array, uncounted: for who called the algorithm."""
+        """The whole array, not counted: for the caller of the algorithm."""
         return self._arrays[name]

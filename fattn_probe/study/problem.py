@@ -1,4 +1,4 @@
-"""What the algorithms work on: one head with its K/V head, or a whole op of several."""
+"""The inputs of the algorithms: one head with its K/V head, or a whole op."""
 
 # ruff: noqa: E741  (O and l are the papers' names)
 
@@ -19,7 +19,7 @@ NO_SINK = -np.inf
 class Rule:
     """How q.k becomes a logit, the same for all algorithms: scale, softcap, mask with ALiBi's slope, sink.
 
-    `slope` and `sink` are numbers, or an array (heads, 1, 1) and (heads, 1) where several heads are worked on at once.
+    `slope` and `sink` are numbers, or arrays (heads, 1, 1) and (heads, 1) when several heads are computed at once.
     """
 
     params: OpParams
@@ -32,9 +32,9 @@ class Rule:
         return S if mask_ij is None else S + self.slope * mask_ij
 
     def start(self, Q_i: F64, hsv: int, *, with_sink: bool = True) -> tuple[F64, F64, F64]:
-        """O, l and m before the first tile: 0, 0 and -inf; or, with a sink, 0, 1 and the sink's logit.
+        """Initial O, l and m: 0, 0 and -inf; with a sink 0, 1 and the sink's logit.
 
-        A sink is a logit whose value is 0: it joins the sum l, and the maximum, and adds nothing to O.
+        A sink is a logit whose V row is 0: it enters the maximum and the sum l, and adds nothing to O.
         """
         rows = Q_i.shape[:-1]
         m = np.broadcast_to(self.sink if with_sink else NO_SINK, rows).astype(np.float64)
@@ -68,11 +68,11 @@ class Head:
 
     @property
     def hsv(self) -> int:
-        """Head size of V and O, in the papers d too."""
+        """Head size of V and O, also d in the papers."""
         return int(self.V.shape[1])
 
     def slow_memory(self) -> SlowMemory:
-        """Q, K, V and the mask where every algorithm finds them, and room for O and L."""
+        """Slow memory with Q, K, V and the mask, and space for O and L."""
         hbm = SlowMemory(Q=self.Q, K=self.K, V=self.V, **({} if self.mask is None else {"mask": self.mask}))
         hbm.allocate("O", self.n_q, self.hsv)
         hbm.allocate("L", self.n_q)
@@ -81,7 +81,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Op:
-    """A whole FLASH_ATTN_EXT, its arrays as `truth.reference.attention.attention` takes them, in float64."""
+    """A whole FLASH_ATTN_EXT op, with arrays as `truth.reference.attention.attention` takes them, in float64."""
 
     Q: F64
     K: F64
@@ -92,7 +92,7 @@ class Op:
 
     @property
     def shape(self) -> AttentionShape:
-        """The sizes; InputError if they are at odds."""
+        """The sizes; InputError if they are inconsistent."""
         return check_shapes(self.Q, self.K, self.V, self.mask, self.sinks)
 
     def rule(self, heads: slice) -> Rule:
@@ -102,7 +102,7 @@ class Op:
         return Rule(self.params, slopes[:, None, None], sinks)
 
     def head(self, sequence: int, head: int) -> Head:
-        """One head, with the K/V head and the mask that are its own: head h reads K/V head h // group."""
+        """One head with its K/V head (h // group) and its mask."""
         kv = head // self.shape.group
         mask = None if self.mask is None else self.mask[self.mask_plane(sequence, head)]
         mask = None if mask is None else mask[: self.shape.n_q]
@@ -111,7 +111,7 @@ class Op:
         return Head(self.Q[sequence, head], self.K[sequence, kv], self.V[sequence, kv], mask, rule)
 
     def mask_plane(self, sequence: int, head: int) -> tuple[int, int]:
-        """Which plane of the mask a head reads."""
+        """The mask plane that a head reads."""
         assert self.mask is not None
         return sequence % self.mask.shape[0], head % self.mask.shape[1]
 
@@ -125,7 +125,7 @@ def op_of(
     params: OpParams,
     sinks: Floats | None = None,
 ) -> Op:
-    """An op of arrays of any float dtype."""
+    """An op from arrays of any float dtype."""
     Q, K, V = (array.astype(np.float64) for array in (Q, K, V))
     extra = [None if array is None else array.astype(np.float64) for array in (mask, sinks)]
     return Op(Q, K, V, extra[0], params, extra[1])
@@ -137,21 +137,21 @@ def tiles(length: int, size: int, start: int = 0) -> Iterator[slice]:
 
 
 def count(length: int, size: int) -> int:
-    """How many tiles that is: T_r, T_c."""
+    """The number of tiles: T_r, T_c."""
     return -(-length // size)
 
 
 def exp_below(x: F64, m: F64) -> F64:
-    """e^(x - m) for x <= m, and 0 where x is -inf, even if m is: a masked row has seen nothing yet."""
+    """e^(x - m) for x <= m, and 0 where x is -inf, even if m is -inf too (no unmasked KV row yet)."""
     return np.exp(x - np.where(np.isneginf(m), 0.0, m))
 
 
 def rows_divided(O: F64, l: F64) -> F64:
-    """diag(l)^-1 O, and 0 for a row that saw nothing."""
+    """diag(l)^-1 O, and 0 for a fully masked row."""
     return O / np.where(l == 0.0, 1.0, l)[..., None]
 
 
 def log_sum_exp(m: F64, l: F64) -> F64:
-    """L = m + log l, and -inf for a row that saw nothing."""
+    """L = m + log l, and -inf for a fully masked row."""
     with np.errstate(divide="ignore"):
         return m + np.log(l)

@@ -1,4 +1,4 @@
-"""A study for people (rich) and for programs (JSON)."""
+"""A study as text (rich) and as JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ BAR = 10
 
 @dataclass(frozen=True)
 class About:
-    """What an algorithm is called, where it is written down, and what it does in a sentence."""
+    """An algorithm's name, its source, and a one-sentence description."""
 
     title: str
     source: str
@@ -35,42 +35,42 @@ ABOUT: Mapping[Algorithm, About] = {
     "standard": About(
         "Standard attention",
         "algorithm 0 of Dao et al. 2022, arXiv 2205.14135",
-        "Three passes over the matrix of scores, which goes through slow memory as S and again as P.",
+        "Three passes over the score matrix, which goes through slow memory as S and again as P.",
     ),
     "fa1": About(
         "FlashAttention-1",
         "algorithm 1 of Dao et al. 2022, arXiv 2205.14135",
-        "Column by column: a K/V tile stays on chip while all queries pass by; O, l and m come from slow memory and go"
-        " back, O rescaled and divided, at every tile.",
+        "Outer loop over K/V: a K/V tile stays on chip while all queries pass. Every tile loads O, l and m from slow"
+        " memory, rescales and divides O, and stores them again.",
     ),
     "fa2": About(
         "FlashAttention-2",
         "algorithm 1 of Dao 2023, arXiv 2307.08691",
-        "Row by row: a tile of queries stays on chip with its O, l and m while all K/V tiles pass by; O is divided by l"
-        " once, at the end, and L = m + log l is saved.",
+        "Outer loop over queries: a tile of queries stays on chip with its O, l and m while all K/V tiles pass. O is"
+        " divided by l once, at the end, and L = m + log l is saved.",
     ),
     "fa3": About(
         "FlashAttention-3",
         "algorithm 2 of Shah et al. 2024, arXiv 2407.08608",
         "FlashAttention-2's arithmetic in another order: S of the next tile is computed before P V of this one, so that"
-        " the softmax has matrix products to hide behind.",
+        " the softmax overlaps matrix products.",
     ),
     "split-kv": About(
         "Split-KV, with combine",
         "Dao et al. 2023, Flash-Decoding for long-context inference",
-        "FlashAttention-2 on each piece of the KV rows, all at once; the pieces are combined by their L.",
+        "FlashAttention-2 on each piece of the KV rows, in parallel; the pieces are combined by their L.",
     ),
     "stream-k": About(
         "Stream-K, with fixup",
         "llama.cpp, ggml-cuda/fattn-mma-f16.cuh, after Osama et al. 2023, arXiv 2301.03598",
-        "The KV steps of all output tiles in one row, cut into equal shares; where a tile is cut, each block leaves O,"
+        "The KV steps of all output tiles in sequence, cut into equal shares. Where a tile is cut, each block stores O,"
         " m and l, and the fixup adds them up.",
     ),
 }
 
 
 def render(study: Study, most_steps: int) -> RenderableType:
-    """Everything, a section after the other; the first `most_steps` steps."""
+    """The whole report, with at most `most_steps` steps."""
     about = ABOUT[study.algorithm]
     rows = steps_of(study)
     listed = [row for row in rows if row.visible]
@@ -90,13 +90,13 @@ def render(study: Study, most_steps: int) -> RenderableType:
 
 
 def steps_of(study: Study) -> tuple[StepRow, ...]:
-    """The steps as the studied head's rows saw them."""
+    """The steps of the head under study."""
     return rows_of(study.result.trace, study.options.head if study.algorithm == "stream-k" else 0)
 
 
 def subject_words(study: Study) -> str:
     """The head, its sizes and its tiles."""
-    sizes, group = Sizes.of(study.subject.one), study.subject.op.shape.group
+    sizes, group = Sizes.of(study.subject.tensors), study.subject.op.shape.group
     shared = f" (K/V head {study.options.head // group}, {group} heads share it)" if group > 1 else ""
     which = f"{study.case}, sequence {study.options.sequence}, head {study.options.head}{shared}"
     head = f"N_q {sizes.N_q}, N_kv {sizes.N_kv}, d_k {sizes.d_k}, d_v {sizes.d_v}{', masked' if sizes.masked else ''}"
@@ -104,8 +104,8 @@ def subject_words(study: Study) -> str:
 
 
 def tile_words(study: Study) -> str:
-    """The tiles, and what they come from."""
-    sizes, tiling, launch = Sizes.of(study.subject.one), study.subject.tiling, study.subject.launch
+    """The tile sizes and their origin."""
+    sizes, tiling, launch = Sizes.of(study.subject.tensors), study.subject.tiling, study.subject.launch
     B_r, B_c = tiling.fa1 if study.algorithm == "fa1" else (tiling.B_r, tiling.B_c)
     tiles = f"B_r {B_r}, B_c {B_c}: T_r {count(sizes.N_q, B_r)}, T_c {count(sizes.N_kv, B_c)}"
     match study.algorithm:
@@ -118,9 +118,7 @@ def tile_words(study: Study) -> str:
                 f"tiles of ncols1 {launch.ncols1} queries x ncols2 {launch.ncols2} heads, nbatch_fa {launch.nbatch_fa}"
             )
             source = (
-                f"as {study.options.inspected} has it"
-                if study.options.inspected
-                else "shares by the kernel's arithmetic"
+                f"from {study.options.inspected}" if study.options.inspected else "shares by the kernel's arithmetic"
             )
             work = f"{_count(ntiles(launch.grid), 'tile')} of {launch.grid.iter_k} KV steps"
             return f"{tile};\n{_count(len(launch.blocks), 'CUDA block')} on {work}, {source}"
@@ -137,13 +135,13 @@ def picture(study: Study, rows: Sequence[StepRow]) -> RenderableType:
         case "stream-k":
             return stream_k_picture(study.subject)
         case "fa3":
-            T_c = count(study.subject.one.n_kv, study.subject.tiling.B_c)
+            T_c = count(study.subject.tensors.n_kv, study.subject.tiling.B_c)
             return Group(TilePicture(rows), Text(), PipelinePicture(T_c))
     return TilePicture(rows, by_worker=study.algorithm == "split-kv")
 
 
 def step_table(algorithm: Algorithm, rows: Sequence[StepRow], most: int) -> Table:
-    """At most `most` steps, the first and the last, with what the tile's last query has of maximum and sum."""
+    """At most `most` steps, from the start and the end, with maximum and sum of the tile's last query."""
     worker = {"split-kv": "split", "stream-k": "block"}.get(algorithm)
     head = ["step", *([worker] if worker else []), "what", "queries", "KV rows"]
     names = [*head, "m", "l", "rescale", "m rose", "read", "write"]
@@ -174,25 +172,25 @@ def _state_cells(row: StepRow) -> list[str]:
 
 
 def step_words(study: Study, listed: int) -> list[RenderableType]:
-    """What was left out, and the whole in a sentence."""
-    hidden = " Steps that the mask hides change nothing and are not listed." if listed < len(study.result.trace) else ""
+    """What the table omits, and the totals."""
+    hidden = " Steps hidden by the mask change nothing and are not listed." if listed < len(study.result.trace) else ""
     words = f"m, l and rescale are those of the tile's last query.{hidden}"
     return [Text(words, "dim"), Text(summary_words(study))]
 
 
 def summary_words(study: Study) -> str:
-    """How many tiles, and how often rescaling mattered."""
+    """The number of tiles, and how often rescaling mattered."""
     found: Summary = summary_of(study.result.trace)
-    hidden = f", {found.hidden} of them hidden by the mask" if found.hidden else ""
+    hidden = f", {found.hidden} hidden by the mask" if found.hidden else ""
     tiles = f"{_count(found.tiles, 'tile')}{hidden}"
     if not found.rows:
-        return f"{tiles}; no row is visited twice, and nothing is rescaled."
-    share = f"{found.rose} of {found.rows} times ({found.rose / found.rows:.1%})"
-    return f"{tiles}; {share} that a row is visited again its maximum has risen, and only then rescaling matters."
+        return f"{tiles}; no row is revisited, so nothing is rescaled."
+    share = f"{found.rose} of {found.rows} revisits of a row ({found.rose / found.rows:.1%})"
+    return f"{tiles}. The maximum rose on {share}; only then does rescaling change anything."
 
 
 def traffic_table(formula: Formula, reads: int, writes: int) -> Table:
-    """The formula term by term, and what was counted."""
+    """The formula term by term, next to the count."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for name in ("", "of", "formula", "elements", "counted"):
         table.add_column(name, justify="right" if name in ("elements", "counted") else "left")
@@ -213,35 +211,35 @@ def _counted(study: Study) -> Table:
 
 
 def backward_lines(found: Backward) -> list[RenderableType]:
-    """The backward pass: its traffic, and how far the gradients are from the standard backward's."""
+    """The backward pass: its traffic, and its differences from the standard backward pass."""
     differences = ", ".join(f"{name} {value:.1e}" for name, value in found.differences.items())
-    words = "Largest differences from the standard backward, relative to the largest gradient: "
+    words = "Largest differences from the standard backward pass, relative to the largest gradient: "
     return [
-        Text("Algorithm 2 of FlashAttention-2: P is computed again from L, tile by tile, for a random dO."),
+        Text("Algorithm 2 of FlashAttention-2: P is recomputed from L, tile by tile, for a random dO."),
         traffic_table(found.formula, found.reads, found.writes),
         Text.assemble(words, (differences, "green" if found.equal else "bold red"), "."),
     ]
 
 
 def traffic_words(study: Study) -> str:
-    """What the paper says in the large, and what it is in proportion to the least possible."""
-    formula, s = study.formulas[study.algorithm], Sizes.of(study.subject.one)
-    letters = {"split-kv": "s splits. ", "stream-k": "R rows (queries x heads) in all pieces, F in those at a seam. "}
+    """The asymptotic order from the paper, and the sizes of the arrays for comparison."""
+    formula, s = study.formulas[study.algorithm], Sizes.of(study.subject.tensors)
+    letters = {"split-kv": "s splits. ", "stream-k": "R rows (queries x heads) in all parts, F of them at a seam. "}
     sizes = f"S has {s.scores:,} elements, Q, K, V and O {(s.N_q + s.N_kv) * s.d:,}"
-    return f"{letters.get(study.algorithm, '')}{formula.order} in the large; {sizes}."
+    return f"{letters.get(study.algorithm, '')}Asymptotically {formula.order}; {sizes}."
 
 
 def all_table(study: Study) -> Table:
-    """Traffic and agreement of all algorithms; a bar for the traffic a head."""
+    """Traffic and agreement of all algorithms, with a bar for the traffic per head."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for name in ("algorithm", "read", "written", "a head", "", "ΔO", "ΔL"):
+    for name in ("algorithm", "read", "written", "per head", "", "ΔO", "ΔL"):
         table.add_column(name, justify="left" if name in ("algorithm", "") else "right", no_wrap=True)
-    a_head = {name: (one.reads_total + one.writes_total) / study.heads(name) for name, one in study.results.items()}
-    most = max(a_head.values())
+    per_head = {name: (one.reads_total + one.writes_total) / study.heads(name) for name, one in study.results.items()}
+    most = max(per_head.values())
     for name, result in study.results.items():
-        bar = Text("█" * max(1, round(BAR * a_head[name] / most)), "green" if name == study.algorithm else "dim")
+        bar = Text("█" * max(1, round(BAR * per_head[name] / most)), "green" if name == study.algorithm else "dim")
         one = study.agreement[name]
-        sums = (f"{result.reads_total:,}", f"{result.writes_total:,}", f"{a_head[name]:,.0f}")
+        sums = (f"{result.reads_total:,}", f"{result.writes_total:,}", f"{per_head[name]:,.0f}")
         style = "bold" if name == study.algorithm else None
         table.add_row(name, *sums, bar, f"{one.out:.1e}", f"{one.lse:.1e}", style=style)
     table.add_row("reference", "", "", "", "", f"{study.agreement['reference'].out:.1e}", "")
@@ -249,20 +247,20 @@ def all_table(study: Study) -> Table:
 
 
 def verdict(study: Study) -> list[RenderableType]:
-    """Whether all agree, in words, and what the traffic of several heads is about."""
+    """Whether all algorithms agree, and why stream-K's traffic covers several heads."""
     heads = study.heads("stream-k")
-    several = f" stream-k's tiles have {heads} heads, which read K and V together." if heads > 1 else ""
-    what = Text(f"ΔO relative to the largest |V|, ΔL to |L| or 1: from standard attention, at most.{several}", "dim")
+    several = f" A tile of stream-k has {heads} heads, which read K and V together." if heads > 1 else ""
+    what = Text(f"Largest differences from standard: ΔO relative to max |V|, ΔL to max(|L|, 1).{several}", "dim")
     wrong = problems(study)
     if wrong:
         return [what, Text("; ".join(wrong), "bold red")]
-    agree = Text.assemble(("All agree to 1e-12", "green"), ", output and log-sum-exp, and every count is its formula.")
-    return [what, agree]
+    agree = ("All outputs and log-sum-exps agree to 1e-12", "green")
+    return [what, Text.assemble(agree, ", and every count equals its formula.")]
 
 
 def study_json(study: Study) -> dict[str, Any]:
     """The JSON document (docs/study.md); a number that is not finite is null."""
-    sizes, launch = Sizes.of(study.subject.one), study.subject.launch
+    sizes, launch = Sizes.of(study.subject.tensors), study.subject.launch
     return {
         "case": study.case,
         "sequence": study.options.sequence,

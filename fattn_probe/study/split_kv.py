@@ -1,4 +1,4 @@
-"""Split-KV: the KV rows are cut into pieces that are worked on at the same time, and combined by their log-sum-exps."""
+"""Split-KV: the KV rows are cut into pieces, computed in parallel and combined by their log-sum-exps."""
 
 # ruff: noqa: E741  (O and l are the papers' names)
 
@@ -15,8 +15,8 @@ from fattn_probe.study.trace import Result, Trace
 def split_kv(head: Head, B_r: int, B_c: int, splits: int) -> Result:
     """FlashDecoding (Dao, Haziza, Massa and Sizov, "Flash-Decoding for long-context inference", 2023), its three steps.
 
-    Of use where there are too few queries to occupy a GPU. llama.cpp's vec and tile kernels do the same with blocks
-    that take turns on the KV tiles (`parallel_blocks`), and `flash_attn_combine_results`.
+    It helps when there are too few queries to occupy a GPU. llama.cpp's vec and tile kernels do the same: blocks take
+    turns on the KV tiles (`parallel_blocks`), and `flash_attn_combine_results` adds the results.
     """
     hbm, ranges = head.slow_memory(), split_ranges(head.n_kv, B_c, splits)  # step 1
     hbm.allocate("O_split", len(ranges), head.n_q, head.hsv)
@@ -52,5 +52,5 @@ def combine(hbm: SlowMemory, i: slice, ranges: Sequence[slice], trace: Trace) ->
 
 
 def split_ranges(n_kv: int, B_c: int, splits: int) -> list[slice]:
-    """The KV rows of each piece: as many whole tiles in each, but for the last."""
+    """The KV rows of each piece: equal numbers of whole tiles, except in the last."""
     return list(tiles(n_kv, B_c * count(count(n_kv, B_c), splits)))

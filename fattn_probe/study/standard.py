@@ -1,4 +1,4 @@
-"""Standard attention: the whole matrix of scores goes through slow memory, twice."""
+"""Standard attention: the whole score matrix goes through slow memory twice."""
 
 # ruff: noqa: E741  (O and l are the papers' names)
 
@@ -11,8 +11,8 @@ from fattn_probe.study.trace import Result, Trace
 def standard(head: Head, tile_q: int) -> Result:
     """Algorithm 0 of FlashAttention (Dao et al., 2022, arXiv 2205.14135): S, softmax and PV as three passes.
 
-    "Load by blocks" is taken at its best: each pass reads each of its inputs once, so that `tile_q` is only how much of
-    S and P is looked at at a time. The paper leaves out L; it is written here, n_q elements, because the others do.
+    "Load by blocks" is read favourably: each pass reads each of its inputs once, so `tile_q` only sets how many rows of
+    S and P are processed at a time. The paper omits L; it is written here (n_q elements), as in the other algorithms.
     """
     hbm, every = head.slow_memory(), slice(0, head.n_kv)
     hbm.allocate("S", head.n_q, head.n_kv)

@@ -1,4 +1,4 @@
-"""A trace as plain rows: each step as one query row of its tile saw it."""
+"""A trace as plain records: each step, with the softmax state of one query."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ JOINS = ("tile", "combine")
 class StepRow:
     """A step; queries and KV rows are [first, last + 1). `maximum`, `total`, `rescale` are of the tile's last query.
 
-    `rose` of the `again` rows that had seen something before met a larger maximum: only theirs is a rescaling that
-    matters. All are None where the softmax is left alone, `rescale` also where there was nothing to rescale.
+    `again` rows had earlier sums; the maximum of `rose` of them rose, and only these are really rescaled. All are None
+    if the step does not change the softmax; `rescale` is also None if there was nothing to rescale.
     """
 
     step: int
@@ -35,7 +35,7 @@ class StepRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """The whole trace in numbers: tiles, those the mask hides, and how often rescaling mattered."""
+    """Totals of a trace: tiles, tiles hidden by the mask, and how often rescaling mattered."""
 
     tiles: int
     hidden: int
@@ -44,12 +44,12 @@ class Summary:
 
 
 def rows_of(trace: Sequence[Step], head: int) -> tuple[StepRow, ...]:
-    """The steps that have a head, seen by it; head 0 of a trace of one head."""
+    """The steps of one head; use head 0 for a trace of a single head."""
     return tuple(_row(number, step, head) for number, step in enumerate(trace, 1))
 
 
 def summary_of(trace: Sequence[Step]) -> Summary:
-    """What all tiles and combining did; a row counts at each visit, but not where it had seen nothing before."""
+    """The totals; a row counts at each visit, except before its first unmasked KV row."""
     tiles = [step for step in trace if step.what == "tile"]
     states = [step.state for step in trace if step.state is not None]
     seen = sum(int(np.isfinite(state.before).sum()) for state in states)
@@ -77,7 +77,7 @@ def _row(number: int, step: Step, head: int) -> StepRow:
 
 
 def _of_head(state: RowState, head: int) -> RowState:
-    """The rows of one head of those that a tile has."""
+    """The rows of one head of a tile."""
     if state.maximum.ndim == 1:
         return state
     return RowState(state.before[head], state.maximum[head], state.total[head])

@@ -1,4 +1,4 @@
-"""llama.cpp's stream-K: all KV steps of all output tiles in one row, cut into equal shares, a fixup at the seams."""
+"""llama.cpp's stream-K: all KV steps of all output tiles in sequence, cut into equal shares, with a fixup at seams."""
 
 # ruff: noqa: E741  (O and l are the papers' names)
 
@@ -20,7 +20,7 @@ from fattn_probe.truth.reference.shapes import AttentionShape
 
 @dataclass(frozen=True)
 class Launch:
-    """How a launch divides the work: `blocks` with their tiles; a tile is `ncols1` queries of `ncols2` heads."""
+    """The division of work of a launch: `blocks` with their tiles of `ncols1` queries x `ncols2` heads."""
 
     grid: Grid
     ncols1: int
@@ -31,7 +31,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Piece:
-    """What a CUDA block does of an output tile: heads, queries and KV rows of the tensors."""
+    """The part of an output tile that one CUDA block computes: heads, queries and KV rows of the tensors."""
 
     block: int
     work: TileWork
@@ -45,15 +45,15 @@ def launch_of(facts: Facts) -> Launch:
     choice = facts.choice
     if facts.grid is None or choice is None or not facts.blocks or any(block.kbc is None for block in facts.blocks):
         kernel = choice.kernel if choice else "no kernel"
-        raise InputError(f"{kernel} has no stream-K shares (kbc, kbc_stop): only flash_attn_ext_f16 has")
+        raise InputError(f"{kernel} has no stream-K shares (kbc, kbc_stop); only flash_attn_ext_f16 has them")
     sizes = (int(choice.template["ncols1"]), int(choice.template["ncols2"]), int(choice.config["nbatch_fa"]))
     return Launch(facts.grid, *sizes, facts.blocks)
 
 
 def divide(shape: AttentionShape, ncols1: int, nbatch_fa: int, most_blocks: int) -> Launch:
-    """A launch by the kernel's arithmetic, block b doing `range(b * steps / blocks, (b + 1) * steps / blocks)`.
+    """A launch by the kernel's arithmetic: block b does `range(b * steps / blocks, (b + 1) * steps / blocks)`.
 
-    There are no more blocks than KV steps.
+    There are at most as many blocks as KV steps.
     """
     ncols2 = heads_of_tile(shape.group)
     grid = Grid(
@@ -73,12 +73,12 @@ def divide(shape: AttentionShape, ncols1: int, nbatch_fa: int, most_blocks: int)
 
 
 def heads_of_tile(group: int) -> int:
-    """`ncols2` as upstream chooses it where GQA may be used: 8 for more than 4 heads a K/V head, else 4, 2 or 1."""
+    """`ncols2` as upstream chooses it with GQA: 8 for more than 4 heads per K/V head, else 4, 2 or 1."""
     return min(8, 1 << (group - 1).bit_length())
 
 
 def pieces_of(launch: Launch, shape: AttentionShape) -> tuple[Piece, ...]:
-    """All that all blocks do, block by block; rows and KV rows beyond the tensors (padding) are cut off."""
+    """The parts of all blocks, block by block, without the padding beyond the tensors."""
     works = ((block.block, work) for block in launch.blocks for work in block.tiles)
     return tuple(_piece(b, work, launch, shape) for b, work in works if in_grid(work.tile, launch.grid))
 
@@ -95,14 +95,14 @@ def _piece(block: int, work: TileWork, launch: Launch, shape: AttentionShape) ->
 def stream_k(op: Op, launch: Launch, wanted: Callable[[Tile], bool] | None = None) -> Result:
     """`flash_attn_ext_f16` and `flash_attn_stream_k_fixup_*` (ggml/src/ggml-cuda/fattn-mma-f16.cuh, fattn-common.cuh).
 
-    The idea is Osama et al., "Stream-K", 2023, arXiv 2301.03598. `wanted` chooses among the output tiles. The result
-    has all heads: out (n_seq, n_head, n_q, hsv), lse (n_seq, n_head, n_q), NaN in tiles that were not wanted. llama.cpp
-    does not save L; it is kept here uncounted.
+    The idea is Osama et al., "Stream-K", 2023, arXiv 2301.03598. `wanted` selects output tiles. The result
+    has all heads: out (n_seq, n_head, n_q, hsv), lse (n_seq, n_head, n_q), with NaN in the other tiles. llama.cpp does
+    not save L; it is computed here and not counted.
     """
     pieces = [piece for piece in pieces_of(launch, op.shape) if wanted is None or wanted(piece.work.tile)]
     hbm = _slow_memory(op, launch)
     trace = Trace(hbm)
-    for piece in pieces:  # on a GPU all blocks at once
+    for piece in pieces:  # in parallel on a GPU
         process_tile(op, launch, piece, hbm, trace)
     for piece in pieces:
         if piece.work.needs_fixup:
@@ -112,11 +112,11 @@ def stream_k(op: Op, launch: Launch, wanted: Callable[[Tile], bool] | None = Non
 
 
 def process_tile(op: Op, launch: Launch, piece: Piece, hbm: SlowMemory, trace: Trace) -> None:
-    """`flash_attn_ext_f16_process_tile`: FlashAttention-2 over a block's share of a tile, and where the result goes.
+    """`flash_attn_ext_f16_process_tile`: FlashAttention-2 over a block's share of a tile, then the store.
 
-    The block that does a tile's end writes `dst`, and there the sink joins. If it did the beginning too, O is divided
-    by l and done; if not (`needs_fixup`), O stays as it is, m and l beside it. A block that does not reach the end
-    (`is_fixup`) leaves O, m and l in its part of `dst_fixup`.
+    The block that reaches the end of a tile adds the sink and writes `dst`. If it also began the tile, it divides O by
+    l; if not (`needs_fixup`), it stores O undivided, with m and l. A block that does not reach the end (`is_fixup`)
+    stores O, m and l in its part of `dst_fixup`.
     """
     rule, work, here = op.rule(piece.heads), piece.work, hbm.at(**_places(op, piece))
     trace.heads = piece.heads
@@ -139,7 +139,7 @@ def process_tile(op: Op, launch: Launch, piece: Piece, hbm: SlowMemory, trace: T
 
 
 def join_sink(rule: Rule, O: F64, l: F64, m: F64) -> State:
-    """The sink's logit joins maximum and sum at the tile's end."""
+    """Add the sink's logit to maximum and sum, at the end of the tile."""
     m_new = np.maximum(m, rule.sink)
     old, new = exp_below(m, m_new), exp_below(np.broadcast_to(rule.sink, m.shape), m_new)
     return old[..., None] * O, old * l + new, m_new
@@ -170,7 +170,7 @@ NEEDS_FIXUP, IS_FIXUP = 0, 1  # the two halves of dst_fixup_meta
 
 
 def _slow_memory(op: Op, launch: Launch) -> SlowMemory:
-    """The tensors, a mask plane a head if there is more than one, and `dst_fixup` with its meta data."""
+    """The tensors, with one mask plane per head if there are several, and `dst_fixup` with its metadata."""
     shape = op.shape
     hbm = SlowMemory(Q=op.Q, K=op.K, V=op.V, **({} if op.mask is None else {"mask": _planes(op.mask, shape.n_head)}))
     hbm.allocate("O", shape.n_seq, shape.n_head, shape.n_q, shape.hsv)
@@ -186,7 +186,7 @@ def _planes(mask: F64, n_head: int) -> F64:
 
 
 def _places(op: Op, piece: Piece) -> dict[str, tuple[Index, ...]]:
-    """Where a piece's rows are in each tensor."""
+    """The index of a piece's rows in each tensor."""
     sequence, kv_head = piece.work.sequence, piece.work.z_KV
     places: dict[str, tuple[Index, ...]] = {name: (sequence, kv_head) for name in "KV"}
     places |= {name: (sequence, piece.heads) for name in "QO"}

@@ -1,4 +1,4 @@
-"""What an algorithm did, step by step, and what came of it."""
+"""The trace of an algorithm, step by step, and its result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,22 +21,22 @@ class RowState:
 
     @property
     def rescale(self) -> F64:
-        """e^(m_before - m): what the step multiplies older sums by; 0 where there were none."""
+        """e^(m_before - m): the factor on the earlier sums; 0 where there were none."""
         return exp_below(self.before, self.maximum)
 
     @property
     def rescaled(self) -> npt.NDArray[np.bool_]:
-        """Rows that had seen something and whose maximum rose: theirs is the only rescaling that does anything."""
+        """Rows with earlier sums whose maximum rose: only these are really rescaled."""
         return np.isfinite(self.before) & (self.maximum > self.before)
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step on some rows (queries) and some KV rows, and the slow-memory elements read and written for it.
+    """One step on some queries and KV rows, and the slow-memory elements that it read and wrote.
 
-    `what` is "tile" (a tile of scores joined the running softmax), "combine" (a piece did), or other words for a step
-    that leaves the softmax alone. `worker` is the split, or the CUDA block. `rows` are the queries, of `heads`
-    where several are worked on at once; `visible` is whether the mask leaves anything of them to see.
+    `what` is "tile" (a tile of scores joins the running softmax), "combine" (a part joins it), or the name of a step
+    that does not change the softmax. `worker` is the split or the CUDA block. `rows` are the queries, of `heads` when
+    several are computed at once. `visible` is False if the mask hides all of them.
     """
 
     what: str
@@ -52,9 +52,9 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """Output, log-sum-exp, and how they came about; `reads` and `writes` are elements by array.
+    """Output, log-sum-exp and trace; `reads` and `writes` count elements by array.
 
-    `out` (n_q, hsv) and `lse` (n_q) of one head; a row that is masked everywhere has 0 and -inf.
+    `out` (n_q, hsv) and `lse` (n_q) of one head; a fully masked row has 0 and -inf.
     """
 
     out: F64
@@ -65,7 +65,7 @@ class Result:
 
     @property
     def reads_total(self) -> int:
-        """Elements read, of all arrays."""
+        """Elements read from all arrays."""
         return sum(self.reads.values())
 
     @property
@@ -75,7 +75,7 @@ class Result:
 
 
 class Trace:
-    """Collects the steps; each gets the traffic since the one before."""
+    """Collects the steps; each gets the traffic since the previous one."""
 
     def __init__(self, hbm: SlowMemory) -> None:
         self.steps: list[Step] = []
@@ -93,7 +93,7 @@ class Trace:
         worker: int = 0,
         visible: bool = True,
     ) -> None:
-        """A step is done; `state` is m before it, m, and l."""
+        """Record a finished step; `state` is m before it, m, and l."""
         now = self._hbm.reads.total(), self._hbm.writes.total()
         reads, writes = (new - old for new, old in zip(now, self._seen, strict=True))
         rows_state = None if state is None else RowState(*(array.copy() for array in state))
@@ -101,6 +101,6 @@ class Trace:
         self._seen = now
 
     def result(self) -> Result:
-        """O and L of slow memory, with everything that was noted."""
+        """O and L from slow memory, with the trace."""
         hbm = self._hbm
         return Result(hbm.array("O"), hbm.array("L"), tuple(self.steps), dict(hbm.reads), dict(hbm.writes))

@@ -1,4 +1,4 @@
-"""All algorithms are the same function, and each does what its paper says."""
+"""All algorithms compute the same function, and each follows its paper."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def test_every_read_and_write_belongs_to_a_step(subject):
 
 @given(subjects())
 @settings(max_examples=100, deadline=None)
-def test_the_running_maximum_never_falls_and_ends_as_the_log_sum_exp_says(subject):
+def test_the_running_maximum_never_falls_and_ends_at_the_log_sum_exp(subject):
     for name in ALGORITHMS:
         running = {}
         for step in run(name, subject).trace:
@@ -77,13 +77,13 @@ def test_last_maximum_and_sum_of_flash_attention_2_are_the_log_sum_exp(subject):
 @settings(max_examples=50, deadline=None)
 def test_every_score_is_visited_once(subject):
     for name in ("fa1", "fa2", "fa3", "split-kv"):
-        seen = np.zeros((subject.one.n_q, subject.one.n_kv), int)
+        seen = np.zeros((subject.tensors.n_q, subject.tensors.n_kv), int)
         for step in run(name, subject).trace:
             seen[step.rows, step.kv] += step.what == "tile"
         assert (seen == 1).all(), name
 
 
-def test_flash_attention_1_goes_through_queries_first_and_2_through_kv_first():
+def test_the_inner_loop_is_over_queries_in_flash_attention_1_and_over_kv_in_2():
     subject = subject_of(made_op(0, n_q=5, n_kv=12), B_r=4, B_c=6, fa1=(4, 6))
     order = {
         name: [(step.rows.start, step.kv.start) for step in run(name, subject).trace if step.what == "tile"]
@@ -92,9 +92,9 @@ def test_flash_attention_1_goes_through_queries_first_and_2_through_kv_first():
     assert order == {"fa1": [(0, 0), (4, 0), (0, 6), (4, 6)], "fa2": [(0, 0), (0, 6), (4, 0), (4, 6)]}
 
 
-def test_flash_attention_1_holds_a_finished_mean_after_every_tile_and_2_does_not():
+def test_O_is_finished_after_every_tile_in_flash_attention_1_but_not_in_2():
     op = made_op(3, n_q=1, n_kv=8)
-    head = subject_of(op).one
+    head = subject_of(op).tensors
     half = replace(op, K=op.K[:, :, :4], V=op.V[:, :, :4])
     first = run("fa1", subject_of(op, fa1=(1, 4))).trace[1].state
     assert first.maximum[0] + np.log(first.total[0]) == pytest.approx(run("fa2", subject_of(half)).lse[0], rel=1e-14)
@@ -117,7 +117,7 @@ def test_flash_attention_3_reads_a_tile_of_V_one_step_after_its_K():
 
 
 @pytest.mark.parametrize("T_c", [1, 2, 7])
-def test_the_pipeline_does_every_piece_of_work_once_in_an_order_that_its_inputs_allow(T_c):
+def test_the_pipeline_does_all_work_once_and_respects_dependencies(T_c):
     when = {(work.what, work.tile): work.slot for work in pipeline(T_c)}
     assert set(when) == {(what, j) for what in ("S", "softmax", "PV") for j in range(T_c)}
     for j in range(T_c):
@@ -160,7 +160,7 @@ def test_stream_k_without_a_seam_has_no_fixup():
     np.testing.assert_allclose(seams.out, whole.out, rtol=0, atol=1e-14)
 
 
-def test_stream_k_skips_what_a_scanned_mask_hides():
+def test_stream_k_skips_tiles_hidden_by_a_scanned_mask():
     op = made_op(5, n_q=8, n_kv=32)
     mask = np.zeros((1, 1, 8, 32))
     mask[..., 20:] = -np.inf
@@ -174,7 +174,7 @@ def test_stream_k_skips_what_a_scanned_mask_hides():
     np.testing.assert_allclose(short.out, full.out, rtol=0, atol=1e-14)
 
 
-def test_no_more_blocks_than_steps_and_heads_in_groups_as_upstream_has_them():
+def test_there_are_at_most_as_many_blocks_as_steps_and_ncols2_is_upstreams():
     assert len(divide(made_op(0, n_q=2, n_kv=3).shape, 4, 4, 132).blocks) == 1
     groups = {group: divide(made_op(0, group=group).shape, 4, 4, 1).ncols2 for group in (1, 2, 3, 4, 5, 7, 16)}
     assert groups == {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 7: 8, 16: 8}
@@ -187,21 +187,21 @@ def test_facts_of_a_kernel_without_stream_k_are_refused():
         launch_of(Facts({}, grid=grid, blocks=blocks))
 
 
-def test_padding_is_no_part_of_a_piece():
+def test_a_piece_excludes_padding():
     op = made_op(0, group=7, n_q=5, n_kv=50)
     (piece,) = pieces_of(divide(op.shape, 8, 64, 1), op.shape)
     assert (piece.heads, piece.queries, piece.kv) == (slice(0, 7), slice(0, 5), slice(0, 50))
 
 
 @pytest.mark.parametrize("name", ["standard", "fa1", "fa2", "fa3", "split-kv", "stream-k"])
-def test_a_row_that_is_masked_everywhere_is_zero(name):
+def test_a_fully_masked_row_is_zero(name):
     subject = subject_of(made_op(0, mask="all"))
     out, lse = of_head(run(name, subject), subject)
     assert (out == 0).all()
     assert np.isneginf(lse).all()
 
 
-def test_differences_count_infinities_and_never_forgive_a_NaN():
+def test_equal_infinities_agree_and_NaN_never_does():
     inf, nan = np.array([-np.inf, 1.0]), np.array([np.nan, 1.0])
     assert difference(inf, inf, 1.0) == 0.0
     assert difference(nan, inf, 1.0) == np.inf

@@ -22,7 +22,7 @@ def gradients(head, dO, B_r=3, B_c=4):
 @given(subjects())
 @settings(max_examples=100, deadline=None)
 def test_recomputed_gradients_are_those_of_the_standard_backward(subject):
-    head = subject.one
+    head = subject.tensors
     dO = np.random.default_rng(1).normal(size=(head.n_q, head.hsv))
     found = backward(head, run("fa2", subject), dO, subject.tiling.B_r, subject.tiling.B_c)
     for one, other in zip((found.dQ, found.dK, found.dV), standard_backward(head, dO), strict=True):
@@ -34,7 +34,7 @@ def test_recomputed_gradients_are_those_of_the_standard_backward(subject):
 @pytest.mark.parametrize("sinks", [False, True])
 def test_gradients_are_finite_differences(softcap, mask, sinks):
     op = made_op(7, n_q=4, n_kv=9, hsk=3, hsv=5, mask=mask, params=OpParams(0.7, 0.0, softcap), sinks=sinks)
-    head = subject_of(op).one
+    head = subject_of(op).tensors
     dO = np.random.default_rng(2).normal(size=(head.n_q, head.hsv))
     found = gradients(head, dO)
     for name, gradient in (("Q", found.dQ), ("K", found.dK), ("V", found.dV)):
@@ -58,15 +58,15 @@ def by_differences(head, name, dO, step=1e-5):
 @given(subjects())
 @settings(max_examples=50, deadline=None)
 def test_counted_traffic_is_the_closed_form(subject):
-    head, tiling = subject.one, subject.tiling
+    head, tiling = subject.tensors, subject.tiling
     found = backward(head, run("fa2", subject), np.ones((head.n_q, head.hsv)), tiling.B_r, tiling.B_c)
     expected = formulas.backward(Sizes.of(head), tiling.B_c)
     assert sum(found.reads.values()) == expected.total_reads
     assert sum(found.writes.values()) == expected.total_writes
 
 
-def test_a_row_that_is_masked_everywhere_moves_nothing():
-    head = subject_of(made_op(0, mask="all")).one
+def test_a_fully_masked_row_has_zero_gradients():
+    head = subject_of(made_op(0, mask="all")).tensors
     found = gradients(head, np.ones((head.n_q, head.hsv)))
     assert not found.dQ.any()
     assert not found.dK.any()

@@ -1,4 +1,4 @@
-"""The `study` command: what it prints for people and for programs, and what it refuses."""
+"""The `study` command: text, JSON, and rejected input."""
 
 import io
 import json
@@ -54,7 +54,7 @@ def test_every_algorithm_prints_its_steps_and_that_all_agree(invoke, algorithm):
     done = invoke(SCENARIOS / "gqa.yaml", "--algorithm", algorithm, "--tile-kv", 32, "--head", 9)
     assert done.exit_code == 0, done.output
     assert "head 9 (K/V head 1, 7 heads share it)" in done.output
-    assert "All agree to 1e-12" in done.output
+    assert "All outputs and log-sum-exps agree to 1e-12" in done.output
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -68,7 +68,7 @@ def test_nothing_is_cut_off_in_a_terminal_of_common_width(name, algorithm, width
     assert len(lines) < 110
 
 
-def test_a_picture_numbers_the_tiles_in_the_order_of_the_algorithm():
+def test_the_schedule_numbers_the_tiles_in_the_order_of_the_algorithm():
     case = case_of("gqa")
     shown = {
         name: rendered(study_case(case, name, Options(tile_q=4, tile_kv=64)), 80).splitlines()
@@ -82,7 +82,7 @@ def test_a_picture_numbers_the_tiles_in_the_order_of_the_algorithm():
     assert rows["fa2"] == [["0-3", "1", "2", "3", "4"], ["4-6", "5", "6", "7", "8"]]
 
 
-def test_hidden_tiles_are_drawn_and_their_steps_left_out():
+def test_hidden_tiles_are_drawn_but_their_steps_are_omitted():
     done = study_case(case_of("sliding-window"), "fa2", Options())
     text = rendered(done, 80)
     hidden = study_json(done)["summary"]["hidden"]
@@ -121,7 +121,7 @@ def test_numbers_that_are_not_finite_are_null_in_JSON():
 
 
 @pytest.mark.parametrize("name", ["gqa", "alibi", "softcap", "sinks", "mla", "q8-cache", "unpadded-kv", "logits"])
-def test_every_kind_of_scenario_is_the_reference_of_compare(name):
+def test_every_kind_of_scenario_equals_the_reference_of_compare(name):
     case = case_of(name)
     done = study_case(case, "fa2", Options(head=case.n_head - 1))
     raise_if_different(done)
@@ -129,7 +129,7 @@ def test_every_kind_of_scenario_is_the_reference_of_compare(name):
     np.testing.assert_allclose(of_head(done.result, done.subject)[0], expected, rtol=0, atol=1e-12)
 
 
-def test_what_does_not_fit_is_refused_in_one_message():
+def test_all_invalid_options_are_reported_in_one_message():
     case = case_of("gqa")
     with pytest.raises(InputError, match=r"--head 14: gqa has heads 0 to 13\n--sequence 1: gqa has sequences 0 to 0"):
         study_case(case, "fa2", Options(head=14, sequence=1))
@@ -137,14 +137,14 @@ def test_what_does_not_fit_is_refused_in_one_message():
         study_case(replace(case, n_q=8192, n_kv=1048576), "fa2", Options())
 
 
-def test_a_difference_is_an_error_of_comparison():
+def test_a_difference_raises_ComparisonError():
     done = study_case(case_of("gqa"), "fa2", Options(backward=True))
     raise_if_different(done)
     off = replace(done.agreement["fa3"], out=1e-9)
     with pytest.raises(ComparisonError, match="fa3 differs"):
         raise_if_different(replace(done, agreement={**done.agreement, "fa3": off}))
     result = replace(done.results["fa1"], reads={"K": 1})
-    with pytest.raises(ComparisonError, match="fa1 does not read and write what its formula says"):
+    with pytest.raises(ComparisonError, match="the reads and writes of fa1 differ from its formula"):
         raise_if_different(replace(done, results={**done.results, "fa1": result}))
     with pytest.raises(ComparisonError, match="gradients differ"):
         raise_if_different(replace(done, backward=replace(done.backward, differences={"dQ": 1e-9})))

@@ -1,4 +1,4 @@
-"""A trace as rows: each step as the studied head's last query of the tile saw it."""
+"""A trace as records: each step with the state of the tile's last query in the head under study."""
 
 import numpy as np
 from drawn_ops import made_op, subject_of
@@ -15,7 +15,7 @@ def step(before, maximum, total, what="tile", heads=slice(0, 1)):
     return Step(what, SAME, slice(4, 8), state, 10, 3, 0, heads, True)
 
 
-def test_a_row_that_had_seen_nothing_does_not_count_as_rescaled():
+def test_a_row_without_earlier_sums_does_not_count_as_rescaled():
     first = step([-np.inf, -np.inf], [1, 2], [1, 1])
     second = step([1, 2], [3, 2], [2, 3])
     late = step([-np.inf, 2], [1, 4], [1, 3])  # the mask hid everything from the first row until now
@@ -32,7 +32,7 @@ def test_a_row_is_the_tiles_last_query():
     assert (row.reads, row.writes) == (10, 3)
 
 
-def test_of_several_heads_the_studied_one_is_shown():
+def test_only_the_studied_head_of_several_is_shown():
     both = step([[0, 0], [1, 1]], [[0, 0], [9, 9]], [[1, 1], [2, 2]], heads=slice(4, 6))
     assert [rows_of([both], head)[0].maximum for head in (4, 5)] == [0.0, 9.0]
     assert [rows_of([both], head)[0].rose for head in (4, 5)] == [0, 2]
