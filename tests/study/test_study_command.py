@@ -174,11 +174,11 @@ def test_files_that_hold_no_launch_of_the_case_are_refused(tmp_path):
     with pytest.raises(InputError, match="No such file"):
         read_launch(file, "gqa", shape)
     for text, message in (
-        ("{", "is not what"),
-        ("[]", "is not what"),
+        ("{", "is not an output of"),
+        ("[]", "is not an output of"),
         (json.dumps(inspection(launch, "other"), default=str), "has no facts of case gqa; it has other"),
         (json.dumps(inspection(launch, use_sparse=True), default=str), "gathers its KV rows"),
-        (json.dumps(inspection(divide(replace(shape, n_kv=64), 4, 32, 2)), default=str), "is of another op"),
+        (json.dumps(inspection(divide(replace(shape, n_kv=64), 4, 32, 2)), default=str), "does not fit gqa"),
     ):
         file.write_text(text)
         with pytest.raises(InputError, match=message):
