@@ -9,8 +9,9 @@ from pathlib import Path
 from fattn_probe.errors import InputError, MachineError
 
 MIB = 1 << 20
-MOST_TEXT = 16 * MIB
-"""Bytes of a scenario, suite, patch or device file; the largest that ships has 30 KB."""
+MOST_TEXT = MIB
+"""Bytes of a scenario, suite or device file; the largest that ships has 30 KB."""
+MOST_PATCH = 16 * MIB
 
 
 def read_text(path: Path, what: str, most: int = MOST_TEXT) -> str:
@@ -31,6 +32,14 @@ def read_text(path: Path, what: str, most: int = MOST_TEXT) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}:{line}: cannot read {what}: it is not UTF-8 text") from None
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder; a name that the system refuses is none."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def check_readable(path: Path, what: str, most: int | None = None) -> None:

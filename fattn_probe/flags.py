@@ -16,6 +16,7 @@ from fattn_probe.build.ninja import Progress, Report
 from fattn_probe.build.toolchain import find_toolchain
 from fattn_probe.device import Target, load_devices, parse_targets
 from fattn_probe.errors import BuildError, InputError
+from fattn_probe.files import is_folder
 from fattn_probe.run.gpu import has_gpu
 from fattn_probe.run.session import RunOptions
 from fattn_probe.run.simulator import Simulation
@@ -46,6 +47,13 @@ def seconds(value: float) -> float:
     raise typer.BadParameter(f"{value:g} is not a number of seconds from above 0 to {MOST_SECONDS:.0f}")
 
 
+def share(value: float) -> float:
+    """A share, from 0 to 1; not a number is refused too."""
+    if 0 <= value <= 1:
+        return value
+    raise typer.BadParameter(f"{value:g} is not a share from 0 to 1")
+
+
 Schedule = Annotated[
     int,
     typer.Option("--schedule", min=0, max=2**31 - 1, help="Simulator: seed of an adversarial order of warps; 0: none."),
@@ -54,9 +62,7 @@ Threads = Annotated[
     int | None,
     typer.Option("--threads", min=1, max=MOST_THREADS, help="Simulator: host threads; default: all cores."),
 ]
-Timeout = Annotated[
-    float, typer.Option("--timeout", callback=seconds, help="Seconds until a run is given up as lost.")
-]
+Timeout = Annotated[float, typer.Option("--timeout", callback=seconds, help="Seconds until a run is given up as lost.")]
 Repeat = Annotated[int, typer.Option("--repeat", min=1, max=MOST_REPEATS, help="Timed runs; the median is shown.")]
 Devices = Annotated[Path | None, typer.Option("--devices", help="A file of your own GPUs (docs/devices.md).")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, for programs.")]
@@ -92,11 +98,11 @@ class BuildFlags:
 
     def run_options(self, notes: Console, simulation: Simulation, **rest: float) -> RunOptions:
         """What a session needs; a build of one's own has its source beside it."""
-        build = open_build(self.folder) if self.folder else None
+        flavour, build = self.flavour, open_build(self.folder) if self.folder else None
         tree = build.tree if build else self.tree(notes)
         return RunOptions(
             tree=tree,
-            flavour=self.flavour,
+            flavour=flavour,
             sanitize=words(self.sanitize),
             patches=self.found_patches(tree) if tree else (),
             quants=words(self.quants),
@@ -113,7 +119,7 @@ def words(text: str) -> tuple[str, ...]:
 
 def cases_of(paths: Sequence[Path]) -> list[Case]:
     """The cases of scenario files and folders; all mistakes of all files in one InputError."""
-    files = [file for path in paths for file in (sorted(path.glob("*.yaml")) if path.is_dir() else [path])]
+    files = [file for path in paths for file in (sorted(path.glob("*.yaml")) if is_folder(path) else [path])]
     cases, problems = [], []
     for file in files:
         try:

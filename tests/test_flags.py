@@ -42,7 +42,7 @@ def machine(monkeypatch, *, gpu, nvcc):
         (False, False, "sim:h200", "running on sim:h200 (no NVIDIA GPU is here; --on chooses)"),
     ],
 )
-def test_the_default_is_a_gpu_that_can_be_used(gpu, nvcc, chosen, said, notes, monkeypatch):
+def test_the_default_is_a_gpu_that_can_be_used(gpu, nvcc, chosen, said, *, notes, monkeypatch):
     machine(monkeypatch, gpu=gpu, nvcc=nvcc)
     assert targets(notes) == [chosen, chosen]
     assert notes.file.getvalue().count("running on") == 1, "announced once"

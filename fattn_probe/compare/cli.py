@@ -28,7 +28,9 @@ def compare(
     model: Annotated[UseModel, typer.Option(help="The kernel's arithmetic, rounding by rounding.")] = "auto",
     plot: Annotated[Path | None, typer.Option(help="Write error maps here, as PNG and SVG.", metavar="DIR")] = None,
     maps: Annotated[bool, typer.Option("--maps/--no-maps", help="Error maps of what fails.")] = True,
-    repeat: Annotated[int, typer.Option(help="Runs of each case; all must have the same bits.", min=1)] = 1,
+    repeat: Annotated[
+        int, typer.Option(help="Runs of each case; all must have the same bits.", min=1, max=flags.MOST_REPEATS)
+    ] = 1,
     batch_invariance: Annotated[
         bool, typer.Option("--batch-invariance", help="Compute some queries alone too: are the bits the same?")
     ] = False,

@@ -61,5 +61,5 @@ def parse_targets(text: str, devices: Mapping[str, Device]) -> tuple[Target, ...
         except InputError as error:
             problems.append(str(error))
     if problems:
-        raise InputError("\n".join(problems))
+        raise InputError("\n".join(dict.fromkeys(problems)))
     return tuple(targets)

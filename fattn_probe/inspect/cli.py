@@ -59,9 +59,18 @@ def inspect(
     as_json: flags.Json = False,
 ) -> None:
     """Look at an op under gdb or cuda-gdb: tensors, kernel choice and why, tiling, and what each block does."""
+    cases = [placed(case, at) for case in flags.cases_of(paths or [])] if program == RUNNER else []
+    work = flags.work_of(cases, on, devices, NOTES)
+    looks = Looks(
+        values=tuple(parse_slice(text) for text in values or ()),
+        captures=captures,
+        watch=parse_watch(break_, print_ or (), stops) if break_ else None,
+        traced=frozenset(case.name for case in cases if trace or case.inspect.trace),
+        find_nan=find_nan,
+    )
     build = flags.BuildFlags(source, patch, debug=True, quants=quants, folder=folder)
     options = InspectOptions(
-        debugger=tuple(shlex.split(debugger)),
+        debugger=debugger_words(debugger),
         python=False if mi else None,
         blocks=not host,
         transcript=transcript,
@@ -70,17 +79,7 @@ def inspect(
     session = Session(build.run_options(NOTES, Simulation(threads=1)), flags.build_progress(NOTES))
     inspector = Inspector(session, options)
     if program == RUNNER:
-        cases = flags.cases_of(paths or [])
-        traced = {case.name for case in cases if trace or case.inspect.trace}
-        looks = Looks(
-            values=tuple(parse_slice(text) for text in values or ()),
-            captures=captures,
-            watch=parse_watch(break_, print_ or (), stops) if break_ else None,
-            traced=frozenset(traced),
-            find_nan=find_nan,
-        )
-        cases = [placed(case, at) for case in cases]
-        done = list(Looker(inspector, looks).look_at(flags.work_of(cases, on, devices, NOTES)))
+        done = list(Looker(inspector, looks).look_at(work))
     else:
         done = list(inspect_upstream_on(inspector, program, only, flags.targets_of(on, devices, NOTES)))
     for path, write in ((html, inspecting.write_page), (svg, inspecting.write_map)):
@@ -108,15 +107,24 @@ def debug(
     (_, (target, *more)) = flags.work_of([case], on, devices, NOTES)[0]
     if more:
         raise InputError("debug opens one debugger: give one target")
+    options = InspectOptions(debugger=debugger_words(debugger))
     build = flags.BuildFlags(source, patch, debug=True, quants=quants, folder=folder)
     session = Session(build.run_options(NOTES, Simulation(threads=1)), flags.build_progress(NOTES))
-    inspector = Inspector(session, InspectOptions(debugger=tuple(shlex.split(debugger))))
+    inspector = Inspector(session, options)
     inputs = make_inputs(case)
     found = inspector.inspect(case, inputs, target)
     if not isinstance(found.result, Facts):
         inspecting.raise_if_wrong([Seen(found)])
         raise LostError(f"{case.name} on {target}: {describe(found.result)}")
     raise typer.Exit(live.debug(inspector, case, inputs, target, found.result))
+
+
+def debugger_words(text: str) -> tuple[str, ...]:
+    """The words of `--debugger`, split as a shell does."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise InputError(f"--debugger {text!r}: {error}") from error
 
 
 def placed(case: Case, at: str) -> Case:

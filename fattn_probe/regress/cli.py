@@ -60,7 +60,9 @@ def regress(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the last run that did not end.")] = False,
     accept: Annotated[str, typer.Option(help="Make this run the baseline; say why.", metavar="WHY")] = "",
     only: Annotated[str, typer.Option("--filter", help="A regular expression over the names of cases.")] = "",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores if not given.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=flags.MOST_THREADS, help="Processes; default: all cores.")
+    ] = None,
     markdown: Markdown = None,
     junit_file: JunitFile = None,
     shard: Annotated[str, typer.Option(help="Only the K-th of N parts, such as 2/8; with --run.", metavar="K/N")] = "",
@@ -259,7 +261,9 @@ def history_report(
 @history_app.command("judge")
 def history_judge(
     suite: Annotated[str, typer.Option(help="Runs of this suite alone.")] = "",
-    most_lost: Annotated[float, typer.Option("--lost", help="The share that may be lost.")] = 0.02,
+    most_lost: Annotated[
+        float, typer.Option("--lost", callback=flags.share, help="The share of cases that may be lost.")
+    ] = 0.02,
     markdown: Markdown = None,
     junit_file: JunitFile = None,
     history_file: HistoryFile = DEFAULT_HISTORY,

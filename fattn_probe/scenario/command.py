@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import InputError
+from ..files import is_folder
 from .cases import Case, expand
 from .from_ops import from_ops
 from .load import load
@@ -54,7 +55,7 @@ def show(path: Path) -> list[Case]:
 
 def check(paths: Sequence[Path]) -> list[Check]:
     """Check files, and all files of folders; the mistakes are in the result, not raised."""
-    files = [file for path in paths for file in (_files(path) if path.is_dir() else [path])]
+    files = [file for path in paths for file in (_files(path) if is_folder(path) else [path])]
     return [_check(file) for file in files]
 
 
@@ -154,9 +155,8 @@ def _params(case: Case) -> str:
     named = [("scale", case.scale), ("max_bias", case.max_bias), ("logit_softcap", case.logit_softcap)]
     params = " ".join(f"{name}={value:g}" for name, value in named)
     counts = f"prec={case.prec} n_kv_max={case.n_kv_max} seed={case.seed}"
-    return (
-        f"{params} {counts} mask={case.mask.kind} device={case.device or 'default'} digest={case.digest} {case.flop / 1e9:.3g} GFLOP"
-    )
+    device = case.device or "default"
+    return f"{params} {counts} mask={case.mask.kind} device={device} digest={case.digest} {case.flop / 1e9:.3g} GFLOP"
 
 
 def _tensors(case: Case) -> Table:

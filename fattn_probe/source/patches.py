@@ -13,7 +13,7 @@ import whatthepatch
 
 import fattn_probe
 from fattn_probe.errors import InputError
-from fattn_probe.files import read_text
+from fattn_probe.files import MOST_PATCH, read_text
 from fattn_probe.source.tree import Tree
 
 DEBUG_ALIGNMENT = "debug-alignment"
@@ -77,7 +77,7 @@ def shipped() -> list[Patch]:
 
 def load(path: Path) -> Patch:
     """Read a patch file and the `#` lines of its header; `# for:` and `# fits:` are keys, the rest is prose."""
-    text = read_text(path, "the patch")
+    text = read_text(path, "the patch", MOST_PATCH)
     lines = _HEADER.findall(text.partition("\n--- ")[0])
     keys = dict(line.split(":", 1) for line in lines if line.startswith(("for:", "fits:")))
     about = " ".join(line.strip() for line in lines if not line.startswith(("for:", "fits:"))).strip()

@@ -1,0 +1,109 @@
+"""The command line in this process, with a bound on time and memory, and what it said."""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fattn_probe import cli
+
+SECONDS = 10
+MEMORY = 1 << 30
+"""Bytes above what the process has when a command starts."""
+REFUSED = (2, 3, 4)
+"""Exit codes: the user's input, the user's machine, lost."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def said(self):
+        """What stderr has, as one line."""
+        return " ".join(self.stderr.split())
+
+    def refused(self, code, *words):
+        """Exit with `code`, one message with `words` in it, and no traceback."""
+        assert self.code == code, (self.code, self.said)
+        assert self.stderr.strip(), "a message"
+        assert "Traceback" not in self.stderr
+        assert "bug in fattn-probe" not in self.stderr
+        lines = [line for line in self.stderr.splitlines() if line.strip()]
+        assert len(lines) == len(set(lines)), "said twice"
+        for word in words:
+            assert word in self.said, (word, self.said)
+
+    def error(self):
+        """The error in the document on stdout."""
+        return json.loads(self.stdout)["error"]
+
+
+@contextlib.contextmanager
+def limits():
+    """Within, this process may take MEMORY more bytes, and SECONDS."""
+
+    def too_long(number, frame):
+        raise AssertionError(f"no end after {SECONDS} s")
+
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    handler = signal.signal(signal.SIGALRM, too_long)
+    resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, before[1]))
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        signal.signal(signal.SIGALRM, handler)
+
+
+@pytest.fixture
+def probe(capfd, monkeypatch, tmp_path):
+    """Run `fattn-probe WORDS` in an empty folder, with a cache of its own, no index, and no user's files."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FATTN_PROBE_INDEX", f"file://{tmp_path}/no-index")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("FATTN_PROBE_DEVICES", raising=False)
+
+    def run(*words):
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "argv", ["fattn-probe", *map(str, words)])
+        code = 0
+        with limits():
+            try:
+                cli.main()
+            except SystemExit as end:
+                code = end.code or 0
+        out, err = capfd.readouterr()
+        return Ended(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def op(tmp_path):
+    """The path of a small scenario that is right."""
+    path = tmp_path / "op.yaml"
+    path.write_text("version: 1\nabout: x\nhsk: 64\nn_head: 1\nn_q: 1\nn_kv: 256\n")
+    return path
+
+
+@pytest.fixture
+def fifo(tmp_path):
+    """A fifo that nobody writes to."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    return path

@@ -1,0 +1,168 @@
+"""Flags that are wrong, on every command that has them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "source"))
+from fake_index import TREE, write_tree
+
+WORDS = {
+    # time-outs
+    "run op.yaml --timeout nan": "not a number of seconds",
+    "run op.yaml --timeout -1": "not a number of seconds",
+    "run op.yaml --timeout 0": "not a number of seconds",
+    "run op.yaml --timeout inf": "not a number of seconds",
+    "run op.yaml --timeout 1e300": "not a number of seconds",
+    "run op.yaml --timeout soon": "--timeout",
+    "compare op.yaml --timeout nan": "not a number of seconds",
+    "inspect op.yaml --timeout -1": "not a number of seconds",
+    "regress suite.yaml --timeout nan": "not a number of seconds",
+    "diff a b op.yaml --timeout -5": "not a number of seconds",
+    "bisect a b op.yaml --timeout -5": "not a number of seconds",
+    "ops --timeout nan": "not a number of seconds",
+    "ops --silence nan": "not a number of seconds",
+    "ops --silence -1": "not a number of seconds",
+    # counts
+    "run op.yaml --repeat 0": "--repeat",
+    "run op.yaml --repeat -3": "--repeat",
+    "run op.yaml --repeat 99999999999999999999": "--repeat",
+    "run op.yaml --repeat 1.5": "--repeat",
+    "run op.yaml --threads 0": "--threads",
+    "run op.yaml --threads -1": "--threads",
+    "run op.yaml --threads 1000000": "--threads",
+    "run op.yaml --schedule -1": "--schedule",
+    "run op.yaml --schedule 99999999999999999999999": "--schedule",
+    "compare op.yaml --threads 1000000": "--threads",
+    "compare op.yaml --schedule -1": "--schedule",
+    "compare op.yaml --repeat 0": "--repeat",
+    "compare op.yaml --repeat 1000000000": "--repeat",
+    "compare op.yaml --sample 0": "--sample",
+    "compare op.yaml --sample -1": "--sample",
+    "compare op.yaml --sample some": "--sample",
+    "compare op.yaml --sample ²": "--sample",
+    "compare op.yaml --model perhaps": "--model",
+    "regress suite.yaml --workers 0": "--workers",
+    "regress suite.yaml --workers 1000000": "--workers",
+    "ops --workers 0": "--workers",
+    "ops --workers 1000000": "--workers",
+    "study op.yaml --head 1": "--head",
+    "study op.yaml --sequence 9": "--sequence",
+    "study op.yaml --tile-q 0": "--tile-q",
+    "study op.yaml --algorithm fa9": "--algorithm",
+    "study op.yaml --case nothing": "--case",
+    "study op.yaml --inspected op.yaml": "op.yaml",
+    "study op.yaml --inspected nowhere.json": "nowhere.json",
+    "study op.yaml --inspected /dev/zero": "a device, not a file",
+    "inspect op.yaml --stops 0": "--stops",
+    "inspect op.yaml --at block": "--at",
+    "inspect op.yaml --at block=x": "--at",
+    "inspect op.yaml --at block=-1": "--at",
+    "inspect op.yaml --at lane=32": "--at",
+    "inspect op.yaml --at blok=1": "--at",
+    "inspect op.yaml --values K[": "--values",
+    "inspect op.yaml --values X[0]": "X[0]",
+    "inspect op.yaml --break nothing": "--break",
+    "inspect op.yaml --break (@fattn.cu": "--break",
+    "inspect op.yaml --debugger '": "--debugger",
+    "debug op.yaml --debugger '": "--debugger",
+    # targets
+    "run op.yaml --on h200": "sim:h200",
+    "run op.yaml --on sim:": "--on",
+    "run op.yaml --on sim:h20": "nearest: h200",
+    "run op.yaml --on ,": "--on",
+    "run op.yaml --on gpu:-1": "--on",
+    "run op.yaml --on gpu:x": "--on",
+    "run op.yaml --source tree --on gpu:99999999999999999999": "--on gpu",
+    "run op.yaml --on sim:h200;true": "h200;true",
+    "run op.yaml --on cpu,cuda": "--on 'cuda'",
+    "plan op.yaml --on a,b,c": "--on 'c'",
+    "compare op.yaml --on tpu": "--on",
+    "inspect op.yaml --on tpu": "--on",
+    "ops --on sim:h200,sim:h100": "one target",
+    "bisect pypi:a==1 pypi:a==2 op.yaml --on sim:h200,sim:h100": "one target",
+    "regress suite.yaml --on tpu": "--on",
+    "device show nothing": "nothing",
+    # sources
+    "run op.yaml --source nowhere": "nowhere",
+    "run op.yaml --source op.yaml": "op.yaml",
+    "run op.yaml --source /": "no llama.cpp tree",
+    "run op.yaml --source pypi:": "not one of",
+    "run op.yaml --source pypi:xllamacpp": "version is missing",
+    "run op.yaml --source pypi:xllamacpp=1": "did you mean",
+    "run op.yaml --source pypi:../x==1": "not one of",
+    "run op.yaml --source xllamacpp==0.2.8": "did you mean",
+    "run op.yaml --source git:--upload-pack=true": "not a commit",
+    "run op.yaml --source git:": "not a commit",
+    "run op.yaml --source git:a..b": "not a commit",
+    "run op.yaml --source git+ssh://host/x@main": "not one of",
+    "run op.yaml --source git+file:///nowhere@main": "nowhere",
+    "source get pypi:": "not one of",
+    "source show nowhere": "nowhere",
+    "bisect nowhere b op.yaml": "releases",
+    # patches, and what a build has
+    "run op.yaml --source tree --patch nothing": "nothing",
+    "run op.yaml --source tree --patch ./nowhere.patch": "nowhere.patch",
+    "run op.yaml --source tree --patch /dev/zero": "a device, not a file",
+    "run op.yaml --source tree --debug --check": "choose one",
+    "run op.yaml --source tree --sanitize magic": "magic",
+    "run op.yaml --build nowhere": "nowhere",
+    "run op.yaml --build /dev/null": "/dev/null",
+    "build --source tree --arch 9.0": "9.0",
+    "build --source tree --arch 90 --engine tpu": "--engine",
+    "build --source tree --kernel magic": "magic",
+    "build --source tree --engine cuda --arch 90 --sanitize address": "--sanitize",
+    "build nowhere.yaml --source tree": "nowhere.yaml",
+    # suites, histories
+    "regress nowhere.yaml": "nowhere.yaml",
+    "regress /dev/zero": "a device, not a file",
+    "regress suite.yaml --shard 1/2": "--run",
+    "regress suite.yaml --shard 3/2 --run a": "3/2",
+    "regress suite.yaml --shard 0/0 --run a": "0/0",
+    "regress suite.yaml --shard x --run a": "x",
+    "history list --history nowhere.db": "nowhere.db",
+    "history show x --history nowhere.db": "nowhere.db",
+    "history accept --why x --history nowhere.db": "name a run",
+    "history merge nowhere.db --history new.db": "nowhere.db",
+    "history prune yesterday --history nowhere.db": "yesterday",
+    "history judge --lost nan --history nowhere.db": "--lost",
+    "history judge --lost 2 --history nowhere.db": "--lost",
+    # words
+    "frobnicate": "frobnicate",
+    "run": "SCENARIO",
+    "run op.yaml --nonsense": "--nonsense",
+    "compare a.gguf": "two captures",
+    "compare a.gguf b.gguf c.gguf": "two captures",
+    "compare a.gguf b.gguf": "a.gguf",
+    "scenario": "a command is missing",
+    "scenario list nowhere": "nowhere",
+    "scenario new op.yaml": "exists",
+    "scenario from-ops nothing": "FLASH_ATTN_EXT",
+    "scenario from-ops FLASH_ATTN_EXT(": "FLASH_ATTN_EXT",
+    "scenario from-ops FLASH_ATTN_EXT(hsk=x)": "hsk",
+    "device list --devices nowhere.yaml": "nowhere.yaml",
+    "device list --devices /dev/zero": "a device, not a file",
+}
+
+
+@pytest.fixture
+def here(op, tmp_path):
+    """A folder with a scenario, a suite and a small tree."""
+    write_tree(tmp_path / "tree", TREE)
+    (tmp_path / "suite.yaml").write_text("version: 1\nabout: x\nscenarios: [op.yaml]\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_words(words, probe, here):
+    probe(*words.split(" ")).refused(2, WORDS[words])
+
+
+@pytest.mark.parametrize("words", ["run op.yaml --timeout nan", "run op.yaml --on tpu", "run nowhere.yaml", "run", "x"])
+def test_a_program_reads_the_error_on_stdout(words, probe, here):
+    ended = probe(*words.split(" "), "--json")
+    ended.refused(2)
+    assert ended.error()["exit_code"] == 2
+    assert ended.error()["kind"] == "InputError"
+    assert " ".join(ended.error()["message"].split()) == ended.said
