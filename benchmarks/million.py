@@ -7,10 +7,10 @@ import time
 
 import numpy as np
 
-from fattn_probe.compare.geometry import geometry_of
 from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.sampled import judge_sample, rows_of
 from fattn_probe.compare.judge.verdict import Status
+from fattn_probe.launch.geometry import geometry_of
 from fattn_probe.launch.record import LaunchRecord, parse_launch
 from fattn_probe.scenario import Case, expand, loads
 from fattn_probe.truth.error_model import predict

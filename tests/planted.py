@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from fattn_probe.compare.diagnose.attention_row import AttentionRow, Head
-from fattn_probe.compare.geometry import Geometry
+from fattn_probe.launch.geometry import Geometry
 from fattn_probe.scenario import expand, loads
 
 LENGTHS = (512, 2048, 4096, 16384)

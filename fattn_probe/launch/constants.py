@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fattn_probe.launch.architecture import fast_f16, generation_of
 from fattn_probe.source import Tree
 from fattn_probe.source.features import CUDA
 
@@ -36,6 +37,16 @@ class Constants:
     mma: Mapping[str, MmaSizes]
     narrow: frozenset[tuple[int, int]]
     tile: Mapping[str, TileSizes]
+
+    def mma_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
+        """`nbatch_fa` and 2 * `nbatch_K2` of fattn-mma-f16 for (DKQ, DV, ncols); None for sizes it does not have."""
+        own = self.mma[generation_of(arch).configuration]
+        return own.get(sizes) or self.mma["ampere"].get(sizes)
+
+    def tile_of(self, sizes: tuple[int, int, int], arch: int) -> int | None:
+        """`nbatch_fa` of fattn-tile for (DKQ, DV, ncols); None for sizes it does not have."""
+        DKQ, _, ncols = sizes
+        return self.tile["fp16" if fast_f16(arch) else "fp32"].get((DKQ, ncols))
 
 
 def constants_of(tree: Tree) -> Constants:

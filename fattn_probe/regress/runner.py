@@ -8,12 +8,13 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 
 from fattn_probe.compare.judge.agreement import digest_of
-from fattn_probe.compare.judge.cases import arch_number, expected_of
+from fattn_probe.compare.judge.cases import expected_of, known_constants
 from fattn_probe.compare.judge.judgement import row_of
 from fattn_probe.compare.judge.outcome import verdict_without_output
 from fattn_probe.compare.judge.verdict import Verdict
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError, LostError
+from fattn_probe.launch.architecture import arch_number
 from fattn_probe.regress.changes import ALARMS, UNJUDGED, Change, changes, time_changes
 from fattn_probe.regress.cluster import Cluster
 from fattn_probe.regress.history import History
@@ -25,7 +26,7 @@ from fattn_probe.run.capture import Capture
 from fattn_probe.run.gpu import gpu_name
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.provenance import driver, version
-from fattn_probe.run.session import Session
+from fattn_probe.run.session import Session, arch_of
 from fattn_probe.scenario import Case, make_inputs
 from fattn_probe.source import kernel_cases
 from fattn_probe.truth.reference.adapter import fully_masked_of, reference_of
@@ -222,7 +223,14 @@ def _judged(session: Session, case: Case, target: Target) -> Result:
         outcome,
         reference_of(case, inputs),
         fully_masked_of(case, inputs),
-        expected=expected_of(case, inputs, outcome, arch_number(target), "never"),
+        expected=expected_of(
+            case,
+            inputs,
+            outcome,
+            arch_number(arch_of(target)),
+            "never",
+            constants=known_constants(session.options.tree),
+        ),
     )
     real = target.engine == "cuda"
     return Result(

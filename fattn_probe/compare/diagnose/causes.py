@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fattn_probe.arrays import F64
 from fattn_probe.compare.diagnose.attention_row import AttentionRow
-from fattn_probe.compare.geometry import Part
+from fattn_probe.launch.geometry import Part
 
 EXPLAINED = 0.8
 """The share of a row's square error that its cause must explain."""

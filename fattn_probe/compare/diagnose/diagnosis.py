@@ -12,8 +12,8 @@ from fattn_probe.compare.diagnose.attention_row import AttentionRow, Head
 from fattn_probe.compare.diagnose.causes import Cause, Suspect, cause_of
 from fattn_probe.compare.diagnose.patterns import Labelling, Pattern, find_patterns
 from fattn_probe.compare.diagnose.properties import MaskFacts, labellings
-from fattn_probe.compare.geometry import Geometry, Part
 from fattn_probe.compare.judge.metrics import Coordinate, Deviation
+from fattn_probe.launch.geometry import Geometry, Part
 from fattn_probe.launch.tiles import Tile
 from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.adapter import stored_rows

@@ -1,6 +1,5 @@
 """Two captures of one op: whether their bits are equal, and where not, by element, tile and CUDA block."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -10,12 +9,14 @@ import numpy.typing as npt
 from fattn_probe.arrays import F32, Bools
 from fattn_probe.compare.diagnose.patterns import Pattern, find_patterns
 from fattn_probe.compare.diagnose.properties import labellings
-from fattn_probe.compare.geometry import Geometry, OpSizes, geometry_of
 from fattn_probe.compare.judge.metrics import Coordinate, Likeness, liken, unequal
 from fattn_probe.compare.judge.verdict import Status
 from fattn_probe.errors import InputError
+from fattn_probe.launch.architecture import arch_number
+from fattn_probe.launch.geometry import Geometry, geometry_of
 from fattn_probe.launch.tiles import Tile, tile_at
 from fattn_probe.run.capture import Capture
+from fattn_probe.scenario import TensorView
 
 WORST = 5
 Names = tuple[str, str]
@@ -101,6 +102,24 @@ def compare_captures(a: Capture, b: Capture, names: Names = ("a", "b")) -> Diffe
     )
 
 
+@dataclass(frozen=True)
+class CaptureSizes:
+    """The sizes of an op of which only the tensors are known, as in a capture."""
+
+    n_seq: int
+    n_head: int
+    n_head_kv: int
+    n_q: int
+    n_kv: int
+    n_kv_max: int
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, TensorView], n_kv_max: int) -> "CaptureSizes":
+        """From Q, K and V."""
+        (_, n_q, n_head, n_seq), (_, n_kv, n_head_kv, _) = tensors["Q"].ne, tensors["K"].ne
+        return cls(n_seq, n_head, n_head_kv, n_q, n_kv, n_kv_max)
+
+
 def _tensors(capture: Capture) -> Mapping[str, object]:
     return getattr(capture.case, "tensors", {})
 
@@ -115,10 +134,11 @@ def _group(capture: Capture) -> int:
 
 def _geometry(capture: Capture) -> Geometry | None:
     """How a capture's launches cut the output; None for ggml's CPU backend, or where the capture says too little."""
-    arch = re.match(r"\d+", capture.provenance.get("arch", ""))
-    if not capture.launches or arch is None or not {"Q", "K", "V"} <= set(_tensors(capture)):
+    arch = capture.provenance.get("arch", "")
+    if not capture.launches or not arch or not {"Q", "K", "V"} <= set(_tensors(capture)):
         return None
-    return geometry_of(OpSizes.of(capture.case.tensors, capture.case.n_kv_max), capture.launches, int(arch[0]))
+    sizes = CaptureSizes.of(capture.case.tensors, capture.case.n_kv_max)
+    return geometry_of(sizes, capture.launches, arch_number(arch))
 
 
 def _cut(wrong: Bools, geometry: Geometry | None) -> Cut | None:

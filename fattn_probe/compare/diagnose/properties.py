@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fattn_probe.arrays import Bools, Indices
 from fattn_probe.compare.diagnose.label_words import along, either, every, named, within
 from fattn_probe.compare.diagnose.patterns import Labelling, Spelling
-from fattn_probe.compare.geometry import Geometry
+from fattn_probe.launch.geometry import Geometry
 
 Shape = tuple[int, int, int, int]
 STEPS = (2, 4, 8, 16, 32, 64, 128)
@@ -97,7 +97,7 @@ def _blocks(shape: Shape, geometry: Geometry) -> Iterator[Labelling]:
     shares = geometry.parts
     last = np.array([parts[-1].block if parts else 0 for parts in shares])
     size = int(last.max()) + 1
-    turns = geometry.kernel.family != "mma_f16"
+    turns = not geometry.kernel.family.stream_k
     if len(np.unique(last)) > 1:
         yield _rows(last[index], shape, partial(along, "CUDA block", "CUDA blocks", size), size, 5.0)
     if turns:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +10,6 @@ import numpy as np
 
 from fattn_probe.arrays import F32, F64, I64, Bools, Bytes
 from fattn_probe.compare.diagnose.diagnosis import Evidence, diagnose
-from fattn_probe.compare.geometry import Geometry, geometry_of
 from fattn_probe.compare.judge.bitwise import Alone, Check, batch_invariance, beside, chosen_queries, repeated, slice_of
 from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.judgement import Row, attention_kernel, row_of, row_without_output, sampled_row
@@ -20,7 +18,9 @@ from fattn_probe.compare.judge.sampled import judge_sample
 from fattn_probe.compare.judge.sampled import rows_of as sampled_rows
 from fattn_probe.compare.judge.verdict import Status
 from fattn_probe.device import Target
+from fattn_probe.launch.architecture import arch_number
 from fattn_probe.launch.constants import SHIPPED, Constants, constants_of
+from fattn_probe.launch.geometry import Geometry, geometry_of
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.command import Work
@@ -127,14 +127,17 @@ class _Job:
 
     def geometry(self, capture: Capture, target: Target) -> Geometry | None:
         """How the launches cut the output."""
-        return geometry_of(self.case, capture.launches, arch_number(target)) if capture.launches else None
+        if not capture.launches:
+            return None
+        constants = known_constants(self.session.options.tree) or SHIPPED
+        return geometry_of(self.case, capture.launches, arch_number(arch_of(target)), constants)
 
     def expected(self, capture: Capture, target: Target, rows: I64 | None = None) -> Expected:
         """What the kernels that ran should have computed, of some rows or of all."""
         if not capture.launches:
             return Expected(missing="ggml's CPU backend has no error model: the scenario's tolerance decides")
         constants = known_constants(self.session.options.tree)
-        arch = arch_number(target)
+        arch = arch_number(arch_of(target))
         return expected_of(self.case, self.inputs, capture, arch, self.options.model, constants=constants, rows=rows)
 
     def diagnosed(self, row: Row, capture: Capture, target: Target) -> Row:
@@ -206,7 +209,7 @@ def expected_of(
     """
     values = {name: stored_rows(view, inputs) for name, view in case.tensors.items()}
     among = None if rows is None else np.unique(rows[:, 1])
-    prediction = predict(case, values, capture.launches, arch, among=among)
+    prediction = predict(case, values, capture.launches, arch, constants=constants or SHIPPED, among=among)
     if prediction is None:
         return Expected(missing="no error model of this kernel: the scenario's tolerance decides")
     prediction = prediction if rows is None else prediction.at(rows)
@@ -235,9 +238,3 @@ def _model(
         wanted[at] = True
     found = model_of(case, dict(inputs), capture.launches, arch, constants=constants, wanted=wanted)
     return found if found is None or rows is None else found[at][None, :, None]
-
-
-def arch_number(target: Target) -> int:
-    """nvcc's number of a target's architecture: 90, and 120 for `120a`."""
-    digits = re.match(r"\d+", arch_of(target))
-    return int(digits[0]) if digits else 0

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fattn_probe.arrays import F32, F64, I64, Bools
-from fattn_probe.compare.geometry import Geometry
 from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.metrics import Coordinate, Tolerance, unwritten_elements
 from fattn_probe.compare.judge.verdict import Status, Verdict, judge
+from fattn_probe.launch.geometry import Geometry
 from fattn_probe.launch.tiles import tile_at
 from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.sampled import Sample, choose_rows, fully_masked, spaced

@@ -143,8 +143,7 @@ class Block:
     @cached_property
     def maximum(self) -> F32:
         """The running maximum at each KV step, size 1 along the axes that share it; -inf until a logit is seen."""
-        shared = {"tile": (3, 4, 5, 6, 7), "vec": (4, 5, 6, 7), "mma_f16": (4, 6, 7)}[self.kernel.family]
-        return np.asarray(np.maximum.accumulate(self.x.max(axis=shared, keepdims=True), axis=2))
+        return np.asarray(np.maximum.accumulate(self.x.max(axis=self.kernel.shares_maximum, keepdims=True), axis=2))
 
     @cached_property
     def p(self) -> F32:

@@ -9,11 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.arrays import F64, Floats, Indices
+from fattn_probe.launch.constants import SHIPPED, Constants
+from fattn_probe.launch.geometry import Geometry, geometry
 from fattn_probe.launch.record import LaunchRecord
+from fattn_probe.launch.tiles import Tile
 from fattn_probe.scenario import Case
 from fattn_probe.truth.error_model.block import LARGEST_P, Block, Logits, Rows
 from fattn_probe.truth.error_model.hyperbolic import tanh_error
-from fattn_probe.truth.error_model.kernel import Kernel, Work, kernel_of, steps_of
+from fattn_probe.truth.error_model.kernel import Kernel, kernel_of, pieces_of, steps_of
 from fattn_probe.truth.error_model.operands import KVMoments, QRows, parts_of
 from fattn_probe.truth.error_model.prediction import Heads, Prediction, elsewhere_lost
 from fattn_probe.truth.error_model.rounding import HALF
@@ -36,6 +39,7 @@ def predict(
     launches: Iterable[LaunchRecord],
     arch: int,
     *,
+    constants: Constants = SHIPPED,
     most: int = MOST,
     among: Indices | None = None,
 ) -> Prediction | None:
@@ -44,13 +48,14 @@ def predict(
     `tensors` are the operands' values by name (Q, K, V, mask, sinks), their `ne` reversed, as `stored_rows` gives them:
     of K and V one head's rows are asked for, of the mask those of the queries looked at, which are `among` these (all).
     `arch` is nvcc's number of the GPU's architecture: 61 Pascal, 70 Volta, 75 Turing, 80 to 89 Ampere and Ada, 90
-    Hopper, 100 and 120 Blackwell. Takes a pass over the logits in float32, of about `most` of them: where a case has
-    more, queries at even distances stand for those near them, and where K and V have more than `MOST_VALUES` values,
-    heads likewise. Memory is O(n_kv) and a block, and arrays by row.
+    Hopper, 100 and 120 Blackwell; `constants` are those of the source. Takes a pass over the logits in float32, of
+    about `most` of them: where a case has more, queries at even distances stand for those near them, and where K and V
+    have more than `MOST_VALUES` values, heads likewise. Memory is O(n_kv) and a block, and arrays by row.
     """
-    kernel = kernel_of(case, launches, arch)
+    kernel = kernel_of(case, launches, arch, constants)
     if kernel is None:
         return None
+    cut = geometry(case, kernel.launched)
     queries = _sample(case, most, np.arange(case.n_q) if among is None else among)
     kv_heads = _heads(case)
     found = np.zeros((len(fields(Rows)), case.n_seq, len(queries), case.n_head))
@@ -59,7 +64,7 @@ def predict(
         k, v = (_head(tensors[name], seq, kv_head, case.n_kv) for name in "KV")
         kv = KVMoments.of(k, v, kernel, (case.type_K, case.type_V), V_is_K_view=_V_is_K_view(case))
         heads[seq, kv_head] = kv.without_rows()
-        job = _Head(case, tensors, kernel, Work.of(kernel, case), kv, seq, kv_head)
+        job = _Head(case, tensors, kernel, cut, kv, seq, kv_head)
         for alike in job.groups(queries):
             for some in _split(alike, max(1, BLOCK // case.n_kv)):
                 rows = job.rows(some)
@@ -112,7 +117,7 @@ class _Head:
     case: Case
     tensors: Tensors
     kernel: Kernel
-    work: Work
+    cut: Geometry
     kv: KVMoments
     seq: int
     kv_head: int
@@ -125,13 +130,13 @@ class _Head:
     def groups(self, queries: npt.NDArray[np.intp]) -> Iterator[list[tuple[int, int]]]:
         """The rows, together with those that the kernel cuts alike."""
         alike: dict[object, list[tuple[int, int]]] = {}
-        tiles: dict[tuple[int, int], object] = {}
+        tiles: dict[Tile, object] = {}
         for within in range(self.case.n_head // self.case.n_head_kv):
             for query in queries.tolist():
-                tile = (within // self.kernel.ncols2, query // self.kernel.ncols1)
+                tile = self.cut.tile_of(self.seq, query, self.first + within)
                 if tile not in tiles:
-                    tiles[tile] = self.work.pieces(self.seq, self.kv_head, within, query)
-                key = (tiles[tile], tile[1]) if self.kernel.sparse else tiles[tile]
+                    tiles[tile] = pieces_of(self.cut, tile)
+                key = (tiles[tile], tile[3]) if self.kernel.launched.sparse else tiles[tile]
                 alike.setdefault(key, []).append((within, query))
         yield from alike.values()
 
@@ -143,11 +148,11 @@ class _Head:
         factor = float(scale / np.float32(case.logit_softcap) if case.logit_softcap else scale)
         q = QRows.of(self.tensors["Q"][self.seq, heads, query], factor, self.kernel.q)
         logits, kv = self._logits(q, heads, query), self.kv
-        if self.kernel.sparse:
+        if self.kernel.launched.sparse:
             seen = np.flatnonzero(~np.isneginf(logits.values).all(axis=0))
             logits = logits.some(seen)
             kv = kv.some(seen)
-        pieces = self.work.pieces(self.seq, self.kv_head, *rows[0])
+        pieces = pieces_of(self.cut, self.cut.tile_of(self.seq, int(query[0]), int(heads[0])))
         absent = -(-logits.values.shape[1] // self.kernel.split.rows)
         steps = np.minimum(steps_of(pieces, absent), absent)
         sinks = self.tensors.get("sinks")

@@ -18,7 +18,7 @@ CAUSES = {
 
 def why(case: Case, kernel: Kernel, rows: Rows, causes: dict[str, float]) -> str:
     """Kernel family, accumulator, number of roundings, independent sums, and which error is the largest."""
-    family = kernel.family.replace("_", "-")
+    family = kernel.launched.family.name.replace("_", "-")
     number = "f16" if kernel.accumulator is HALF else "f32"
     most = max(causes, key=lambda name: causes[name])
     share = 100 * causes[most] / (sum(causes.values()) or 1.0)

@@ -6,6 +6,7 @@ import numpy as np
 
 from fattn_probe.arrays import F32, Bools
 from fattn_probe.device import Device
+from fattn_probe.launch.architecture import arch_number
 from fattn_probe.launch.constants import SHIPPED, Constants
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.scenario import Case
@@ -36,7 +37,7 @@ def model_of(
     the source (`constants_of`). None where there is no model of the kernel. With `exact_exp` powers of two are
     correctly rounded instead of as the hardware does.
     """
-    arch = device if isinstance(device, int) else int(device.arch)
+    arch = device if isinstance(device, int) else arch_number(device.arch)
     for launch in launches:
         found = _model(launch, arch, constants)
         if found is not None:

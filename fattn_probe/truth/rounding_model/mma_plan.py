@@ -6,11 +6,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from fattn_probe.launch.architecture import Generation, generation_of
 from fattn_probe.launch.constants import Constants
+from fattn_probe.launch.families import MMA_F16
+from fattn_probe.launch.kernel import attention_kernel
 from fattn_probe.launch.record import LaunchRecord
-from fattn_probe.truth.rounding_model.tensor_core import Generation, generation_of
-
-KERNEL = "flash_attn_ext_f16"
+from fattn_probe.launch.tiles import cuts
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class MmaPlan:
     @property
     def chunk(self) -> int:
         """KV rows of a step that go to one warp, then to the next: those of one fragment."""
-        return 8 if self.columns == 32 else 16
+        return self.generation.chunk
 
     @property
     def threads(self) -> int:
@@ -66,35 +67,30 @@ class MmaPlan:
     def begins(self, tiles: int, steps: int) -> npt.NDArray[np.bool_]:
         """At which steps of which output tiles a CUDA block begins, (tiles, steps): each has an equal share of all."""
         found = np.zeros((tiles, steps), np.bool_)
-        found.flat[np.arange(self.blocks, dtype=np.int64) * (tiles * steps) // self.blocks] = True
+        found.flat[list(cuts(tiles * steps, self.blocks)[:-1])] = True
         found[:, 0] = True
         return found
 
 
 def mma_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> MmaPlan | None:
     """The plan of a launch; None for another kernel, or sizes that the source does not have."""
-    values = launch.values
-    if launch.kernel != KERNEL or len(values) < 6:
+    kernel = attention_kernel(launch, arch, constants)
+    if kernel is None or kernel.family is not MMA_F16:
         return None
-    DKQ, DV, ncols1, ncols2 = (int(value) for value in values[:4])
-    ncols = ncols1 * ncols2
-    own = "volta" if arch < 75 else "turing" if arch < 80 else "ampere"
-    found = [sizes for name in (own, "ampere") if (sizes := constants.mma[name].get((DKQ, DV, ncols)))]
-    if not found:
-        return None
-    columns = 32 if arch < 75 else 8 if ncols == 8 or (DKQ, ncols) in constants.narrow else 16
+    sizes = constants.mma_of((kernel.DKQ, kernel.DV, kernel.ncols), arch)
+    assert sizes is not None
     return MmaPlan(
-        DKQ=DKQ,
-        DV=DV,
-        ncols1=ncols1,
-        ncols2=ncols2,
-        softcap=values[4] == "true",
-        use_sparse=len(values) > 6 and values[6] == "true",
-        blocks=launch.grid[0],
-        nbatch_fa=found[0][0],
-        nbatch_K=found[0][1],
-        warps=launch.block[1] * columns // ncols,
-        columns=columns,
+        DKQ=kernel.DKQ,
+        DV=kernel.DV,
+        ncols1=kernel.ncols1,
+        ncols2=kernel.ncols2,
+        softcap=kernel.softcap,
+        use_sparse=kernel.sparse,
+        blocks=kernel.blocks[0],
+        nbatch_fa=kernel.nbatch_fa,
+        nbatch_K=sizes[1],
+        warps=kernel.warps_per_column,
+        columns=kernel.columns,
         generation=generation_of(arch),
         max_offset=np.float32(constants.max_offset),
     )

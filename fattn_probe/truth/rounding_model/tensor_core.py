@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from fattn_probe.arrays import F32, F64, I8, I32
+from fattn_probe.launch.architecture import Generation
 from fattn_probe.truth.rounding_model.functions import truncated
 
 NONE = -64
@@ -19,28 +20,6 @@ LOWEST = -100
 """Exponents of sums are taken to be no smaller, so that every power of two here is a float32."""
 OVERFLOW = 65520.0
 """From here on f16 rounds to infinity."""
-
-
-@dataclass(frozen=True)
-class Generation:
-    """The arithmetic of one generation's tensor cores.
-
-    `group` products are added at once, `extra` bits beyond 24 take part. An instruction with f16 accumulators rounds
-    them after `k_half` products.
-    """
-
-    group: int
-    extra: int
-    k_half: int
-
-
-def generation_of(arch: int) -> Generation:
-    """The generation of an architecture as nvcc numbers it: 75, 89, 90."""
-    if arch >= 90:
-        return Generation(16, 2, 16)
-    if arch >= 80:
-        return Generation(8, 1, 16)
-    return Generation(4, 0, 8 if arch >= 75 else 4)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fattn_probe.arrays import F32, Bools
+from fattn_probe.launch.architecture import fast_f16
 from fattn_probe.launch.constants import Constants
+from fattn_probe.launch.families import TILE
+from fattn_probe.launch.kernel import attention_kernel
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.truth.rounding_model.functions import Exponential, fma, rcp, tanh
 from fattn_probe.truth.rounding_model.operands import Operands, as_half
@@ -24,7 +27,6 @@ from fattn_probe.truth.rounding_model.softmax import LOWEST, slices, total
 from fattn_probe.truth.rounding_model.tensor_core import half_of
 from fattn_probe.truth.rounding_model.vec import combined
 
-KERNEL = "flash_attn_tile"
 LANES = 32
 
 COLUMNS, ROWS = 64, 512
@@ -53,22 +55,18 @@ class TilePlan:
 
 def tile_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> TilePlan | None:
     """The plan of a launch; None for another kernel, or sizes that the source does not have."""
-    if launch.kernel != KERNEL or len(launch.values) < 5:
-        return None
-    DKQ, DV, ncols1, ncols2 = (int(value) for value in launch.values[:4])
-    ncols, half = ncols1 * ncols2, arch != 61 and arch >= 60
-    rows = constants.tile["fp16" if half else "fp32"].get((DKQ, ncols))
-    if rows is None:
+    kernel = attention_kernel(launch, arch, constants)
+    if kernel is None or kernel.family is not TILE:
         return None
     return TilePlan(
-        DV=DV,
-        softcap=launch.values[4] == "true",
-        blocks=launch.grid[1],
-        warps=max(1, launch.block[1] // ncols),
-        nbatch_fa=rows,
-        half=half,
-        fused=DKQ == 128 and rows == LANES,
-        checks_end=ncols2 == 1,
+        DV=kernel.DV,
+        softcap=kernel.softcap,
+        blocks=kernel.blocks[1],
+        warps=kernel.warps_per_column,
+        nbatch_fa=kernel.nbatch_fa,
+        half=fast_f16(arch),
+        fused=kernel.DKQ == 128 and kernel.nbatch_fa == LANES,
+        checks_end=kernel.ncols2 == 1,
         max_offset=np.float32(constants.max_offset),
     )
 

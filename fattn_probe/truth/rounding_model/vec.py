@@ -13,18 +13,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fattn_probe.arrays import F32
+from fattn_probe.launch.architecture import copy_bytes
 from fattn_probe.launch.constants import Constants
+from fattn_probe.launch.families import VEC, VEC_ROWS
+from fattn_probe.launch.kernel import attention_kernel
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.truth.rounding_model.functions import Exponential, fma, rcp, tanh
 from fattn_probe.truth.rounding_model.operands import Operands, as_half
 from fattn_probe.truth.rounding_model.quantised import Codes, products, quantised_q8_1
 from fattn_probe.truth.rounding_model.softmax import LOWEST, slices, total
 
-KERNEL = "flash_attn_ext_vec"
-WARPS, LANES = 4, 32
-STEP = WARPS * LANES
-HALF = "GGML_TYPE_F16"
-FLOATS = (HALF, "GGML_TYPE_BF16")
+WARPS, LANES = VEC_ROWS // 32, 32
+STEP = VEC_ROWS
+FLOATS = ("f16", "bf16")
 ROWS = 4096
 """KV rows whose logits are computed at once."""
 
@@ -50,20 +51,20 @@ class VecPlan:
 
 def vec_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> VecPlan | None:
     """The plan of a launch; None for another kernel."""
-    if launch.kernel != KERNEL or len(launch.values) < 5:
+    kernel = attention_kernel(launch, arch, constants)
+    if kernel is None or kernel.family is not VEC:
         return None
-    D, ncols, type_K, type_V, softcap = launch.values[:5]
-    copied = 16 if arch >= 70 else 8  # bytes that a lane can copy at once
-    threads = {True: 128 // copied, False: min(int(D) // 4, LANES)}
+    copied = copy_bytes(arch)
+    threads = {True: 128 // copied, False: min(kernel.DKQ // 4, LANES)}
     return VecPlan(
-        D=int(D),
-        ncols=int(ncols),
-        type_K=type_K,
-        type_V=type_V,
-        softcap=softcap == "true",
-        blocks=launch.grid[1],
-        threads_K=threads[type_K in FLOATS],
-        threads_V=threads[type_V in FLOATS],
+        D=kernel.DKQ,
+        ncols=kernel.ncols1,
+        type_K=kernel.type_K,
+        type_V=kernel.type_V,
+        softcap=kernel.softcap,
+        blocks=kernel.blocks[1],
+        threads_K=threads[kernel.type_K in FLOATS],
+        threads_V=threads[kernel.type_V in FLOATS],
         run=copied // 2,
         max_offset=np.float32(constants.max_offset),
     )
@@ -77,8 +78,8 @@ def vec(operands: Operands, plan: VecPlan, exact_exp: bool = False) -> F32:
     K, V = operands.K, operands.V
     operands = replace(
         operands,
-        K=as_half(K) if plan.type_K == HALF else K,
-        V=as_half(V) if plan.type_V == HALF else V,
+        K=as_half(K) if plan.type_K == "f16" else K,
+        V=as_half(V) if plan.type_V == "f16" else V,
         codes=None if plan.type_K in FLOATS else operands.codes,
     )
 

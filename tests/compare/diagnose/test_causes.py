@@ -7,9 +7,9 @@ from planted import FAULTS, case_of, planted
 from fattn_probe.compare.diagnose.attention_row import AttentionRow, Head
 from fattn_probe.compare.diagnose.causes import Suspect, cause_of
 from fattn_probe.compare.diagnose.diagnosis import Evidence, diagnose
-from fattn_probe.compare.geometry import geometry_of
 from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.verdict import Status, judge
+from fattn_probe.launch.geometry import geometry_of
 from fattn_probe.launch.record import parse_launch
 from fattn_probe.scenario import expand, loads, make_inputs
 from fattn_probe.truth.reference.adapter import reference_of

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fattn_probe.compare.diagnose.patterns import find_patterns
 from fattn_probe.compare.diagnose.properties import MaskFacts, labellings
-from fattn_probe.compare.geometry import geometry_of
+from fattn_probe.launch.geometry import geometry_of
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.scenario import expand, loads
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from planted import FAULTS, LENGTHS, case_of, planted
 
-from fattn_probe.compare.geometry import geometry_of
 from fattn_probe.compare.judge.cases import CompareOptions, compare_work, expected_of
 from fattn_probe.compare.judge.verdict import Status, judge, upstream_says
 from fattn_probe.device import load_devices, parse_target
+from fattn_probe.launch.geometry import geometry_of
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import expand, load, loads, make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, patches, resolve

@@ -1,10 +1,11 @@
 import pytest
 
+from fattn_probe.launch.geometry import geometry
 from fattn_probe.launch.record import parse_launch
 from fattn_probe.launch.tiles import Grid, tile_at, tiles_of
 from fattn_probe.scenario import expand
 from fattn_probe.scenario.schema import Scenario
-from fattn_probe.truth.error_model.kernel import Split, Work, kernel_of, steps_of
+from fattn_probe.truth.error_model.kernel import Split, kernel_of, pieces_of, steps_of
 from fattn_probe.truth.error_model.rounding import HALF, SINGLE
 
 F16_TYPES = "(ggml_type)1, (ggml_type)1"
@@ -60,20 +61,23 @@ def test_no_prediction_for_a_kernel_that_is_not_known():
 def test_stream_k_seams_are_those_of_the_inspected_arithmetic():
     op = case(n_q=40, n_kv=1000)
     kernel = kernel_of(op, [launch("flash_attn_ext_f16<128, 128, 8, 4, false, false, false>", 128, (23, 1, 1))], 90)
-    work, grid = Work.of(kernel, op), Grid(iter_k=16, iter_j=5, iter_z_gqa=1, ne12=2, ne03=1)
-    assert (work.iter_k, work.iter_j, work.iter_z) == (grid.iter_k, grid.iter_j, grid.iter_z_gqa)
+    cut, grid = geometry(op, kernel.launched), Grid(iter_k=16, iter_j=5, iter_z_gqa=1, ne12=2, ne03=1)
+    assert cut.grid == grid
     found = {}
     for block in range(23):
         for tile in tiles_of(block * 160 // 23, (block + 1) * 160 // 23, grid):
             found.setdefault(tile.tile, []).append(tuple(range(tile.kb0_start, tile.kb0_stop)))
     for index in range(10):
         _, z_KV, _, jt = tile_at(index, grid)
-        assert work.pieces(0, z_KV, 3, 8 * jt + 5) == tuple(found[tile_at(index, grid)])
+        tile = cut.tile_of(0, 8 * jt + 5, 4 * z_KV + 3)
+        assert tile == tile_at(index, grid)
+        assert pieces_of(cut, tile) == tuple(found[tile])
 
 
 def test_other_kernels_take_turns():
     op = case(n_q=1, n_kv=1024)
     kernel = kernel_of(op, [launch(f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128, (1, 3, 8))], 90)
-    pieces = Work.of(kernel, op).pieces(0, 0, 0, 0)
+    cut = geometry(op, kernel.launched)
+    pieces = pieces_of(cut, cut.tile_of(0, 0, 0))
     assert pieces == ((0, 3, 6), (1, 4, 7), (2, 5))
     assert steps_of(pieces, 8).tolist() == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]

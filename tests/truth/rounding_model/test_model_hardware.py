@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fattn_probe.launch.architecture import generation_of
 from fattn_probe.truth.rounding_model.functions import Exponential, ex2, fma, lg2, power, rcp, tanh
-from fattn_probe.truth.rounding_model.tensor_core import Factors, generation_of, half_of, matrix_sum, matrix_sum_half
+from fattn_probe.truth.rounding_model.tensor_core import Factors, half_of, matrix_sum, matrix_sum_half
 
 MEASURED = np.load(Path(__file__).parents[2] / "native/data/h200.npz")
 HOPPER = generation_of(90)

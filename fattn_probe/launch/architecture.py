@@ -1,0 +1,63 @@
+"""GPU architectures by nvcc's number, and what the attention kernels' arithmetic takes from them.
+
+The number is an integer: 61 Pascal, 70 Volta, 75 Turing, 80 to 89 Ampere and Ada, 90 Hopper, 100 and 120 Blackwell.
+"""
+
+import re
+from dataclasses import dataclass
+
+from fattn_probe.errors import InputError
+
+ARCHITECTURE = re.compile(r"(\d{1,2}\.\d|\d{2,3})[af]?")
+
+
+def arch_number(text: str) -> int:
+    """The number in any of its spellings: 90 of `90` and `9.0`, 120 of `120a` and `12.0`; InputError for others."""
+    match = ARCHITECTURE.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"arch {text!r} is not a compute capability such as 90 or 120a")
+    return int(match[1].replace(".", ""))
+
+
+def nvcc_arch(compute_capability: str) -> str:
+    """`9.0` as nvcc takes it, `90`; with the "a" that upstream's build gives 12.x."""
+    number = arch_number(compute_capability)
+    return f"{number}a" if number >= 120 else str(number)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The tensor cores of one generation, and how fattn-mma-f16 uses them.
+
+    They add `group` products at once, with `extra` bits beyond 24. An instruction with f16 accumulators rounds them
+    after `k_half` products (K of m8n8k4, m16n8k8, m16n8k16). A warp works on `columns` columns (queries of heads), of
+    `chunk` KV rows at a time. `configuration` is the function of fattn-mma-f16.cuh that has the generation's sizes.
+    """
+
+    group: int
+    extra: int
+    k_half: int
+    columns: int
+    chunk: int
+    configuration: str
+
+
+def generation_of(arch: int) -> Generation:
+    """The generation of an architecture; Ada is taken to be like Ampere, Blackwell like Hopper."""
+    if arch >= 90:
+        return Generation(16, 2, 16, 16, 16, "ampere")
+    if arch >= 80:
+        return Generation(8, 1, 16, 16, 16, "ampere")
+    if arch >= 75:
+        return Generation(4, 0, 8, 16, 16, "turing")
+    return Generation(4, 0, 4, 32, 8, "volta")
+
+
+def fast_f16(arch: int) -> bool:
+    """Whether f16 arithmetic is fast (`FAST_FP16_AVAILABLE`): not before Pascal, nor on compute capability 6.1."""
+    return arch >= 60 and arch != 61
+
+
+def copy_bytes(arch: int) -> int:
+    """How many bytes a thread copies at once (`ggml_cuda_get_max_cpy_bytes`)."""
+    return 16 if arch >= 70 else 8

@@ -1,0 +1,166 @@
+"""How a launch divides the output: which output tile a row belongs to, and which CUDA blocks compute it."""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from fattn_probe.arrays import Indices
+from fattn_probe.launch.constants import SHIPPED, Constants
+from fattn_probe.launch.kernel import AttentionKernel, attention_of
+from fattn_probe.launch.record import LaunchRecord
+from fattn_probe.launch.tiles import (
+    BlockWork,
+    Grid,
+    Tile,
+    blocks_in_turn,
+    cuts,
+    index_of,
+    ntiles,
+    stream_k_blocks,
+    tile_at,
+)
+
+
+class Sizes(Protocol):
+    """The sizes of an op that its division into tiles depends on."""
+
+    @property
+    def n_seq(self) -> int: ...  # noqa: D102
+    @property
+    def n_head(self) -> int: ...  # noqa: D102
+    @property
+    def n_head_kv(self) -> int: ...  # noqa: D102
+    @property
+    def n_q(self) -> int: ...  # noqa: D102
+    @property
+    def n_kv(self) -> int: ...  # noqa: D102
+
+
+class OpSizes(Sizes, Protocol):
+    """The sizes of an op, and how many KV rows a query sees at most (0: no bound)."""
+
+    @property
+    def n_kv_max(self) -> int: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Part:
+    """A CUDA block's share of an output tile: KV steps `range(start, stop, every)`.
+
+    `writes`: the block writes dst; else it leaves its part for another kernel to add.
+    """
+
+    block: int
+    start: int
+    stop: int
+    every: int
+    writes: bool
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a launch cuts the output: a `grid` of tiles of `ncols1` queries x `ncols2` heads, in steps of `rows` KV rows.
+
+    `group` is the number of heads that share a K/V head. Source: `flash_attn_ext_f16` of fattn-mma-f16.cuh,
+    `launch_fattn` of fattn-common.cuh.
+    """
+
+    kernel: AttentionKernel
+    grid: Grid
+    group: int
+    n_kv: int
+
+    @property
+    def rows(self) -> int:
+        """KV rows of a step, upstream's nbatch_fa."""
+        return self.kernel.nbatch_fa
+
+    @cached_property
+    def parts(self) -> tuple[tuple[Part, ...], ...]:
+        """The blocks' shares of each output tile, by the tile's number."""
+        return tuple(self.parts_of(tile_at(index, self.grid)) for index in range(ntiles(self.grid)))
+
+    @cached_property
+    def cuts(self) -> tuple[int, ...]:
+        """Where each stream-K block begins in the row of all KV steps, and where the last one ends."""
+        return cuts(ntiles(self.grid) * self.grid.iter_k, self.kernel.blocks[0])
+
+    def blocks(self) -> tuple[BlockWork, ...]:
+        """The work of each CUDA block."""
+        if self.kernel.family.stream_k:
+            return stream_k_blocks(self.grid, self.kernel.blocks[0])
+        return blocks_in_turn(self.kernel.blocks, self.grid)
+
+    def tile_of(self, sequence: int, query: int, head: int) -> Tile:
+        """The tile (sequence, z_KV, zt_gqa, jt) of a row."""
+        z_KV, within = divmod(head, self.group)
+        return sequence, z_KV, within // self.kernel.ncols2, query // self.kernel.ncols1
+
+    def parts_of(self, tile: Tile) -> tuple[Part, ...]:
+        """The shares of one tile, by their first KV step."""
+        index = index_of(tile, self.grid)
+        return self._stream_k(index) if self.kernel.family.stream_k else self._in_turn(index)
+
+    def _stream_k(self, index: int) -> tuple[Part, ...]:
+        iter_k = self.grid.iter_k
+        first, found = index * iter_k, []
+        for block in range(bisect_right(self.cuts, first) - 1, len(self.cuts) - 1):
+            start, stop = (min(max(cut - first, 0), iter_k) for cut in self.cuts[block : block + 2])
+            if start < stop:
+                found.append(Part(block, start, stop, 1, stop == iter_k))
+            if stop == iter_k:
+                break
+        return tuple(found)
+
+    def _in_turn(self, index: int) -> tuple[Part, ...]:
+        x, turns, _ = self.kernel.blocks
+        zt, jt = divmod(index, self.grid.iter_j)
+        return tuple(
+            Part((zt * turns + turn) * x + jt, turn, self.grid.iter_k, turns, turns == 1) for turn in range(turns)
+        )
+
+    def indices(self, shape: tuple[int, int, int]) -> Indices:
+        """The number of each row's tile, (n_seq, n_q, n_head)."""
+        sequence, query, head = np.ogrid[: shape[0], : shape[1], : shape[2]]
+        z_KV, within = np.divmod(head, self.group)
+        grid = self.grid
+        tile = (sequence * grid.ne12 + z_KV) * grid.iter_z_gqa + within // self.kernel.ncols2
+        return np.asarray(tile * grid.iter_j + query // self.kernel.ncols1)
+
+
+def grid_of(sizes: Sizes, ncols1: int, ncols2: int, nbatch_fa: int, n_kv: int | None = None) -> Grid:
+    """The tiles of an op and their KV steps; `n_kv` where a kernel reads fewer KV rows than there are."""
+    return Grid(
+        iter_k=-(-(sizes.n_kv if n_kv is None else n_kv) // nbatch_fa),
+        iter_j=-(-sizes.n_q // ncols1),
+        iter_z_gqa=-(-(sizes.n_head // sizes.n_head_kv) // ncols2),
+        ne12=sizes.n_head_kv,
+        ne03=sizes.n_seq,
+    )
+
+
+def gathered(kernel: AttentionKernel, n_kv: int, n_kv_max: int) -> int:
+    """How many KV rows a tile reads: those that its queries see, at most `n_kv_max` each, if the kernel is sparse."""
+    return min(n_kv, kernel.ncols1 * n_kv_max) if kernel.sparse else n_kv
+
+
+def geometry_of(
+    case: OpSizes, launches: Iterable[LaunchRecord], arch: int, constants: Constants = SHIPPED
+) -> Geometry | None:
+    """The geometry of a case's launches; None without an attention kernel whose sizes are known.
+
+    `arch` is nvcc's number of the architecture, `constants` are those of the source.
+    """
+    kernel = attention_of(launches, arch, constants)
+    return None if kernel is None else geometry(case, kernel)
+
+
+def geometry(case: OpSizes, kernel: AttentionKernel) -> Geometry:
+    """The geometry of one kernel. A sparse kernel has steps of gathered KV rows."""
+    n_kv = gathered(kernel, case.n_kv, case.n_kv_max)
+    grid = grid_of(case, kernel.ncols1, kernel.ncols2, kernel.nbatch_fa, n_kv)
+    return Geometry(kernel, grid, case.n_head // case.n_head_kv, case.n_kv)

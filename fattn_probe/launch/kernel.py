@@ -1,0 +1,93 @@
+"""The attention kernel of a launch: its sizes, and how it divides an output tile among warps."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fattn_probe.launch.architecture import Generation, generation_of
+from fattn_probe.launch.constants import Constants
+from fattn_probe.launch.families import BY_KERNEL, MMA_F16, Family
+from fattn_probe.launch.record import Dim3, LaunchRecord
+
+
+@dataclass(frozen=True)
+class AttentionKernel:
+    """One launch of an attention kernel.
+
+    `ncols1` queries of `ncols2` heads make an output tile, `nbatch_fa` KV rows a step. `type_K` and `type_V` are the
+    types that it reads (`f16`, `q8_0`), which may be converted copies of the tensors. `sparse`: it gathers the KV rows
+    that its mask shows (`n_kv_max`). `blocks` is gridDim, `warps` are those of a block, of which `warps_per_column`
+    (upstream's `np`) share each column.
+    """
+
+    family: Family
+    spelling: str
+    DKQ: int
+    DV: int
+    ncols1: int
+    ncols2: int
+    type_K: str
+    type_V: str
+    softcap: bool
+    sparse: bool
+    nbatch_fa: int
+    blocks: Dim3
+    warps: int
+    columns: int
+
+    @property
+    def ncols(self) -> int:
+        """Columns of a tile: queries times heads."""
+        return self.ncols1 * self.ncols2
+
+    @property
+    def warps_per_column(self) -> int:
+        """How many warps of a block share the KV rows of a column (mma_f16 and tile)."""
+        return max(1, self.warps * min(self.columns, self.ncols) // self.ncols)
+
+
+def attention_kernel(launch: LaunchRecord, arch: int, constants: Constants) -> AttentionKernel | None:
+    """The attention kernel of a launch; None for another kernel, or sizes that the source does not have."""
+    family = BY_KERNEL.get(launch.kernel)
+    named = family.arguments(launch.values) if family else {}
+    if family is None or not {*family.parameters[:4]} <= named.keys():
+        return None
+    D = named.get("D", "")
+    DKQ, DV = int(named.get("DKQ", D)), int(named.get("DV", D))
+    ncols1, ncols2 = int(named.get("ncols1") or named["ncols"]), int(named.get("ncols2", 1))
+    rows = family.nbatch_fa((DKQ, DV, ncols1 * ncols2), arch, constants)
+    if rows is None:
+        return None
+    return AttentionKernel(
+        family=family,
+        spelling=launch.spelling,
+        DKQ=DKQ,
+        DV=DV,
+        ncols1=ncols1,
+        ncols2=ncols2,
+        type_K=_type(named.get("type_K", "f16")),
+        type_V=_type(named.get("type_V", "f16")),
+        softcap=named.get("use_logit_softcap") == "true",
+        sparse=named.get("use_sparse") == "true",
+        nbatch_fa=rows,
+        blocks=launch.grid,
+        warps=launch.block[0] * launch.block[1] // 32,
+        columns=_columns(family, (DKQ, ncols1 * ncols2), generation_of(arch), constants),
+    )
+
+
+def attention_of(launches: Iterable[LaunchRecord], arch: int, constants: Constants) -> AttentionKernel | None:
+    """The first attention kernel among some launches; None if there is none whose sizes are known."""
+    launch = next((launch for launch in launches if launch.kernel in BY_KERNEL), None)
+    return None if launch is None else attention_kernel(launch, arch, constants)
+
+
+def _columns(family: Family, sizes: tuple[int, int], generation: Generation, constants: Constants) -> int:
+    """Columns that one warp works on."""
+    if family is not MMA_F16:
+        return 1
+    narrow = generation.columns == 16 and (sizes[1] == 8 or sizes in constants.narrow)
+    return 8 if narrow else generation.columns
+
+
+def _type(enumerator: str) -> str:
+    return enumerator.removeprefix("GGML_TYPE_").lower()
