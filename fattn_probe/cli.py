@@ -131,7 +131,7 @@ def build(
         return
     with building.live_progress(NOTES, building.title_of(request)) as progress:
         made = building.build(options, progress)
-    show(building.build_data(made), lambda: building.build_table([made]), as_json)
+    show(building.build_data(made), lambda: building.build_table(made), as_json)
 
 
 @app.command()

@@ -1,9 +1,11 @@
 """The terminal: answers on stdout, progress and notes on stderr."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console, RenderableType
 
@@ -11,6 +13,7 @@ from fattn_probe.errors import FattnProbeError
 from fattn_probe.files import writing
 
 STDOUT = Path("stdout")
+PIPE_WIDTH = 120
 
 
 class Answers(Console):
@@ -23,8 +26,13 @@ class Answers(Console):
         raise BrokenPipeError
 
 
-OUT = Answers(highlight=False, width=None if sys.stdout.isatty() else 120)
-NOTES = Console(stderr=True, highlight=False)
+def width_for(stream: TextIO) -> int | None:
+    """Columns to write to a stream: what a terminal has; else COLUMNS, or 120 if that is not set."""
+    return None if stream.isatty() or os.environ.get("COLUMNS", "").isdigit() else PIPE_WIDTH
+
+
+OUT = Answers(highlight=False, width=width_for(sys.stdout))
+NOTES = Console(stderr=True, highlight=False, width=width_for(sys.stderr))
 
 
 def show(value: object, rendered: Callable[[], RenderableType], as_json: bool) -> None:

@@ -1,14 +1,13 @@
 """`fattn-probe build`: the builds of a command, with one live line of progress."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from fattn_probe.build.ensure import ensure, export, plan_build
@@ -16,6 +15,7 @@ from fattn_probe.build.key import RUNNER, Build, BuildRequest
 from fattn_probe.build.ninja import Progress, Report, silent
 from fattn_probe.errors import InputError
 from fattn_probe.source import KernelCase, Tree, kernel_cases
+from fattn_probe.tables import labelled
 
 BAR = 20
 FRAMES_A_SECOND = 8
@@ -128,17 +128,17 @@ def build_data(made: Build) -> dict[str, Any]:
     }
 
 
-def build_table(builds: Iterable[Build]) -> Table:
-    """Builds for people: a row a property."""
-    table = Table.grid(padding=(0, 2))
-    for made in builds:
-        data = build_data(made)
-        kernels = (
-            "all that upstream compiles" if data["full"] else ", ".join(data["kernels"]) or "those that a run asks for"
-        )
-        table.add_row("source", f"{data['source']} (llama.cpp b{data['build_number']})")
-        table.add_row("engine", f"{data['engine']}, sm_{data['arch']}, {data['flavour']}")
-        table.add_row("kernels", kernels)
-        table.add_row("folder", Text(data["folder"], overflow="fold"))
-        table.add_row("programs", ", ".join(Path(path).name for path in data["programs"]))
-    return table
+def build_table(made: Build) -> RenderableType:
+    """A build for people: a line a property."""
+    data = build_data(made)
+    kernels = (
+        "all that upstream compiles" if data["full"] else ", ".join(data["kernels"]) or "those that a run asks for"
+    )
+    words = {
+        "source": f"{data['source']} (llama.cpp b{data['build_number']})",
+        "engine": f"{data['engine']}, sm_{data['arch']}, {data['flavour']}",
+        "kernels": kernels,
+        "folder": data["folder"],
+        "programs": ", ".join(Path(path).name for path in data["programs"]),
+    }
+    return labelled({name: Text(word, overflow="fold") for name, word in words.items()})

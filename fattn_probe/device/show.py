@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 
-from rich.console import Group
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.device.catalogue import Device
+from fattn_probe.tables import Table
 
 GIB, KIB = 2**30, 2**10
 COLUMNS = ("id", "name", "cc", "SMs", "shared KiB", "threads", "blocks", "GiB")
@@ -31,14 +31,11 @@ def device_show(device: Device) -> dict[str, object]:
     }
 
 
-def render_list(devices: Mapping[str, Device]) -> Table:
+def render_list(devices: Mapping[str, Device]) -> RenderableType:
     """The catalogue as a table; shared memory is that of an SM and of a block, threads and blocks are an SM's."""
-    table = Table(*COLUMNS, title="--on sim:ID simulates one of these", title_justify="left", box=None)
-    for column in table.columns:
-        column.no_wrap = True
-    for item in device_list(devices):
-        table.add_row(*_row(devices[str(item["id"])]))
-    return table
+    rows = tuple(tuple(_row(devices[str(item["id"])])) for item in device_list(devices))
+    table = Table(COLUMNS, rows, frozenset(COLUMNS[2:]), heading=COLUMNS[:2])
+    return Group(Text("--on sim:ID simulates one of these"), table)
 
 
 def _row(device: Device) -> Iterable[str]:
@@ -53,9 +50,8 @@ def render_show(device: Device) -> Group:
     documents = list(dict.fromkeys(device.sources.values()))
     title = f"{device.id}: {device.name}, sm_{device.arch}, __CUDA_ARCH__ {device.cuda_arch}"
     notes = "\n".join(f"[{number}] {text}" for number, text in enumerate(documents, 1))
-    table = Table("figure", "value", "source", title=Text(title), title_justify="left", box=None)
-    table.columns[1].justify = "right"
-    for name, value in device.properties().items():
-        source = device.sources.get(name)
-        table.add_row(name, str(value), Text(f"[{documents.index(source) + 1}]" if source else ""))
-    return Group(table, Text(notes))
+    rows = (
+        (name, str(value), f"[{documents.index(source) + 1}]" if (source := device.sources.get(name)) else "")
+        for name, value in device.properties().items()
+    )
+    return Group(Text(title), Table(("figure", "value", "source"), tuple(rows), frozenset({"value"})), Text(notes))

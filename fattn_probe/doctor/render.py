@@ -1,10 +1,10 @@
 """The report of `doctor` for people."""
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from fattn_probe.doctor.report import Report
+from fattn_probe.tables import Table
 
 MARKS = {"ok": Text("ok", "green"), "missing": Text("missing", "bold red"), "optional": Text("optional", "yellow")}
 
@@ -15,18 +15,24 @@ def render(report: Report) -> Group:
 
 
 def _findings(report: Report) -> Table:
-    table = Table("", "", "found", "needed for", box=None, show_edge=False)
-    for finding in report.findings:
-        table.add_row(MARKS[finding.status], Text(finding.name), Text(finding.found), Text(finding.needed_for, "dim"))
-    return table
+    rows = (
+        (MARKS[finding.status], finding.name, finding.found, Text(finding.needed_for, "dim"))
+        for finding in report.findings
+    )
+    columns = ("", "name", "found", "needed for")
+    return Table(columns, tuple(rows), prose=frozenset(columns[2:]), heading=columns[:2])
 
 
 def _engines(report: Report) -> Table:
-    table = Table("engine", "", "", box=None, show_edge=False)
-    for engine in report.engines:
-        mark = Text("works", "green") if engine.usable else Text("no", "yellow")
-        table.add_row(Text(engine.name), mark, Text(", ".join(engine.on) or "; ".join(engine.why_not)))
-    return table
+    rows = (
+        (
+            Text("works", "green") if engine.usable else Text("no", "yellow"),
+            engine.name,
+            ", ".join(engine.on) or "; ".join(engine.why_not),
+        )
+        for engine in report.engines
+    )
+    return Table(("", "engine", "runs on"), tuple(rows), prose=frozenset({"runs on"}), heading=("", "engine"))
 
 
 def _lines(report: Report) -> list[Text]:

@@ -19,7 +19,7 @@ from fattn_probe.device import Target
 from fattn_probe.errors import BuildError
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import DEBUGGERS, Inspector
-from fattn_probe.inspect.view.show import launch_lines, table_of
+from fattn_probe.inspect.view.show import launch_lines
 from fattn_probe.inspect.view.tables import block_table, tensor_table
 from fattn_probe.inspect.view.terminal_map import TerminalMap
 from fattn_probe.scenario import Case
@@ -102,9 +102,9 @@ def _original_sources(inspector: Inspector, target: Target) -> Iterator[str]:
 def sections(facts: Facts) -> dict[str, str]:
     """What `fattn tensors`, `launch` and `blocks` print."""
     return {
-        "tensors": as_text(table_of(tensor_table(facts.tensors))),
+        "tensors": as_text(tensor_table(facts.tensors)),
         "launch": as_text(launch_lines(facts.launch)),
-        "blocks": as_text(Group(TerminalMap(facts), table_of(block_table(facts.blocks)))),
+        "blocks": as_text(Group(TerminalMap(facts), block_table(facts.blocks))),
     }
 
 

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 
 from rich.console import Console, Group
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from fattn_probe.ops.drive import OnResult
 from fattn_probe.ops.parse import OpResult
 from fattn_probe.ops.report import OpsReport
+from fattn_probe.tables import Table
 
 STYLES = {"ok": "green", "fail": "bold red", "not-supported": "yellow", "lost": "magenta"}
 
@@ -59,9 +59,14 @@ def _perf(report: OpsReport) -> list[Table]:
     timed = [result for result in report.results if result.us_per_run is not None]
     if not timed:
         return []
-    table = Table("case", "us/run", "GFLOP/s", "runs", box=None)
-    table.columns[0].overflow = "fold"
-    for result in timed:
-        rate = f"{result.gflops:.2f}" if result.gflops is not None else ""
-        table.add_row(Text(result.case), f"{result.us_per_run:.2f}", rate, str(result.runs))
-    return [table]
+    rows = (
+        (
+            result.case,
+            f"{result.us_per_run:.2f}",
+            "" if result.gflops is None else f"{result.gflops:.2f}",
+            f"{result.runs}",
+        )
+        for result in timed
+    )
+    columns = ("case", "us/run", "GFLOP/s", "runs")
+    return [Table(columns, tuple(rows), frozenset(columns[1:]), frozenset({"case"}))]

@@ -10,7 +10,6 @@ from fattn_probe.compare.judge.judgement import attention_kernel
 from fattn_probe.inspect.view.page import environment
 from fattn_probe.inspect.view.stream_k_map import summary
 from fattn_probe.inspect.view.svg import svg_of
-from fattn_probe.inspect.view.tables import WordTable
 from fattn_probe.regress.changes import Change, Kind
 from fattn_probe.regress.exercised import Counted, Ops, families, ops_of
 from fattn_probe.regress.history import History
@@ -18,6 +17,7 @@ from fattn_probe.regress.night import Night, nights, worst
 from fattn_probe.regress.plots import LIMITS, Mark, Series, log10, plot, strip, svg_map
 from fattn_probe.regress.records import Cell, Identity, Result, Run
 from fattn_probe.regress.work_map import work_facts
+from fattn_probe.tables import Table
 
 WHY = {
     Kind.NEW_FAILURE: "the output is wrong now",
@@ -108,18 +108,18 @@ def _about(run: Run) -> dict[str, str]:
     return {name: value for name, value in about.items() if value}
 
 
-def change_table(found: Sequence[Change], most: int) -> WordTable:
+def change_table(found: Sequence[Change], most: int) -> Table:
     """What changed, alarms first, with why it matters."""
     ordered = sorted(found, key=lambda change: not change.alarm)[:most]
     rows = ((change.case, change.kind.value, change.words, WHY.get(change.kind, "")) for change in ordered)
-    return WordTable(("case", "change", "what was and what is", "why it matters"), tuple(rows))
+    return Table(("case", "change", "what was and what is", "why it matters"), tuple(rows))
 
 
-def op_table(ops: Ops) -> WordTable:
+def op_table(ops: Ops) -> Table:
     """Head sizes, types and masks by device: how many passed of how many."""
     columns = ("head size", "K, V", "mask", "with", *ops.devices)
     rows = ((*kind, *(_of(cells.get(device)) for device in ops.devices)) for kind, cells in ops.rows.items())
-    return WordTable(columns, tuple(rows), frozenset(ops.devices))
+    return Table(columns, tuple(rows), frozenset(ops.devices))
 
 
 def _of(counts: tuple[int, int] | None) -> str:

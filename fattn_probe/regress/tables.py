@@ -4,9 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from fattn_probe.errors import ComparisonError, LostError, RegressionError
@@ -14,6 +12,7 @@ from fattn_probe.regress.changes import Change
 from fattn_probe.regress.records import Result, Run
 from fattn_probe.regress.runner import Outcome
 from fattn_probe.regress.versions import Bisection, Versions
+from fattn_probe.tables import Table
 
 STYLES = {"pass": "green", "fail": "bold red", "unsupported": "dim", "lost": "magenta"}
 SHOWN = 20
@@ -32,10 +31,12 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
     else:
         yield Text(f"beside {_named(outcome.baseline)}: {_said(outcome.changes)}")
     if outcome.changes:
-        table = Table("case", "change", "", box=SIMPLE_HEAD)
-        for change in sorted(outcome.changes, key=lambda item: not item.alarm)[:SHOWN]:
-            table.add_row(Text(change.case), Text(change.kind, "bold red" if change.alarm else ""), Text(change.words))
-        yield table
+        rows = (
+            (change.case, Text(change.kind, "bold red" if change.alarm else ""), change.words)
+            for change in sorted(outcome.changes, key=lambda item: not item.alarm)[:SHOWN]
+        )
+        columns = ("case", "change", "before and now")
+        yield Table(columns, tuple(rows), prose=frozenset(columns[2:]), heading=columns[:2])
         if len(outcome.changes) > SHOWN:
             yield Text(f"and {len(outcome.changes) - SHOWN} more (--json has all)", "dim")
     for result in outcome.results.values():
@@ -121,14 +122,16 @@ def _versions_table(item: Versions) -> RenderableType:
     for change in item.changes:
         kinds.setdefault(change.case, []).append(change)
     a, b = (source.rpartition("==")[2] for source in item.sources)
-    table = Table("case", f"{a}\nkernel", f"{b}\nkernel", "NMSE", "NMSE", "changed", box=SIMPLE_HEAD, title=item.on)
+    rows = []
     for name, result in item.a.items():
-        other = item.b[name]
+        other, found = item.b[name], kinds.get(name, [])
         first, second = _kernel(result), _kernel(other)
-        said = Text(", ".join(change.kind for change in kinds.get(name, [])) or "nothing")
-        said.stylize("bold red" if any(change.alarm for change in kinds.get(name, [])) else "")
-        table.add_row(name, first, "the same" if first == second else second, _nmse(result), _nmse(other), said)
-    return table
+        said = Text(", ".join(change.kind for change in found) or "nothing")
+        said.stylize("bold red" if any(change.alarm for change in found) else "")
+        rows.append((name, said, first, "the same" if first == second else second, _nmse(result), _nmse(other)))
+    columns = ("case", "changed", f"{a}\nkernel", f"{b}\nkernel", f"{a}\nNMSE", f"{b}\nNMSE")
+    table = Table(columns, tuple(rows), frozenset(columns[4:]), frozenset({"changed"}), columns[:2])
+    return Group(Text(item.on, "bold"), table)
 
 
 def _kernel(result: Result) -> str:
@@ -194,19 +197,24 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
 
 def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:
     """The runs of a history, the newest last."""
-    table = Table("run", "started", "suite", "on", "source", "results", box=SIMPLE_HEAD)
+    words = []
     for run, counts in rows:
         state = _counted(counts) + ("" if run.ended else " (did not end)")
-        table.add_row(run.uid[:8], run.started[:16], run.suite, run.identity.device, run.identity.source, state)
-    return table
+        words.append((run.uid[:8], run.started[:16], run.suite, run.identity.device, run.identity.source, state))
+    columns = ("run", "started", "suite", "on", "source", "results")
+    return Table(columns, tuple(words), prose=frozenset({"results"}), heading=columns[:2])
 
 
 def render_results(results: Iterable[Result]) -> RenderableType:
     """One run's results."""
-    table = Table("case", "status", "kernel", "", box=SIMPLE_HEAD)
-    for result in results:
-        kernel = result.kernels[0].spelling if result.kernels else ""
-        table.add_row(
-            Text(result.name), Text(result.status, STYLES.get(result.status, "")), kernel, Text(result.reason)
+    rows = (
+        (
+            Text(result.status, STYLES.get(result.status, "")),
+            result.name,
+            result.kernels[0].spelling if result.kernels else "",
+            result.reason,
         )
-    return table
+        for result in results
+    )
+    columns = ("status", "case", "kernel", "reason")
+    return Table(columns, tuple(rows), prose=frozenset({"reason"}), heading=columns[:2])

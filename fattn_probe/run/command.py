@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from fattn_probe.arrays import Bytes
@@ -21,6 +19,7 @@ from fattn_probe.run.frames import describe_fault, short_frames
 from fattn_probe.run.outcome import Failed, Fault, Lost, Missing, Ran, RunOutcome, Unsupported
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
+from fattn_probe.tables import Table
 
 
 @dataclass(frozen=True)
@@ -109,29 +108,40 @@ def raise_if_failed(done: Sequence[Done]) -> None:
 
 def render_run(done: Sequence[Done]) -> RenderableType:
     """What ran, kernel by kernel, and what did not."""
-    table = Table("case", "on", "kernels", "grid", "block", "shared", "time", box=SIMPLE_HEAD)
+    rows: list[tuple[str, ...]] = []
     for item in done:
-        time = f"{item.result.median_seconds * 1e3:.3g} ms" if isinstance(item.result, Capture) else ""
-        for place, launch in enumerate(item.launches):
-            first = place == 0
-            table.add_row(
-                item.case.name if first else "", item.on if first else "", *geometry(launch), time if first else ""
-            )
-        if not item.launches:
-            table.add_row(item.case.name, item.on, item.problem.partition("\n")[0] or "no kernel", "", "", "", time)
-    return Group(table, *remarks(done))
+        result = item.result
+        time = f"{result.median_seconds * 1e3:.3g} ms" if isinstance(result, Capture) else ""
+        names = (item.case.name, item.on)
+        rows += [
+            (*(("", "") if place else names), *geometry(launch), "" if place else time)
+            for place, launch in enumerate(item.launches)
+        ] or [(*names, _ending(item), "", "", "", time)]
+    columns = ("case", "on", "kernels", "grid", "block", "shared", "time")
+    return Group(_launch_table(columns, rows), *remarks(done))
 
 
 def render_plan(done: Sequence[Done]) -> RenderableType:
     """A table by device of what it would launch."""
-    table = Table("case", "on", "kernels", "grid", "block", "shared", "regs", "blocks\nper SM", box=SIMPLE_HEAD)
+    rows: list[tuple[str, ...]] = []
     for item in done:
-        for place, launch in enumerate(item.launches):
-            names = (item.case.name, item.on) if place == 0 else ("", "")
-            table.add_row(*names, *geometry(launch), str(launch.regs), str(launch.max_blocks_per_sm))
-        if not item.launches:
-            table.add_row(item.case.name, item.on, item.problem.partition("\n")[0])
-    return Group(table, *remarks(done))
+        names = (item.case.name, item.on)
+        rows += [
+            (*(("", "") if place else names), *geometry(launch), str(launch.regs), str(launch.max_blocks_per_sm))
+            for place, launch in enumerate(item.launches)
+        ] or [(*names, _ending(item), *[""] * 5)]
+    columns = ("case", "on", "kernels", "grid", "block", "shared", "regs", "blocks\nper SM")
+    return Group(_launch_table(columns, rows), *remarks(done))
+
+
+def _launch_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+    numbers = frozenset({"shared", "time", "regs", "blocks\nper SM"})
+    return Table(columns, tuple(rows), numbers, heading=("case", "on"))
+
+
+def _ending(item: Done) -> str:
+    """How a case without a launch ended, in a cell."""
+    return item.problem.partition("\n")[0] or "no kernel"
 
 
 def geometry(launch: LaunchRecord) -> tuple[str, str, str, str]:
@@ -143,7 +153,8 @@ def geometry(launch: LaunchRecord) -> tuple[str, str, str, str]:
 def remarks(done: Sequence[Done]) -> list[Text]:
     """The endings that are longer than a table's cell, and where captures lie."""
     said = [Text(f"{item.case.name} on {item.on}: {item.problem}", "red") for item in done if "\n" in item.problem]
-    return said + [Text(f"capture: {item.file}", "dim") for item in done if item.file]
+    said += [Text(f"capture: {item.file}", "dim") for item in done if item.file]
+    return [Text(), *said] if said else []
 
 
 def run_json(done: Sequence[Done]) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ..errors import InputError
 from ..files import is_folder
+from ..tables import Table
 from .cases import Case, expand
 from .from_ops import from_ops
 from .load import load
@@ -103,11 +103,15 @@ def case_json(case: Case) -> dict[str, Any]:
 
 def render_list(listings: Sequence[Listing]) -> RenderableType:
     """A table of scenarios."""
-    table = Table("scenario", "cases", "about", box=None, pad_edge=False)
-    for listing in listings:
-        about = Text(listing.problem, "red") if listing.problem else Text(listing.about)
-        table.add_row(Text(listing.name, "bold"), Text(str(listing.cases)), about)
-    return table
+    rows = (
+        (
+            Text(listing.name, "bold"),
+            str(listing.cases),
+            Text(listing.problem, "red") if listing.problem else listing.about,
+        )
+        for listing in listings
+    )
+    return Table(("scenario", "cases", "about"), tuple(rows), frozenset({"cases"}), frozenset({"about"}))
 
 
 def render_show(cases: Sequence[Case]) -> RenderableType:
@@ -160,14 +164,13 @@ def _params(case: Case) -> str:
 
 
 def _tensors(case: Case) -> Table:
-    table = Table("  tensor", "type", "ne", "nb", "offset", "in", "data", box=None, pad_edge=False)
+    rows = []
     for name, view in case.tensors.items():
         root = case.roots[view.root]
         data = case.mask.kind if name == "mask" else getattr(case.data, view.root).kind
         place = "" if root.ne == view.ne else f"{root.name} {_ne(root.ne)}"
-        row = (f"  {name}", view.type, _ne(view.ne), _ne(view.nb), str(view.offset), place, data)
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+        rows.append((name, view.type, _ne(view.ne), _ne(view.nb), str(view.offset), place, data))
+    return Table(("tensor", "type", "ne", "nb", "offset", "in", "data"), tuple(rows), frozenset({"offset"}))
 
 
 def _ne(ne: Sequence[int]) -> str:

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
 from rich.text import Text
 
 from fattn_probe.source import kernel_cases, patches, resolve, store, template_parameters
 from fattn_probe.source.download import Progress as Callback
 from fattn_probe.source.features import Features
 from fattn_probe.source.spec import DEFAULT_SOURCE, PINS
+from fattn_probe.tables import Table
 
 FAMILY_ARGS = {"mma": "DKQ,DV,ncols1,ncols2", "tile": "DKQ,DV", "vec": "D,type_K,type_V"}
 
@@ -96,11 +96,17 @@ def show_source(spec: str, progress: Callback | None = None) -> SourceDetails:
 
 def render_list(rows: list[SourceRow]) -> RenderableType:
     """The list as a table."""
-    table = Table("source", "build", "pinned", "in the cache")
-    for row in rows:
-        name = f"{row.spec} (default)" if row.default else row.spec
-        table.add_row(name, row.build_number, "yes" if row.pinned else "", row.root or "no")
-    return table
+    columns = ("source", "build", "pinned", "in the cache")
+    words = (
+        (
+            f"{row.spec} (default)" if row.default else row.spec,
+            row.build_number,
+            "yes" if row.pinned else "",
+            row.root or "no",
+        )
+        for row in rows
+    )
+    return Table(columns, tuple(words), prose=frozenset({"in the cache"}))
 
 
 def render_summary(summary: SourceSummary) -> RenderableType:
@@ -118,20 +124,21 @@ def render_details(details: SourceDetails) -> RenderableType:
 
 def features_table(features: Features) -> Table:
     """The features found, one a row."""
-    table = Table("feature", "found")
-    for name, value in asdict(features).items():
-        table.add_row(name, ", ".join(value) if isinstance(value, tuple) else str(value))
-    return table
+    rows = (
+        (name, ", ".join(value) if isinstance(value, tuple) else str(value)) for name, value in asdict(features).items()
+    )
+    return Table(("feature", "found"), tuple(rows), prose=frozenset({"found"}))
 
 
 def kernels_table(kernels: tuple[str, ...]) -> Table:
     """How many instances there are of each family and head size (or pair of types)."""
-    table = Table("kernel", "instances", "arguments", "head sizes")
     pairs = [name.split(" ", 1) for name in kernels]
+    rows = []
     for family, count in Counter(family for family, _ in pairs).items():
         sizes = dict.fromkeys(head_sizes(family, args) for kind, args in pairs if kind == family)
-        table.add_row(family, str(count), FAMILY_ARGS[family], " ".join(sizes))
-    return table
+        rows.append((family, str(count), FAMILY_ARGS[family], " ".join(sizes)))
+    columns = ("kernel", "instances", "arguments", "head sizes")
+    return Table(columns, tuple(rows), frozenset({"instances"}), frozenset({"head sizes"}))
 
 
 def head_sizes(family: str, args: str) -> str:
@@ -142,10 +149,9 @@ def head_sizes(family: str, args: str) -> str:
 
 def parameters_table(parameters: dict[str, list[str]]) -> Table:
     """Each kernel's template parameters."""
-    table = Table("__global__ kernel", "template parameters")
-    for kernel, names in parameters.items():
-        table.add_row(kernel, ", ".join(names))
-    return table
+    rows = ((kernel, ", ".join(names)) for kernel, names in parameters.items())
+    columns = ("__global__ kernel", "template parameters")
+    return Table(columns, tuple(rows), prose=frozenset(columns[1:]))
 
 
 @contextlib.contextmanager

@@ -5,19 +5,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from fattn_probe.launch.tiles import ntiles
-from fattn_probe.study.algorithms import Algorithm
+from fattn_probe.study.algorithms import Agreement, Algorithm
 from fattn_probe.study.command import Backward, Study, problems
 from fattn_probe.study.draw import PipelinePicture, TilePicture, interval, standard_picture, stream_k_picture
 from fattn_probe.study.formulas import Formula, Sizes, Term
 from fattn_probe.study.problem import count
 from fattn_probe.study.split_kv import split_ranges
 from fattn_probe.study.steps import JOINS, StepRow, Summary, rows_of, summary_of
+from fattn_probe.tables import Table, Word
 
 BAR = 10
 
@@ -143,25 +142,22 @@ def picture(study: Study, rows: Sequence[StepRow]) -> RenderableType:
 def step_table(algorithm: Algorithm, rows: Sequence[StepRow], most: int) -> Table:
     """At most `most` steps, from the start and the end, with maximum and sum of the tile's last query."""
     worker = {"split-kv": "split", "stream-k": "block"}.get(algorithm)
-    head = ["step", *([worker] if worker else []), "what", "queries", "KV rows"]
-    names = [*head, "m", "l", "rescale", "m rose", "read", "write"]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=0)
-    for name in names:
-        table.add_column(name, justify="left" if name == "what" else "right", no_wrap=True)
+    head = ("step", *([worker] if worker else []), "what", "queries", "KV rows")
+    columns = (*head, "m", "l", "rescale", "m rose", "read", "write")
     most = most if len(rows) > most + 1 else len(rows)
     tail = most // 4 if len(rows) > most else 0
-    for row in rows[: most - tail]:
-        table.add_row(*_cells(row, worker is not None), style=None if row.what in JOINS else "dim")
+    lines: list[tuple[Word, ...]] = [_cells(row, worker is not None) for row in rows[: most - tail]]
     if len(rows) > most:
-        table.add_row("⋮", *([""] if worker else []), f"{len(rows) - most} more", style="dim")
-    for row in rows[len(rows) - tail :]:
-        table.add_row(*_cells(row, worker is not None), style=None if row.what in JOINS else "dim")
-    return table
+        said: list[Word] = [Text("⋮", "dim"), *([""] if worker else []), Text(f"{len(rows) - most} more", "dim")]
+        lines.append((*said, *[""] * (len(columns) - len(said))))
+    lines += [_cells(row, worker is not None) for row in rows[len(rows) - tail :]]
+    return Table(columns, tuple(lines), frozenset(columns) - {"what"}, heading=head)
 
 
-def _cells(row: StepRow, with_worker: bool) -> list[str]:
-    head = [str(row.step), *([str(row.worker)] if with_worker else []), row.what]
-    return [*head, interval(row.queries), interval(row.kv), *_state_cells(row), str(row.reads), str(row.writes)]
+def _cells(row: StepRow, with_worker: bool) -> tuple[Word, ...]:
+    head = [str(row.step), *([str(row.worker)] if with_worker else []), row.what, interval(row.queries)]
+    words = [*head, interval(row.kv), *_state_cells(row), str(row.reads), str(row.writes)]
+    return tuple(Text(word, "" if row.what in JOINS else "dim") for word in words)
 
 
 def _state_cells(row: StepRow) -> list[str]:
@@ -191,19 +187,20 @@ def summary_words(study: Study) -> str:
 
 def traffic_table(formula: Formula, reads: int, writes: int) -> Table:
     """The formula term by term, next to the count."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for name in ("", "of", "formula", "elements", "counted"):
-        table.add_column(name, justify="right" if name in ("elements", "counted") else "left")
+    rows: list[tuple[Word, ...]] = []
     parts: tuple[tuple[str, tuple[Term, ...], int, int], ...] = (
         ("read", formula.reads, formula.total_reads, reads),
         ("written", formula.writes, formula.total_writes, writes),
     )
     for what, terms, total, counted in parts:
-        for place, term in enumerate(terms):
-            table.add_row("" if place else what, term.of, term.formula, f"{term.value:,}")
+        rows += [
+            ("" if place else what, term.of, term.formula, f"{term.value:,}", "") for place, term in enumerate(terms)
+        ]
         mark = ("=", "green") if total == counted else ("≠", "bold red")
-        table.add_row("", "", "", f"{total:,}", Text.assemble(mark, f" {counted:,}"), style="bold", end_section=True)
-    return table
+        sums = Text(f"{total:,}", "bold"), Text.assemble(mark, (f" {counted:,}", "bold"))
+        rows.append(("", Text("all", "bold"), "", *sums))
+    columns = ("", "of", "formula", "elements", "counted")
+    return Table(columns, tuple(rows), frozenset(columns[3:]), frozenset({"formula"}))
 
 
 def _counted(study: Study) -> Table:
@@ -231,19 +228,23 @@ def traffic_words(study: Study) -> str:
 
 def all_table(study: Study) -> Table:
     """Traffic and agreement of all algorithms, with a bar for the traffic per head."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for name in ("algorithm", "read", "written", "per head", "", "ΔO", "ΔL"):
-        table.add_column(name, justify="left" if name in ("algorithm", "") else "right", no_wrap=True)
     per_head = {name: (one.reads_total + one.writes_total) / study.heads(name) for name, one in study.results.items()}
     most = max(per_head.values())
+    rows: list[tuple[Word, ...]] = []
     for name, result in study.results.items():
         bar = Text("█" * max(1, round(BAR * per_head[name] / most)), "green" if name == study.algorithm else "dim")
         one = study.agreement[name]
+        style = "bold" if name == study.algorithm else ""
         sums = (f"{result.reads_total:,}", f"{result.writes_total:,}", f"{per_head[name]:,.0f}")
-        style = "bold" if name == study.algorithm else None
-        table.add_row(name, *sums, bar, f"{one.out:.1e}", f"{one.lse:.1e}", style=style)
-    table.add_row("reference", "", "", "", "", f"{study.agreement['reference'].out:.1e}", "")
-    return table
+        first, last = ((Text(word, style) for word in words) for words in ((name, *sums), _apart(one)))
+        rows.append((*first, bar, *last))
+    rows.append(("reference", "", "", "", "", f"{study.agreement['reference'].out:.1e}", ""))
+    columns = ("algorithm", "read", "written", "per head", "", "ΔO", "ΔL")
+    return Table(columns, tuple(rows), frozenset(columns) - {"algorithm", ""})
+
+
+def _apart(found: Agreement) -> tuple[str, str]:
+    return f"{found.out:.1e}", f"{found.lse:.1e}"
 
 
 def verdict(study: Study) -> list[RenderableType]:

@@ -23,7 +23,7 @@ def test_list_fits_a_terminal_of_100_columns():
     lines = text_of(render_list(load_devices()), 100).splitlines()
     row = next(line for line in lines if line.strip().startswith("h200"))
     assert row.split() == ["h200", "NVIDIA", "H200", "9.0", "132", "228/227", "2048", "32", "139.8"]
-    assert len(lines) == len(load_devices()) + 2
+    assert len(lines) == len(load_devices()) + 3
 
 
 def test_show_data_has_figures_sources_and_spec():

@@ -3,10 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from fattn_probe.compare.diagnose.diagnosis import Diagnosis, Element
@@ -17,6 +15,7 @@ from fattn_probe.compare.judge.metrics import Coordinate, Metrics, Tolerance
 from fattn_probe.compare.judge.verdict import Status, Verdict, given
 from fattn_probe.compare.present.document import difference_as_json, rows_as_json
 from fattn_probe.compare.present.error_map import error_maps, legend, render_map
+from fattn_probe.tables import Table
 
 __all__ = ["difference_as_json", "render", "render_difference", "rows_as_json"]
 
@@ -28,8 +27,8 @@ STYLES = {
     Status.LOST: "magenta",
 }
 COLUMNS = ("case\non", "kernel", "NMSE\nallowed", "max error\nat s, q, h, d", "by design", "verdict")
+PLACE = ("seq", "query", "head", "d")
 LISTED_BLOCKS = 4
-KERNEL_WIDTH = 30
 MOST_MAPS = 4
 """Failed rows whose error maps are drawn; a longer page is not read."""
 
@@ -39,14 +38,11 @@ def render(rows: Sequence[Row], maps: bool = True) -> RenderableType:
 
     With `maps`, the first of those that fail get error maps.
     """
-    table = Table(box=SIMPLE_HEAD, leading=1)
-    for column in COLUMNS:
-        table.add_column(column, overflow="fold", min_width=KERNEL_WIDTH if column == "kernel" else None)
-    for row in rows:
-        table.add_row(*_cells(row))
+    cells = tuple(_cells(row) for row in rows)
+    table = Table(COLUMNS, cells, heading=("verdict", "case\non"), spaced=True)
     drawn = [row for row in rows if row.diagnosis is not None][:MOST_MAPS] if maps else []
     explained = [part for row in rows for part in _explanation(row, any(row is one for one in drawn))]
-    return Group(table, *explained, *_missing(rows), *_sampled(rows), _counted(rows))
+    return Group(table, Text(), *explained, *_missing(rows), *_sampled(rows), _counted(rows))
 
 
 def render_difference(difference: Difference) -> RenderableType:
@@ -62,10 +58,8 @@ def render_difference(difference: Difference) -> RenderableType:
     parts += [Text(f"  where, by the launches of {cut}") for cut in cuts]
     if difference.worst:
         sides = [f"{name}\n{what}" for name in names for what in ("value", "tile", "blocks")]
-        table = Table("seq", "query", "head", "d", *sides, box=SIMPLE_HEAD)
-        for row in difference.worst:
-            table.add_row(*_apart(row))
-        parts.append(table)
+        rows = tuple(_apart(row) for row in difference.worst)
+        parts.append(Table((*PLACE, *sides), rows, heading=PLACE))
     return Group(*parts)
 
 
@@ -77,7 +71,7 @@ def _cut(cut: Cut) -> str:
     return f"{len(cut.tiles)} of {cut.of} output tiles (tile{several} {tiles}{more}), {made}"
 
 
-def _apart(row: Apart) -> list[Text]:
+def _apart(row: Apart) -> tuple[str, ...]:
     words = [str(place) for place in (row.at.sequence, row.at.query, row.at.head, row.at.d)]
     for side in (row.a, row.b):
         words += [
@@ -85,17 +79,17 @@ def _apart(row: Apart) -> list[Text]:
             "-" if side.tile is None else ", ".join(map(str, side.tile)),
             _blocks(side.blocks),
         ]
-    return [Text(word) for word in words]
+    return tuple(words)
 
 
-def _cells(row: Row) -> list[Text]:
+def _cells(row: Row) -> tuple[Text, ...]:
     """A row's words; a kernel breaks before its template arguments, so that the table fits 100 columns."""
     kernel = row.kernel.replace("<", "\n<", 1) or ("-" if row.verdict.metrics is None else "no attention kernel")
     words = [f"{row.case}\n{row.on}", kernel, *_numbers(row.verdict, row.tolerance), _by_design(row.verdict.design)]
     verdict = Text(row.status.value, STYLES[row.status])
     if row.status is Status.PASS and row.verdict.accuracy is not None and not row.verdict.accuracy.passes:
         verdict.append("\nwarning", "yellow")
-    return [*(Text(word) for word in words), verdict]
+    return (*(Text(word) for word in words), verdict)
 
 
 def _numbers(verdict: Verdict, tolerance: Tolerance) -> tuple[str, str]:
@@ -203,19 +197,18 @@ def _diagnosis(found: Diagnosis) -> RenderableType:
             f"{number} of {found.rows_tried} rows looked into, {100 * cause.explained:.3g} % of the first one's error"
         )
         lines.append(Text.assemble("what:  ", (f"{cause.words}{detail}", "bold"), f": {explains}"))
-    table = Table("seq", "query", "head", "d", "value", "expected", "tile", "blocks", "cause", box=SIMPLE_HEAD)
-    for element in found.worst:
-        table.add_row(*_worst(element))
-    return Group(*lines, table)
+    columns = (*PLACE, "value", "expected", "tile", "blocks", "cause")
+    rows = tuple(_worst(element) for element in found.worst)
+    return Group(*lines, Table(columns, rows, frozenset(columns[:6]), frozenset({"cause"}), heading=PLACE))
 
 
-def _worst(element: Element) -> list[Text]:
+def _worst(element: Element) -> tuple[str, ...]:
     at = element.at
     tile = "-" if element.tile is None else ", ".join(map(str, element.tile))
     cause = "-" if element.cause is None else element.cause.detail or element.cause.words
     numbers = [f"{value:.6g}" for value in (element.value, element.expected)]
     places = [str(place) for place in (at.sequence, at.query, at.head, at.d)]
-    return [Text(word) for word in (*places, *numbers, tile, _blocks(element.blocks), cause)]
+    return (*places, *numbers, tile, _blocks(element.blocks), cause)
 
 
 def _blocks(blocks: Sequence[int]) -> str:

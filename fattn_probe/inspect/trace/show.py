@@ -10,8 +10,7 @@ from rich.text import Text
 from fattn_probe.arrays import Indices
 from fattn_probe.inspect.trace.reference import Parting, Trace, TracedStep, TracedTile
 from fattn_probe.inspect.trace.tables import lane_tables, step_tables
-from fattn_probe.inspect.view.show import table_of
-from fattn_probe.inspect.view.tables import WordTable
+from fattn_probe.tables import Table
 
 COLUMNS = ("kb0", "KV rows", "|KQ|", "+-", "KQ_max", "scale", "rowsum", "|VKQ|", "+-", "drift", "parts")
 EXPLAINED = (
@@ -26,10 +25,10 @@ def render_trace(trace: Trace, *, verbose: bool = False, lane: int | None = None
     parts: list[RenderableType] = [Text(headline(trace), "bold")]
     detailed = verbose or lane is not None
     for tile in trace.tiles:
-        parts += [Text(words_of_tile(tile)), table_of(steps_table(tile))]
+        parts += [Text(words_of_tile(tile)), steps_table(tile)]
         for step in tile.steps:
             tables = lane_tables(trace.fragments, tile, step, lane) if lane is not None else step_tables(tile, step)
-            parts += [part for title, table in tables for part in (Text(title), table_of(table))] if detailed else []
+            parts += [part for title, table in tables for part in (Text(title), table)] if detailed else []
     return Group(*parts, Text(EXPLAINED, "dim"), *_verdict(trace))
 
 
@@ -72,9 +71,9 @@ def drift(step: TracedStep, exists: npt.NDArray[np.bool_] | None = None) -> floa
     return float(np.max(distance if exists is None else distance[exists], initial=0.0))
 
 
-def steps_table(tile: TracedTile) -> WordTable:
+def steps_table(tile: TracedTile) -> Table:
     """A line a step."""
-    return WordTable(COLUMNS, tuple(_row(tile, step) for step in tile.steps), frozenset(COLUMNS[:-1]))
+    return Table(COLUMNS, tuple(_row(tile, step) for step in tile.steps), frozenset(COLUMNS[:-1]))
 
 
 def _row(tile: TracedTile, step: TracedStep) -> tuple[str, ...]:

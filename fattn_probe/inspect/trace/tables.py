@@ -8,13 +8,13 @@ import numpy.typing as npt
 from fattn_probe.arrays import F64
 from fattn_probe.inspect.trace.fragments import Places, WarpFragments
 from fattn_probe.inspect.trace.reference import TracedStep, TracedTile
-from fattn_probe.inspect.view.tables import WordTable
+from fattn_probe.tables import Table
 
 CELLS = 8
 """Numbers in a line."""
 
 
-def step_tables(tile: TracedTile, step: TracedStep) -> Iterator[tuple[str, WordTable]]:
+def step_tables(tile: TracedTile, step: TracedStep) -> Iterator[tuple[str, Table]]:
     """KQ and P along KV rows, VKQ along d, each with a title: some lines for each column that exists."""
     rows = [int(row) for row in step.kv_rows]
     yield f"kb0 {step.kb0}: KQ before the mask", _matrix(tile, step.KQ, "KV row", rows)
@@ -22,7 +22,7 @@ def step_tables(tile: TracedTile, step: TracedStep) -> Iterator[tuple[str, WordT
     yield f"kb0 {step.kb0}: VKQ behind the step", _matrix(tile, step.VKQ, "d", range(step.VKQ.shape[1]))
 
 
-def _matrix(tile: TracedTile, matrix: F64, along: str, labels: Sequence[int]) -> WordTable:
+def _matrix(tile: TracedTile, matrix: F64, along: str, labels: Sequence[int]) -> Table:
     lines = [
         _padded((tile.query[column], tile.head[column], labels[start]), matrix[column, start : start + CELLS])
         for column in np.flatnonzero(tile.exists)
@@ -36,9 +36,7 @@ def _padded(place: Sequence[int], values: F64) -> tuple[str, ...]:
     return (*words, *[""] * (len(place) + CELLS - len(words)))
 
 
-def lane_tables(
-    fragments: WarpFragments, tile: TracedTile, step: TracedStep, lane: int
-) -> Iterator[tuple[str, WordTable]]:
+def lane_tables(fragments: WarpFragments, tile: TracedTile, step: TracedStep, lane: int) -> Iterator[tuple[str, Table]]:
     """The registers of one lane in their order, next to what they should be."""
     KQ = fragments.KQ_places(step.KQ.shape[1] // fragments.kv_per_tile * fragments.KQ.ne)
     along = np.searchsorted(np.unique(KQ.along), KQ.along)
@@ -72,5 +70,5 @@ def _lines(
     ]
 
 
-def _numbers(columns: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> WordTable:
-    return WordTable(columns, tuple(lines), frozenset(columns))
+def _numbers(columns: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Table:
+    return Table(columns, tuple(lines), frozenset(columns))

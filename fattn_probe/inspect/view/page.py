@@ -15,7 +15,6 @@ from fattn_probe.inspect.view.side_by_side import ABSENT, SideBySide, said
 from fattn_probe.inspect.view.stream_k_map import summary
 from fattn_probe.inspect.view.svg import svg_of
 from fattn_probe.inspect.view.tables import (
-    WordTable,
     block_table,
     covered,
     decision_table,
@@ -23,6 +22,7 @@ from fattn_probe.inspect.view.tables import (
     kernel_table,
     tensor_table,
 )
+from fattn_probe.tables import Table
 
 MOST_BLOCK_ROWS = 2000
 
@@ -48,9 +48,9 @@ def side_by_side_page(both: SideBySide) -> str:
     decisions = [(f"{row.condition}\n{row.function}", row.a, row.b) for row in both.decisions]
     words = {
         "title": f"{a} | {b}",
-        "facts": WordTable(("fact", a, b), tuple(facts)),
+        "facts": Table(("fact", a, b), tuple(facts)),
         "said": said(both),
-        "decisions": WordTable(("condition", a, b), tuple(decisions)),
+        "decisions": Table(("condition", a, b), tuple(decisions)),
         "sides": [{"title": a} | work_of(both.a, "a"), {"title": b} | work_of(both.b, "b")],
     }
     return environment().get_template("side_by_side.html.j2").render(words)
@@ -103,8 +103,8 @@ def _words(facts: Facts, reasons: Sequence[str], sections: Sequence[Section]) ->
     return words | {"contents": _contents(words, sections)}
 
 
-def _cut(table: WordTable) -> WordTable:
-    return WordTable(table.columns, table.rows[:MOST_BLOCK_ROWS], table.numbers)
+def _cut(table: Table) -> Table:
+    return Table(table.columns, table.rows[:MOST_BLOCK_ROWS], table.numbers)
 
 
 def _said(blocks: int, rows: int) -> str:

@@ -5,16 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from fattn_probe.inspect.coverage import Coverage, check
 from fattn_probe.inspect.facts import Choice, Facts, Value
-from fattn_probe.inspect.view.pairs import Pairs
+from fattn_probe.inspect.view.pairs import pairs
 from fattn_probe.inspect.view.tables import (
-    WordTable,
     block_table,
     covered,
     decision_table,
@@ -23,6 +20,7 @@ from fattn_probe.inspect.view.tables import (
     tensor_table,
 )
 from fattn_probe.inspect.view.terminal_map import TerminalMap
+from fattn_probe.tables import labelled, listed
 
 FINDINGS_SHOWN = 8
 CELL = 12
@@ -36,13 +34,13 @@ def render(facts: Facts, reasons: Sequence[str] = (), *, verbose: bool = False) 
     coverage = check(facts)
     params = {name: value for name, value in facts.op_params.items() if name != "op_params"}
     sections: dict[str, list[RenderableType]] = {
-        "Tensors": [table_of(tensor_table(facts.tensors))] if facts.tensors else [],
-        "Op params": [Pairs(params)] if params else [],
+        "Tensors": [tensor_table(facts.tensors)] if facts.tensors else [],
+        "Op params": [pairs(params)] if params else [],
         "Choice": choice_lines(facts.choice, reasons, verbose) if facts.choice else [],
         "Launch": [launch_lines(facts.launch), *_occupancy(facts.about)] if facts.launch else [],
-        "Kernels launched": [table_of(kernel_table(facts.kernels))] if facts.kernels else [],
+        "Kernels launched": [kernel_table(facts.kernels)] if facts.kernels else [],
         "Division of work": map_lines(facts, coverage, verbose),
-        "Blocks": [table_of(block_table(facts.blocks))] if verbose and facts.blocks else [],
+        "Blocks": [block_table(facts.blocks)] if verbose and facts.blocks else [],
         "Fault": [Text(facts.fault, "bold red")] if facts.fault else [],
         "Missing": [Text.assemble((item.facts, "yellow"), f": {item.why}") for item in facts.missing],
     }
@@ -53,7 +51,7 @@ def render(facts: Facts, reasons: Sequence[str] = (), *, verbose: bool = False) 
 def header(about: Mapping[str, str]) -> RenderableType:
     """The case and the device, then what else is known of the run."""
     rest = {key: value for key, value in about.items() if key not in ("case", "device") and value}
-    return Group(Text(title_of(about), "bold"), *([Pairs(rest)] if rest else []))
+    return Group(Text(title_of(about), "bold"), *([pairs(rest)] if rest else []))
 
 
 def title_of(about: Mapping[str, str]) -> str:
@@ -61,29 +59,19 @@ def title_of(about: Mapping[str, str]) -> str:
     return " on ".join(about[key] for key in ("case", "device") if about.get(key))
 
 
-def table_of(words: WordTable) -> Table:
-    """A table of words, none of which is markup."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in words.columns:
-        table.add_column(Text(name), justify="right" if name in words.numbers else "left", overflow="fold")
-    for row in words.rows:
-        table.add_row(*(Text(word) for word in row))
-    return table
-
-
 def choice_lines(choice: Choice, reasons: Sequence[str], verbose: bool) -> list[RenderableType]:
     """The kernel, its template arguments, its configuration, and why it is this one."""
     kernel = Text.assemble((choice.kernel, "bold green"), f"  ({choice.family})")
-    rows: dict[str, RenderableType] = {"kernel": kernel, "template": Pairs(choice.template)}
-    rows |= {"config": Pairs(choice.config)} if choice.config else {}
-    rows |= {"because": _listed(reasons)} if reasons else {}
-    asked: list[RenderableType] = [Text(), table_of(decision_table(choice.decisions))] if verbose else []
-    return [_labelled(rows), *asked]
+    rows: dict[str, RenderableType] = {"kernel": kernel, "template": pairs(choice.template)}
+    rows |= {"config": pairs(choice.config)} if choice.config else {}
+    rows |= {"because": listed(reasons)} if reasons else {}
+    asked: list[RenderableType] = [Text(), decision_table(choice.decisions)] if verbose else []
+    return [labelled(rows), *asked]
 
 
 def launch_lines(launch: Mapping[str, Value]) -> RenderableType:
     """The launch's variables by what they are about."""
-    return _labelled({group: Pairs(values, CELL) for group, values in grouped(launch).items()})
+    return labelled({group: pairs(values, CELL) for group, values in grouped(launch).items()})
 
 
 def _occupancy(about: Mapping[str, str]) -> list[RenderableType]:
@@ -96,24 +84,6 @@ def _occupancy(about: Mapping[str, str]) -> list[RenderableType]:
             "dim",
         )
     ]
-
-
-def _listed(sentences: Sequence[str]) -> RenderableType:
-    """Sentences, each with a dash before it and its further lines indented."""
-    table = Table.grid(padding=(0, 1, 0, 0))
-    for sentence in sentences:
-        table.add_row("-", Text(sentence))
-    return table
-
-
-def _labelled(rows: Mapping[str, RenderableType]) -> RenderableType:
-    """Rows with a label before each."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", width=9, no_wrap=True)
-    table.add_column()
-    for label, content in rows.items():
-        table.add_row(label, content)
-    return table
 
 
 def map_lines(facts: Facts, coverage: Coverage | None, verbose: bool) -> list[RenderableType]:
@@ -132,7 +102,7 @@ def verdict(coverage: Coverage) -> RenderableType:
     if coverage.passes:
         return Text.assemble(("coverage: ", "bold"), ("pass", "green"), f", {covered(coverage)}")
     head = Text.assemble(("coverage: ", "bold"), ("fail", "bold red"), f", {len(coverage.findings)} found")
-    shown = _listed([finding.message for finding in coverage.findings[:FINDINGS_SHOWN]])
+    shown = listed([finding.message for finding in coverage.findings[:FINDINGS_SHOWN]])
     left = Counter(finding.kind for finding in coverage.findings[FINDINGS_SHOWN:])
     rest = [Text(f"- and {number} more of the kind {kind}", "dim") for kind, number in left.items()]
     return Group(head, shown, *rest)

@@ -4,15 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from fattn_probe.inspect.coverage import check
 from fattn_probe.inspect.facts import Facts, Value
 from fattn_probe.inspect.view.pairs import spell
 from fattn_probe.inspect.view.show import map_lines, title_of
+from fattn_probe.tables import Table
 
 ABSENT = "-"
 
@@ -112,13 +111,8 @@ def said(both: SideBySide) -> str:
 
 
 def _table(what: str, titles: tuple[str, str], rows: Sequence[tuple[str, Value, Value]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column(what, style="cyan")
-    for title in titles:
-        table.add_column(Text(title), overflow="fold")
-    for name, a, b in rows:
-        table.add_row(Text(name), marked(a, b), marked(b, a))
-    return table
+    words = ((Text(name, "cyan"), marked(a, b), marked(b, a)) for name, a, b in rows)
+    return Table((what, *titles), tuple(words), prose=frozenset(titles))
 
 
 def marked(value: Value, other: Value) -> Text:

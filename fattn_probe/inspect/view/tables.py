@@ -1,12 +1,12 @@
 """Facts as tables of words, for the terminal and for the page."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from fattn_probe.inspect.coverage import Coverage
 from fattn_probe.inspect.facts import Decision, KernelLaunch, TensorFacts, Value
 from fattn_probe.inspect.view.pairs import spell
 from fattn_probe.launch.tiles import BlockWork, TileWork
+from fattn_probe.tables import Table
 
 GROUPS = {
     "work": "gqa_ratio ntiles_x ntiles_z_gqa ntiles_dst ntiles_total ntiles_KV iter_k iter_j iter_z_gqa nbatch_fa",
@@ -21,19 +21,10 @@ GROUPS = {
 """Which launch variables belong together; those of no group come last."""
 
 
-@dataclass(frozen=True)
-class WordTable:
-    """Columns, those of them that are numbers, and rows."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numbers: frozenset[str] = frozenset()
-
-
-def tensor_table(tensors: Sequence[TensorFacts]) -> WordTable:
+def tensor_table(tensors: Sequence[TensorFacts]) -> Table:
     """The op's tensors; `ne` and `nb` in ggml's order."""
     rows = ((item.name, item.type, spell(item.ne), spell(item.nb), _remark(item)) for item in tensors)
-    return WordTable(("tensor", "type", "ne", "nb (bytes)", ""), tuple(rows))
+    return Table(("tensor", "type", "ne", "nb (bytes)", ""), tuple(rows), prose=frozenset({""}))
 
 
 def _remark(tensor: TensorFacts) -> str:
@@ -46,21 +37,22 @@ def _remark(tensor: TensorFacts) -> str:
     return ", ".join(said)
 
 
-def kernel_table(kernels: Sequence[KernelLaunch]) -> WordTable:
+def kernel_table(kernels: Sequence[KernelLaunch]) -> Table:
     """The kernels in the order of their launches."""
     rows = (
         (str(order), item.kernel, "x".join(map(str, item.grid)), "x".join(map(str, item.block)), f"{item.shared} B")
         for order, item in enumerate(kernels)
     )
-    return WordTable(("", "kernel", "grid", "block", "shared"), tuple(rows))
+    return Table(("", "kernel", "grid", "block", "shared"), tuple(rows), heading=("", "kernel"))
 
 
-def decision_table(decisions: Sequence[Decision]) -> WordTable:
+def decision_table(decisions: Sequence[Decision]) -> Table:
     """Every condition that the dispatch asked, and the values of its parts, a line each."""
     rows = (
         (f"{item.file}:{item.line}", item.condition, "yes" if item.held else "no", _terms(item)) for item in decisions
     )
-    return WordTable(("asked at", "condition", "held", "with"), tuple(rows))
+    columns = ("evaluated at", "condition", "held", "with")
+    return Table(columns, tuple(rows), prose=frozenset({"condition"}), heading=columns[:3])
 
 
 def _terms(decision: Decision) -> str:
@@ -75,7 +67,7 @@ def grouped(launch: Mapping[str, Value]) -> dict[str, dict[str, Value]]:
     return {group: {name: launch[name] for name in found} for group, found in names.items() if found}
 
 
-def block_table(blocks: Sequence[BlockWork]) -> WordTable:
+def block_table(blocks: Sequence[BlockWork]) -> Table:
     """Every block, and its tiles by the source's names, a row each."""
     stream_k = any(block.kbc is not None for block in blocks)
     there = {
@@ -88,7 +80,7 @@ def block_table(blocks: Sequence[BlockWork]) -> WordTable:
     own = [name for name in there if there[name]]
     columns = (*own, "sequence", "z_KV", "zt_gqa", "jt", "kb0", "")
     rows = tuple(row for block in blocks for row in _block_rows(block, own))
-    return WordTable(columns, rows, frozenset(columns) - {"kb0", ""})
+    return Table(columns, rows, frozenset(columns) - {"kb0", ""})
 
 
 def _block_rows(block: BlockWork, own: Sequence[str]) -> Iterator[tuple[str, ...]]:

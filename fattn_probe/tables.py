@@ -1,0 +1,178 @@
+"""Tables of words: side by side where the terminal has room, else every record over several lines.
+
+Nothing is ever cut. A record that does not fit a line becomes a heading and its other words below it, each after the
+name of its column.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table as RichTable
+from rich.text import Text
+
+GAP = 3
+GAPS = (3, 2, 1)
+"""Columns between those of a table; fewer where the terminal is narrow."""
+INDENT = 2
+TEMPLATE_ARGUMENTS = re.compile(r"(?<=\w)<(?=\w)")
+LEAST_PROSE = 24
+"""Columns of the terminal that a sentence needs at least."""
+Word = str | Text
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns, rows, and which columns are numbers, `prose` that may be folded, and the `heading` of a record.
+
+    The heading is the first column unless it is named. An empty heading continues the record above. `spaced` puts an
+    empty line between rows.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Word, ...], ...]
+    numbers: frozenset[str] = frozenset()
+    prose: frozenset[str] = frozenset()
+    heading: tuple[str, ...] = ()
+    spaced: bool = field(default=False, kw_only=True)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        natural = sum(self._natural()) + GAP * (len(self.columns) - 1)
+        return Measurement(min(natural, options.max_width), min(natural, options.max_width))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for gap in GAPS:
+            widths = self._widths(options.max_width, gap)
+            if widths is not None:
+                yield self._side_by_side(widths, gap)
+                return
+        yield from self._stacked()
+
+    def _natural(self) -> list[int]:
+        """The widest line of each column."""
+        return [max(map(_width, words)) for words in zip(self.columns, *self.rows, strict=True)]
+
+    def _widths(self, width: int, gap: int) -> list[int] | None:
+        """Each column's width; None if they do not fit. Only prose gets less than its widest line."""
+        natural = self._natural()
+        widths = [
+            min(most, LEAST_PROSE) if name in self.prose else most
+            for name, most in zip(self.columns, natural, strict=True)
+        ]
+        spare = width - gap * (len(widths) - 1) - sum(widths)
+        if spare < 0:
+            return None
+        while spare and widths != natural:
+            neediest = max(range(len(widths)), key=lambda column: natural[column] - widths[column])
+            widths[neediest] += 1
+            spare -= 1
+        return widths
+
+    def _side_by_side(self, widths: Sequence[int], gap: int) -> RichTable:
+        padding = (0, gap - 1, 0, 0)  # the box adds a column
+        table = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=padding, leading=int(self.spaced))
+        for name, width in zip(self.columns, widths, strict=True):
+            table.add_column(
+                Text(name), justify="right" if name in self.numbers else "left", width=width, overflow="fold"
+            )
+        for row in self.rows:
+            table.add_row(*map(_text, row))
+        return table
+
+    def _stacked(self) -> Iterator[RenderableType]:
+        names = self.heading or self.columns[:1]
+        for number, row in enumerate(self.rows):
+            yield from [Text()] * (self.spaced and number > 0)
+            words = dict(enumerate(map(_text, row)))
+            first = [words.pop(self.columns.index(name)) for name in names]
+            if any(first):
+                yield Text("  ").join(_joined(word) for word in first if word)
+            pairs = [pair for place, word in words.items() for pair in _pairs(self.columns[place], word)]
+            yield Flow(pairs, indent=INDENT)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Names and values one after the other: lines break between pairs; each begins at a multiple of `cell` columns."""
+
+    pairs: Sequence[tuple[str, Text]]
+    cell: int = 1
+    indent: int = 0
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        widths = [cell_len(name) + 1 + cell_len(value.plain) for name, value in self.pairs]
+        most = min(options.max_width, sum(map(self._cell, widths)))
+        return Measurement(min(max(widths, default=0), most), most)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line, width = Text(), options.max_width - self.indent
+        for name, value in self.pairs:
+            word = Text.assemble((name, "cyan"), " " if name else "", value)
+            if line and cell_len(line.plain) + cell_len(word.plain) > width:
+                yield from self._lines(line, console, width)
+                line = Text()
+            line.append_text(word).append(" " * (self._cell(len(word)) - len(word)))
+        yield from self._lines(line, console, width)
+
+    def _cell(self, width: int) -> int:
+        """The columns that a pair takes up, with the gap after it."""
+        return -(-(width + GAP) // self.cell) * self.cell
+
+    def _lines(self, line: Text, console: Console, width: int) -> Iterator[Text]:
+        """A line; one that is too long is folded, a kernel's name before its template arguments."""
+        line.rstrip()
+        folded = [line]
+        if cell_len(line.plain) > width > 2 * INDENT:
+            parts = line.divide([place.start() for place in TEMPLATE_ARGUMENTS.finditer(line.plain)])
+            folded = [word for part in parts for word in part.wrap(console, width - INDENT, overflow="fold")]
+        for place, word in enumerate(folded):
+            word.rstrip()
+            yield Text(" " * (self.indent + INDENT * (place > 0))).append_text(word)
+
+
+def labelled(rows: Mapping[str, RenderableType]) -> RichTable:
+    """Rows with a label before each."""
+    table = RichTable.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", min_width=9, no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, content in rows.items():
+        table.add_row(label, content)
+    return table
+
+
+def listed(sentences: Sequence[str]) -> RichTable:
+    """Sentences, each with a dash before it and its further lines indented."""
+    table = RichTable.grid(padding=(0, 1, 0, 0))
+    for sentence in sentences:
+        table.add_row("-", Text(sentence, overflow="fold"))
+    return table
+
+
+def _pairs(name: str, word: Text) -> Iterator[tuple[str, Text]]:
+    """A cell with the name of its column; a pair a line where both have as many."""
+    names, lines = name.split("\n"), word.split("\n")
+    if len(names) == len(lines):
+        yield from ((one, line) for one, line in zip(names, lines, strict=True) if line)
+    elif word:
+        yield " ".join(names), _joined(word)
+
+
+def _joined(word: Text) -> Text:
+    """A cell in one line: a kernel gets back the template arguments that stood below it."""
+    first, *rest = word.split("\n")
+    for line in rest:
+        first.append("" if line.plain.lstrip().startswith("<") else ", ").append_text(line)
+    return first
+
+
+def _text(word: Word) -> Text:
+    """None of a table's words is markup."""
+    return word if isinstance(word, Text) else Text(word)
+
+
+def _width(word: Word) -> int:
+    return max(map(cell_len, str(word).split("\n")))
