@@ -37,17 +37,21 @@ from fattn_probe.run.provenance import version
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import command as scenarios
+from fattn_probe.shipped.cli import patch_app, suite_app
 from fattn_probe.source import DEFAULT_SOURCE
 from fattn_probe.source import command as sources
 from fattn_probe.study.cli import study
 
 HELP = "Build, run, inspect and check llama.cpp's CUDA flash-attention kernels, on a GPU or on a simulated one."
-app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+DEMO = ("run gqa --on sim:h200", "compare gqa --on sim:h200", "inspect gqa --on sim:h200")
+app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False)
 scenario_app = typer.Typer(help="Look at, check and make scenario files.", no_args_is_help=True)
 source_app = typer.Typer(help="Fetch and look into llama.cpp trees.", no_args_is_help=True)
 device_app = typer.Typer(help="The catalogue of simulated GPUs.", no_args_is_help=True)
 app.add_typer(scenario_app, name="scenario")
+app.add_typer(suite_app, name="suite")
 app.add_typer(source_app, name="source")
+app.add_typer(patch_app, name="patch")
 app.add_typer(device_app, name="device")
 app.add_typer(history_app, name="history")
 app.command()(compare)
@@ -91,8 +95,19 @@ def doctor(as_json: flags.Json = False) -> None:
 
 
 @app.command()
+def demo() -> None:
+    """Run a scenario on a simulated H200, judge its output, and inspect the kernel with gdb."""
+    report = diagnose(probe())
+    if not report.sim_usable:
+        raise BuildError(report.problem)
+    for command in DEMO:
+        OUT.print(f"\n$ fattn-probe {command}", style="bold")
+        app(command.split(), standalone_mode=False)
+
+
+@app.command()
 def build(
-    paths: Annotated[list[Path] | None, typer.Argument(help="Scenarios whose kernels to compile.")] = None,
+    paths: flags.Scenarios = [],  # noqa: B006
     engine: Annotated[Engine | None, typer.Option(help="cuda where there is a GPU or --arch is given.")] = None,
     arch: Annotated[str, typer.Option(help="GPU architecture, such as 90 or 120a; this machine's GPU.")] = "",
     kernel: Annotated[list[str] | None, typer.Option(help='A kernel such as "mma 64,64,8,8"; repeatable.')] = None,
@@ -232,21 +247,24 @@ def drive_ops(
 
 
 @scenario_app.command("list")
-def scenario_list(folder: Annotated[Path, typer.Argument()] = Path("scenarios"), as_json: flags.Json = False) -> None:
-    """The scenarios of a folder."""
+def scenario_list(
+    folder: Annotated[Path | None, flags.scenario_argument("A folder; all shipped ones.", "FOLDER")] = None,
+    as_json: flags.Json = False,
+) -> None:
+    """The shipped scenarios, or those of a folder."""
     found = scenarios.list_scenarios(folder)
     show([asdict(item) for item in found], lambda: scenarios.render_list(found), as_json)
 
 
 @scenario_app.command("show")
-def scenario_show(path: Path, as_json: flags.Json = False) -> None:
+def scenario_show(path: flags.OneScenario, as_json: flags.Json = False) -> None:
     """What a scenario resolves to: its cases with every tensor's ne and nb."""
     cases = scenarios.show(path)
     show([scenarios.case_json(case) for case in cases], lambda: scenarios.render_show(cases), as_json)
 
 
 @scenario_app.command("check")
-def scenario_check(paths: list[Path], as_json: flags.Json = False) -> None:
+def scenario_check(paths: flags.Scenarios, as_json: flags.Json = False) -> None:
     """Check scenario files, and say every mistake with its line."""
     checks = scenarios.check(paths)
     show([asdict(item) for item in checks], lambda: scenarios.render_check(checks), as_json)

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from typer.models import ArgumentInfo
 
+from fattn_probe import shipped
 from fattn_probe.build import open_build
 from fattn_probe.build.command import announced, status_line
 from fattn_probe.build.key import Flavour
@@ -24,12 +26,76 @@ from fattn_probe.scenario import Case, expand, load
 from fattn_probe.source import DEFAULT_SOURCE, Tree, resolve
 from fattn_probe.source.command import download_bar
 from fattn_probe.source.patches import Patch, find
+from fattn_probe.source.patches import shipped as shipped_patches
 
 SIMULATED = "sim:h200"
-Scenarios = Annotated[list[Path], typer.Argument(help="Scenario files, or folders of them.", metavar="SCENARIO...")]
-On = Annotated[str, typer.Option("--on", help="Comma-separated: sim:ID, gpu, gpu:N, cpu.", metavar="TARGETS")]
+
+
+def scenario_path(word: str | Path) -> Path:
+    """The scenario file or folder that a word of the command line names."""
+    return shipped.find("scenario", word)
+
+
+def suite_path(word: str | Path) -> Path:
+    """The suite file that a word of the command line names."""
+    return shipped.find("suite", word)
+
+
+def complete_scenario(incomplete: str) -> list[str]:
+    """Shipped scenarios, for the shell."""
+    return [name for name in shipped.names("scenario") if name.startswith(incomplete)]
+
+
+def complete_suite(incomplete: str) -> list[str]:
+    """Shipped suites, for the shell."""
+    return [name for name in shipped.names("suite") if name.startswith(incomplete)]
+
+
+def complete_patch(incomplete: str) -> list[str]:
+    """Shipped patches, for the shell."""
+    return sorted({patch.name for patch in shipped_patches() if patch.name.startswith(incomplete)})
+
+
+def complete_target(incomplete: str) -> list[str]:
+    """Targets, for the shell: the last of a comma-separated list."""
+    before, comma, last = incomplete.rpartition(",")
+    targets = ["gpu", "cpu", *(f"sim:{name}" for name in load_devices())]
+    return [before + comma + target for target in targets if target.startswith(last)]
+
+
+def scenario_argument(text: str, metavar: str = "SCENARIO...") -> ArgumentInfo:
+    """An argument that takes shipped scenarios by name, and paths."""
+    found: ArgumentInfo = typer.Argument(
+        help=text, metavar=metavar, parser=scenario_path, autocompletion=complete_scenario
+    )
+    return found
+
+
+Scenarios = Annotated[list[Path], scenario_argument("Shipped scenarios by name, files, or folders of files.")]
+OneScenario = Annotated[Path, scenario_argument("A shipped scenario by name, or a file.", "SCENARIO")]
+SuiteFile = Annotated[
+    Path,
+    typer.Argument(
+        help="A shipped suite by name, or a file.",
+        metavar="SUITE",
+        parser=suite_path,
+        autocompletion=complete_suite,
+    ),
+]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        help="Comma-separated: sim:ID, gpu, gpu:N, cpu.",
+        metavar="TARGETS",
+        autocompletion=complete_target,
+    ),
+]
 Source = Annotated[str, typer.Option("--source", help="pypi:NAME==VERSION, git:REF, or a folder.", metavar="SOURCE")]
-Patches = Annotated[list[str], typer.Option("--patch", help="A patch by name or file; may be repeated.")]
+Patches = Annotated[
+    list[str],
+    typer.Option("--patch", help="A patch by name or file; may be repeated.", autocompletion=complete_patch),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Debug build: -G -g for a GPU, -O0 -g for the simulator.")]
 Check = Annotated[bool, typer.Option("--check", help="Simulator: watch every memory access of the kernels.")]
 Sanitize = Annotated[str, typer.Option("--sanitize", help="Simulator: address, undefined, or both with a comma.")]

@@ -1,8 +1,8 @@
-"""Scenarios as pytest items: `pytest scenarios/ --on sim:h200`, one item a case and device.
+"""Scenarios as pytest items: `pytest scenarios/ --fattn-on sim:h200`, one item a case and device.
 
-Nothing is collected without `--on`, so that YAML files of other projects are left alone. A failure shows the verdict's
-reason; what the backend does not support is skipped with its reason; what is lost is an error of the run, not of the
-kernel. `-k`, `-n` (pytest-xdist) and `--junitxml` are pytest's own.
+Nothing is collected without `--fattn-on`, so that YAML files of other projects are left alone. A failure shows the
+reason of the verdict. A case that the backend does not support is skipped. A lost case is an error of the run, not of
+the kernel. `-k`, `-n` (pytest-xdist) and `--junitxml` are pytest's own.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ if TYPE_CHECKING:  # the plugin is loaded in every pytest run of an environment:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The flags, in a group of their own."""
     group = parser.getgroup("fattn-probe", "flash-attention scenarios")
-    group.addoption("--on", default="", help="run scenarios (*.yaml) on these devices: sim:ID, gpu, gpu:N")
-    group.addoption("--source", default="", help="the llama.cpp to run: pypi:NAME==VERSION, git:REF, or a folder")
+    group.addoption("--fattn-on", default="", help="run scenarios (*.yaml) on these devices: sim:ID, gpu, gpu:N")
+    group.addoption("--fattn-source", default="", help="the llama.cpp to run: pypi:NAME==VERSION, git:REF, or a folder")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Scenario files, if devices to run them on are named."""
-    if file_path.suffix != ".yaml" or not parent.config.getoption("--on"):
+    if file_path.suffix != ".yaml" or not parent.config.getoption("--fattn-on"):
         return None
     return ScenarioFile.from_parent(parent, path=file_path)
 
@@ -42,7 +42,7 @@ class ScenarioFile(pytest.File):
 
         try:
             cases = expand(load(self.path))
-            targets = parse_targets(self.config.getoption("--on"), load_devices())
+            targets = parse_targets(self.config.getoption("--fattn-on"), load_devices())
         except InputError as error:
             raise pytest.UsageError(str(error)) from error
         for case in cases:
@@ -102,5 +102,5 @@ def session_of(config: pytest.Config) -> "Session":
     from fattn_probe.source import DEFAULT_SOURCE, resolve
 
     if SESSION not in config.stash:
-        config.stash[SESSION] = Session(RunOptions(resolve(config.getoption("--source") or DEFAULT_SOURCE)))
+        config.stash[SESSION] = Session(RunOptions(resolve(config.getoption("--fattn-source") or DEFAULT_SOURCE)))
     return config.stash[SESSION]

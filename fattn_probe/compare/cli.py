@@ -23,7 +23,9 @@ QUERIES_ALONE = 4
 
 
 def compare(
-    paths: Annotated[list[Path], typer.Argument(help="Scenarios; or two captures (.gguf).", metavar="SCENARIO...")],
+    paths: Annotated[
+        list[Path], flags.scenario_argument("Shipped scenarios by name, or files; or two captures (.gguf).")
+    ],
     on: flags.On = "",
     model: Annotated[UseModel, typer.Option(help="The kernel's arithmetic, rounding by rounding.")] = "auto",
     plot: Annotated[Path | None, typer.Option(help="Write error maps here, as PNG and SVG.", metavar="DIR")] = None,

@@ -31,7 +31,7 @@ Transcript = Annotated[Path | None, typer.Option("--transcript", help="Keep the 
 
 
 def inspect(
-    paths: Annotated[list[Path] | None, typer.Argument(help="Files, or folders.", metavar="SCENARIO...")] = None,
+    paths: flags.Scenarios = [],  # noqa: B006
     on: flags.On = "",
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Every block, tile and condition.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the map as a picture.")] = None,
@@ -59,7 +59,7 @@ def inspect(
     as_json: flags.Json = False,
 ) -> None:
     """Look at an op under gdb or cuda-gdb: tensors, kernel choice and why, tiling, and what each block does."""
-    cases = [placed(case, at) for case in flags.cases_of(paths or [])] if program == RUNNER else []
+    cases = [placed(case, at) for case in flags.cases_of(paths)] if program == RUNNER else []
     work = flags.work_of(cases, on, devices, NOTES)
     looks = Looks(
         values=tuple(parse_slice(text) for text in values or ()),
@@ -91,7 +91,7 @@ def inspect(
 
 
 def debug(
-    path: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    path: flags.OneScenario,
     on: flags.On = "",
     case_name: Annotated[str, typer.Option("--case", help="One of the scenario's cases, if it has several.")] = "",
     at: At = "",

@@ -38,7 +38,7 @@ from fattn_probe.run.simulator import Simulation
 from fattn_probe.source.index import releases
 
 DEFAULT_HISTORY = Path(platformdirs.user_data_dir("fattn-probe")) / "history.db"
-DEFAULT_SUITE = Path("suites/quick.yaml")
+DEFAULT_SUITE = Path("quick")
 COLUMNS = (
     *("run", "started", "suite", "device", "source"),
     *("case", "digest", "status", "nmse", "seconds", "output", "reason"),
@@ -51,7 +51,7 @@ history_app = typer.Typer(help="The results of all regression runs.", no_args_is
 
 
 def regress(
-    suite_file: Annotated[Path, typer.Argument(metavar="SUITE")] = DEFAULT_SUITE,
+    suite_file: flags.SuiteFile = DEFAULT_SUITE,
     on: flags.On = "",
     source: Annotated[str, typer.Option("--source", help="Another llama.cpp than the suite's.")] = "",
     patch: flags.Patches = [],  # noqa: B006
@@ -134,7 +134,7 @@ def diff(
 def bisect(
     good: Annotated[str, typer.Argument(help="A release that passes: pypi:NAME==VERSION.")],
     bad: Annotated[str, typer.Argument(help="A later one that does not.")],
-    path: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    path: flags.OneScenario,
     on: flags.On = "sim:h200",
     case_name: Annotated[str, typer.Option("--case", help="One of the scenario's cases, if it has several.")] = "",
     timeout: flags.Timeout = 600.0,

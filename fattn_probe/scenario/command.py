@@ -10,6 +10,7 @@ import yaml
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from .. import shipped
 from ..errors import InputError
 from ..files import is_folder
 from ..tables import Table
@@ -41,8 +42,11 @@ class Check:
     problems: list[str]
 
 
-def list_scenarios(folder: Path) -> list[Listing]:
-    """The scenarios in a folder, by name; files with mistakes are listed with the first of them."""
+def list_scenarios(folder: Path | None = None) -> list[Listing]:
+    """The scenarios in a folder, else the shipped ones; files with mistakes are listed with the first of them."""
+    if folder is None:
+        named = [(shipped.name_of("scenario", path), _listing(path)) for path in shipped.files("scenario")]
+        return [dataclasses.replace(listing, name=name) for name, listing in named]
     if not folder.is_dir():
         raise InputError(f"{folder}: no folder of scenarios, allowed: a folder with *.yaml files")
     return [_listing(path) for path in _files(folder)]

@@ -1,9 +1,7 @@
 """Unified diffs that are put on an overlay copy of a tree: exactly, or not at all."""
 
-import difflib
 import hashlib
 import re
-import sysconfig
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +9,9 @@ from pathlib import Path, PurePosixPath
 
 import whatthepatch
 
-import fattn_probe
 from fattn_probe.errors import InputError
 from fattn_probe.files import MOST_PATCH, read_text
+from fattn_probe.shipped import files, unknown
 from fattn_probe.source.tree import Tree
 
 DEBUG_ALIGNMENT = "debug-alignment"
@@ -60,19 +58,9 @@ class FileDiff:
     hunks: tuple[Hunk, ...]
 
 
-def patches_dir() -> Path:
-    """The folder of the shipped patches: in the checkout, or where an installed wheel put its data files."""
-    package = Path(fattn_probe.__file__).parent
-    places = (package.parent / "patches", Path(sysconfig.get_path("data")) / "share/fattn-probe/patches")
-    for place in places:
-        if any(place.glob("*.patch")):
-            return place
-    raise InputError(f"the shipped patches are not installed: there are none in {' or '.join(map(str, places))}")
-
-
 def shipped() -> list[Patch]:
     """Every patch that comes with fattn-probe; a patch with a file for each era appears once for each."""
-    return [load(path) for path in sorted(patches_dir().glob("*.patch"))]
+    return [load(path) for path in files("patch")]
 
 
 def load(path: Path) -> Patch:
@@ -95,7 +83,7 @@ def find(name_or_file: str, tree: Tree) -> Patch:
     Of several files with one name, the first that applies is taken. Raises InputError for an unknown name, and for a
     patch whose `fits` leaves out the tree's era.
     """
-    if "/" in name_or_file or name_or_file.endswith((".patch", ".diff")):
+    if "/" in name_or_file or name_or_file.endswith((".patch", ".diff")) or Path(name_or_file).is_file():
         candidates = [load(Path(name_or_file))]
     else:
         candidates = named(name_or_file)
@@ -120,10 +108,7 @@ def named(name: str) -> list[Patch]:
     patches = shipped()
     if found := [patch for patch in patches if patch.name == name]:
         return found
-    names = sorted({patch.name for patch in patches})
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(names)}"
-    raise InputError(f"there is no patch named {name!r}{hint}")
+    raise unknown("patch", name, name, sorted({patch.name for patch in patches}))
 
 
 def applies(patch: Patch, root: Path) -> bool:

@@ -16,7 +16,7 @@ STEPS = 16
 
 
 def study(
-    path: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    path: flags.OneScenario,
     algorithm: Annotated[Algorithm, typer.Option(help="The algorithm to show; all of them are run.")] = "fa2",
     tile_q: Annotated[int | None, typer.Option(help="B_r, queries per tile; 64; fa1: from --memory.", min=1)] = None,
     tile_kv: Annotated[int | None, typer.Option(help="B_c, KV rows per tile; 64; fa1: from --memory.", min=1)] = None,

@@ -21,7 +21,7 @@ def run_pytest(folder, *words):
 def test_each_case_is_an_item_with_its_verdict(tmp_path):
     (tmp_path / "unsupported.yaml").write_text(UNSUPPORTED)
     files = (SCENARIOS / "gqa.yaml", SCENARIOS / "known-faults/masked-rows.yaml", tmp_path / "unsupported.yaml")
-    done = run_pytest(tmp_path, *files, "--on", "sim:h200", "--junitxml", tmp_path / "out.xml")
+    done = run_pytest(tmp_path, *files, "--fattn-on", "sim:h200", "--junitxml", tmp_path / "out.xml")
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith(".Fs")
     assert "wrong: flash_attn_ext_f16<64,64,32,1,false,false,false>" in done.stdout
@@ -38,6 +38,6 @@ def test_without_devices_no_yaml_is_touched(tmp_path):
 
 def test_a_mistake_in_a_scenario_is_said_once(tmp_path):
     (tmp_path / "bad.yaml").write_text("version: 1\nabout: x\nhsk: 64\nn_haed: 8\n")
-    done = run_pytest(tmp_path, tmp_path / "bad.yaml", "--on", "sim:h200")
+    done = run_pytest(tmp_path, tmp_path / "bad.yaml", "--fattn-on", "sim:h200")
     assert done.returncode != 0
     assert "bad.yaml:4: n_haed" in done.stdout + done.stderr

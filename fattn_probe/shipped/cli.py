@@ -1,0 +1,48 @@
+"""`fattn-probe suite list` and `fattn-probe patch list`."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from fattn_probe import flags
+from fattn_probe.console import show
+from fattn_probe.regress.suite import load_suite
+from fattn_probe.shipped import files, name_of
+from fattn_probe.source import patches
+
+suite_app = typer.Typer(help="Suites of scenarios, for regress.", no_args_is_help=True)
+patch_app = typer.Typer(help="Patches, for --patch.", no_args_is_help=True)
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A shipped file and what it is for."""
+
+    name: str
+    path: str
+    about: str
+
+
+@suite_app.command("list")
+def suite_list(as_json: flags.Json = False) -> None:
+    """The shipped suites."""
+    listing = [Shipped(name_of("suite", path), str(path), load_suite(path).about) for path in files("suite")]
+    show([asdict(item) for item in listing], lambda: table("suite", listing), as_json)
+
+
+@patch_app.command("list")
+def patch_list(as_json: flags.Json = False) -> None:
+    """The shipped patches; one with a file for each era of llama.cpp is listed once for each."""
+    listing = [Shipped(patch.name, str(patch.path), patch.purpose) for patch in patches.shipped()]
+    show([asdict(item) for item in listing], lambda: table("patch", listing), as_json)
+
+
+def table(title: str, listing: Sequence[Shipped]) -> Table:
+    """Names and purposes."""
+    found = Table(title, "for", box=None, pad_edge=False)
+    for item in listing:
+        found.add_row(Text(item.name, "bold"), Text(item.about))
+    return found
