@@ -60,7 +60,7 @@ def test_a_full_machine_lacks_nothing_and_runs_every_engine():
         (replace(FULL, headers={}), "nvidia-cuda-crt", "pip install 'nvidia-cuda-crt==13.0.*'"),
         (replace(FULL, python=(3, 10, 4)), "Python", "install Python 3.11 or newer"),
         (replace(FULL, machine="riscv64"), "machine", "use Linux on x86-64 or aarch64"),
-        (replace(FULL, cache_free=2**30), "disk", "set FATTN_PROBE_CACHE to a folder with room that you may write"),
+        (replace(FULL, cache_free=2**30), "disk", "set FATTN_PROBE_CACHE to a writable folder with enough space"),
     ],
 )
 def test_what_the_simulator_needs(facts, name, install):
@@ -167,11 +167,11 @@ def test_report_of_this_machine_is_json_and_can_be_shown():
     assert "sim, inspect" in capture.get()
 
 
-def test_what_to_install_is_listed_necessary_first():
+def test_required_installs_are_listed_first():
     console = Console(width=160, color_system=None)
     with console.capture() as capture:
         console.print(render(diagnose(without("gdb", "g++", "cuda-gdb", "cuobjdump"))))
-    tail = capture.get().split("to install what is not there:")[1].splitlines()
+    tail = capture.get().split("to install what is missing:")[1].splitlines()
     assert [line.strip() for line in tail if line.strip()] == [
         "sudo apt install g++   # g++ (missing)",
         "sudo apt install gdb   # gdb (optional)",

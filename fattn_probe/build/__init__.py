@@ -1,4 +1,4 @@
-"""Builds: a llama.cpp tree as programs that run its attention on the simulator or on a GPU."""
+"""Builds: compile a llama.cpp tree into programs that run its attention on the simulator or on a GPU."""
 
 from fattn_probe.build.ensure import add_missing, ensure, export, lock_of, open_build, plan_build
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, Build, BuildRequest, Manifest

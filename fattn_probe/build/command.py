@@ -1,4 +1,4 @@
-"""`fattn-probe build`: the builds of a command, with one live line of progress."""
+"""`fattn-probe build`: make builds, with one live line of progress."""
 
 import contextlib
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from fattn_probe.source import KernelCase, Tree, kernel_cases
 from fattn_probe.tables import labelled
 
 BAR = 20
-FRAMES_A_SECOND = 8
+FRAMES_PER_SECOND = 8
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class BuildOptions:
 
 
 def find_kernel(tree: Tree, text: str) -> KernelCase:
-    """The kernel case that a user names: `mma 64,64,8,8`, `vec 128,f16,q8_0`, with or without GGML_TYPE_.
+    """The kernel case with the name `text`: `mma 64,64,8,8`, `vec 128,f16,q8_0`, with or without GGML_TYPE_.
 
-    An unknown one is an InputError that says which ones of its family and head size there are.
+    InputError for an unknown case, with the cases of its family and head size.
     """
     family, _, rest = text.strip().partition(" ")
     wanted = [word.strip().removeprefix("GGML_TYPE_").lower() for word in rest.split(",")]
@@ -45,12 +45,12 @@ def find_kernel(tree: Tree, text: str) -> KernelCase:
         if [arg.removeprefix("GGML_TYPE_").lower() for arg in case.args] == wanted:
             return case
     near = [case.name for case in cases if case.args[0] == wanted[0]] or [case.name for case in cases]
-    known = f"; there are {', '.join(near[:12])}" if near else "; families are mma, tile, vec"
+    known = f"; it has {', '.join(near[:12])}" if near else "; the families are mma, tile, vec"
     raise InputError(f"{tree.spec} has no kernel {text!r}{known}")
 
 
 def status_line(progress: Progress) -> Text:
-    """The live line: a bar, steps done of all, what is compiling, seconds."""
+    """The live line: a bar, steps done of the total, the current step, seconds."""
     filled = BAR * progress.done // max(progress.total, 1)
     return Text.assemble(
         ("━" * filled, "green"),
@@ -64,16 +64,16 @@ def status_line(progress: Progress) -> Text:
 
 @contextlib.contextmanager
 def live_progress(console: Console, title: str) -> Iterator[Report]:
-    """Show a build's progress on a terminal, on one line below its title; elsewhere say only the title."""
+    """Show a build's progress on one line below its title; print only the title if the output is not a terminal."""
     if not console.is_terminal:
         yield announced(console, title)
         return
-    with Live(console=console, refresh_per_second=FRAMES_A_SECOND, transient=True) as live:
+    with Live(console=console, refresh_per_second=FRAMES_PER_SECOND, transient=True) as live:
         yield lambda progress: live.update(Group(Text(title), status_line(progress)))
 
 
 def announced(console: Console, title: str) -> Report:
-    """A report that prints the title once, when there is something to do."""
+    """A report that prints the title once, if there is anything to build."""
     said: list[str] = []
 
     def report(progress: Progress) -> None:
@@ -85,13 +85,13 @@ def announced(console: Console, title: str) -> Report:
 
 
 def title_of(request: BuildRequest) -> str:
-    """What is being built, for people."""
+    """A description of what is being built."""
     patches = f" with {', '.join(patch.name for patch in request.applied)}" if request.applied else ""
     return f"Building {request.tree.spec}{patches} for {request.engine}, sm_{request.arch}, {request.flavour}"
 
 
 def build(options: BuildOptions, progress: Report = silent) -> Build:
-    """Make the build that the options ask for, and copy it if they say where to."""
+    """Make a build, and export it if `options.export` is set."""
     made = ensure(
         options.request,
         options.kernels,
@@ -104,7 +104,7 @@ def build(options: BuildOptions, progress: Report = silent) -> Build:
 
 
 def dry_run(options: BuildOptions) -> dict[str, Any]:
-    """What a build from nothing would do: its folder and its commands, which run in that folder."""
+    """The folder of a build from an empty cache, and its commands, which run in that folder."""
     folder, plan = plan_build(options.request, options.kernels, options.programs, full=options.full)
     return {"folder": str(folder), "commands": list(plan.commands)}
 
@@ -129,11 +129,9 @@ def build_data(made: Build) -> dict[str, Any]:
 
 
 def build_table(made: Build) -> RenderableType:
-    """A build for people: a line a property."""
+    """A build as a table, one line per property."""
     data = build_data(made)
-    kernels = (
-        "all that upstream compiles" if data["full"] else ", ".join(data["kernels"]) or "those that a run asks for"
-    )
+    kernels = "all that upstream compiles" if data["full"] else ", ".join(data["kernels"]) or "none yet; runs add them"
     words = {
         "source": f"{data['source']} (llama.cpp b{data['build_number']})",
         "engine": f"{data['engine']}, sm_{data['arch']}, {data['flavour']}",

@@ -1,4 +1,4 @@
-"""Make builds, add to them, and copy them elsewhere."""
+"""Make, extend and export builds."""
 
 import datetime
 import json
@@ -49,10 +49,10 @@ def ensure(
     progress: Report = silent,
     jobs: int | None = None,
 ) -> Build:
-    """The build of a request with at least these kernels and programs, made or completed if need be.
+    """The build of a request with at least these kernels and programs; makes or extends it if necessary.
 
-    `sources` are further .cu files of ggml-cuda/; `full` compiles all that upstream does. A build that has everything
-    is returned after a look at its manifest; a build in use by another process may be added to, under a lock.
+    `sources` are further .cu files of ggml-cuda/; `full` compiles all that upstream does. A complete build is returned
+    after a check of its manifest. A build that another process uses is extended under a lock.
     """
     wanted = Contents(tuple(case.name for case in kernels), tuple(sources), tuple(programs), full)
     toolchain = find_toolchain(request.engine)
@@ -69,18 +69,18 @@ def ensure(
 
 
 def lock_of(folder: Path) -> FileLock:
-    """What a process holds while it changes the build in a folder."""
+    """The lock that a process holds while it changes the build in a folder."""
     return FileLock(folder.with_name(f"{folder.name}.lock"))
 
 
 def existing(folder: Path, request: BuildRequest | None) -> Build | None:
-    """The build in a folder, or None where there is none that is whole."""
+    """The build in a folder, or None if there is no complete one."""
     manifest = folder / MANIFEST
     return Build(folder, manifest_of(manifest.read_text()), request) if manifest.is_file() else None
 
 
 def is_complete(manifest: Manifest, wanted: Contents) -> bool:
-    """Whether a build has what is wanted, and is from fattn-probe as it is now."""
+    """Whether a build has all requested contents and was made by the current fattn-probe."""
     has = manifest.contents
     return (
         manifest.stamp == own_stamp()
@@ -94,7 +94,7 @@ def is_complete(manifest: Manifest, wanted: Contents) -> bool:
 def make(
     folder: Path, request: BuildRequest, toolchain: Toolchain, contents: Contents, ninja: Callable[[Path], None]
 ) -> Build:
-    """Write what is copied and generated, run `ninja`, and write the manifest; the caller holds the lock."""
+    """Write the copied and generated files, run `ninja`, and write the manifest; the caller holds the lock."""
     stamp = own_stamp()
     sources = read_sources(request.tree, request.quants, toolchain.machine)
     check_contents(contents, sources)
@@ -113,13 +113,13 @@ def make(
 
 
 def check_contents(contents: Contents, sources: Sources) -> None:
-    """Refuse programs and kernels that the tree does not have."""
+    """InputError for programs and kernels that the tree does not have."""
     unknown = [name for name in contents.programs if name not in PROGRAMS]
     if unknown:
-        raise InputError(f"there is no program {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
+        raise InputError(f"unknown program {unknown[0]!r}; allowed: {', '.join(PROGRAMS)}")
     absent = [name for name in contents.kernels if name not in sources.cases]
     if absent:
-        raise InputError(f"this source has no kernel case {absent[0]!r} in its template-instances/")
+        raise InputError(f"the template-instances/ of this source have no kernel case {absent[0]!r}")
 
 
 def make_plan(request: BuildRequest, toolchain: Toolchain, contents: Contents, sources: Sources) -> Plan:
@@ -135,7 +135,7 @@ def plan_build(
     *,
     full: bool = False,
 ) -> tuple[Path, Plan]:
-    """The folder and the steps of a build from nothing; nothing is written."""
+    """The folder and the steps of a build from an empty cache; writes nothing."""
     toolchain = find_toolchain(request.engine)
     contents = Contents(tuple(case.name for case in kernels), (), tuple(programs), full)
     sources = read_sources(request.tree, request.quants, toolchain.machine)
@@ -144,7 +144,7 @@ def plan_build(
 
 
 def new_manifest(request: BuildRequest, toolchain: Toolchain, contents: Contents, stamp: str) -> Manifest:
-    """The manifest of a build that has just been made."""
+    """The manifest of a finished build."""
     return Manifest(
         source=request.tree.spec,
         build_number=request.tree.build_number,
@@ -163,25 +163,25 @@ def new_manifest(request: BuildRequest, toolchain: Toolchain, contents: Contents
 
 
 def read_registers(folder: Path) -> dict[str, int]:
-    """Registers a thread of each kernel (mangled name), as ptxas said when it compiled them."""
+    """Registers per thread of each kernel (by mangled name), as reported by ptxas."""
     texts = [path.read_text(errors="replace") for path in sorted((folder / "obj").rglob("*.cu.o.log"))]
     return {name: int(count) for text in texts for name, count in ENTRY.findall(text)}
 
 
 def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int | None = None) -> Build:
-    """Compile in what defines a symbol that a program of this build missed (exit status 87), and link again.
+    """Compile the source of a symbol that a program of this build called but lacks (exit status 87), and relink.
 
-    A symbol that no file of the tree defines is a BuildError that names it, as is a build opened without its source.
+    BuildError if no file of the tree defines the symbol, or if the build was opened without its source.
     """
     name = demangle(symbol)
     if build.request is None:
-        raise BuildError(f"{build.folder} is a copy, made without {name}: build it with that, and copy again")
+        raise BuildError(f"{build.folder} is an export without {name}: add it to the original build, and export again")
     sources = read_sources(build.request.tree, build.request.quants, find_toolchain(build.request.engine).machine)
     case = case_of(name, sources.cases.values(), ggml_types(build.request.tree))
     file = None if case else defining_source(name, build.request.tree.root / CUDA)
     has = build.manifest.contents
     if (case is None and file is None) or (case and case.name in has.kernels) or file in (*has.sources, *sources.cuda):
-        raise BuildError(f"a program needs {name} ({symbol}), and no file of {build.request.tree.spec} defines it")
+        raise BuildError(f"a program needs {name} ({symbol}), but no file of {build.request.tree.spec} defines it")
     return ensure(
         build.request,
         [case] if case else [],
@@ -193,17 +193,17 @@ def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int 
 
 
 def open_build(folder: Path) -> Build:
-    """The build in a folder that `export` made, or in the cache."""
+    """Open the build in a folder made by `export`, or in the cache."""
     build = existing(folder, None)
     if build is None:
-        raise InputError(f"{folder} has no {MANIFEST}: it is not a build of fattn-probe")
+        raise InputError(f"{folder} is not a build of fattn-probe: it has no {MANIFEST}")
     return build
 
 
 def export(build: Build, folder: Path) -> Build:
-    """Copy what runs, and the sources it was made from, to a new folder that works on another machine."""
+    """Copy programs, libraries and sources to a new folder that works on another machine."""
     if folder.exists():
-        raise InputError(f"{folder} exists already")
+        raise InputError(f"{folder} already exists; choose a new folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as name:
         part = Path(name) / "build"

@@ -1,4 +1,4 @@
-"""Compiler flags: upstream's own definitions, and those of the engine and the flavour."""
+"""Compiler flags: upstream's definitions, and those of the engine and the flavour."""
 
 import re
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ GGML_DEFINES = ("-D_GNU_SOURCE", "-D_XOPEN_SOURCE=600", "-DGGML_SCHED_MAX_COPIES
 # ggml-cuda/CMakeLists.txt's; without GGML_CUDA_USE_GRAPHS, and NO_VMM because that links libcuda
 CUDA_DEFINES = ("-DGGML_CUDA_PEER_MAX_BATCH_SIZE=128", "-DGGML_CUDA_NO_VMM")
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
-# ggml's host code is not what is looked at: -O1 compiles in half the time of -O2
+# ggml's host code is not under test: -O1 compiles in half the time of -O2
 HOST_OPTIMISATION = {"release": ("-O1", "-g1"), "check": ("-O1", "-g1"), "debug": ("-O0", "-g")}
-# Loops unrolled and nothing vectorised: then g++ fuses the multiply-adds that nvcc fuses (docs/simulator.md)
+# With loops unrolled and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/simulator.md)
 SIM_OPTIMISATION = {
     "release": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1"),
     "check": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1", "-fsanitize=thread", "-DSIMT_CHECK"),
     "debug": ("-O0", "-g3"),
 }
-# For all but the mma and vec kernels: half the time of -O2 for tile kernels, whose unrolled code is huge, and neither
-# slower nor different in a bit. Multiply-adds are fused by -fexpensive-optimizations.
+# For all except the mma and vec kernels. Tile kernels, whose unrolled code is huge, compile in half the time of -O2,
+# with the same speed and the same bits. -fexpensive-optimizations fuses the multiply-adds.
 SIM_QUICK = ("-O1", "-fexpensive-optimizations")
 NVCC_OPTIMISATION = {"release": ("-O3", "-DNDEBUG"), "debug": ("-G", "-g", "-O0")}
 
 
 @dataclass(frozen=True)
 class Flags:
-    """The command-line beginnings of a build's compiles, by kind of source."""
+    """The compiler commands of a build without input and output, by kind of source."""
 
     request: BuildRequest
     toolchain: Toolchain
@@ -38,13 +38,13 @@ class Flags:
 
     @property
     def sanitize(self) -> tuple[str, ...]:
-        """What every compile and link of a sanitized build has."""
+        """The flags of every compile and link of a sanitized build."""
         names = self.request.sanitize
         return (f"-fsanitize={','.join(names)}", "-fno-omit-frame-pointer") if names else ()
 
     @property
     def vector(self) -> tuple[str, ...]:
-        """The processor's instructions that code may use: x86-64-v3's, or aarch64's own."""
+        """The instruction set that code may use: x86-64-v3, or aarch64."""
         return X86_V3 if self.toolchain.machine in ("x86_64", "AMD64") else ()
 
     def host(self, source: str, optimisation: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -63,18 +63,18 @@ class Flags:
     def openmp(self) -> tuple[str, ...]:
         """OpenMP for ggml-cpu, which is upstream's default.
 
-        test-backend-ops computes its reference with four threads, and ggml's own barriers spin: on two processors that
-        takes longer than the computing. Not for the cuda engine, whose builds run on machines that may have no libgomp.
+        test-backend-ops computes its reference with four threads, and ggml's own barriers spin; on two processors the
+        spinning takes longer than the computation. Not for the cuda engine: its builds run on machines without libgomp.
         """
         return ("-fopenmp",) if self.request.engine == "sim" and not self.request.sanitize else ()
 
     def cpu(self, source: str) -> tuple[str, ...]:
-        """ggml-cpu, optimised in every flavour: it is a reference, and nobody steps through it."""
+        """ggml-cpu, optimised in every flavour: it serves as a reference, not for debugging."""
         openmp = (*self.openmp, "-DGGML_USE_OPENMP") if self.openmp else ()
         return (*self.host(source, ("-O3", "-DNDEBUG")), *self.vector, *openmp, "-Ioverlay/ggml/src/ggml-cpu")
 
     def cuda_host(self, source: str) -> tuple[str, ...]:
-        """C++ that includes CUDA's headers: the cuBLAS shim and the launch recorder."""
+        """C++ that includes CUDA's headers: the cuBLAS stand-in and the launch recorder."""
         return (*self.host(source), "-Inative/cublas", "-isystem", str(self.toolchain.cuda_include))
 
     def sim_native(self, source: str) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class Flags:
             *self.vector,
             "-ffp-contract=fast",
             "-fno-math-errno",
-            "-fno-strict-aliasing",  # device code reads arrays as other types; nvcc lets it
+            "-fno-strict-aliasing",  # device code reads arrays as other types, which nvcc allows
             f"-DSIMT_ARCH={self.request.cuda_arch}",
             *(("-DSIMT_CHECK",) if self.request.flavour == "check" else ()),
             "-Inative/sim",
@@ -111,7 +111,7 @@ class Flags:
             *self.vector,
             "-ffp-contract=fast",
             "-fno-math-errno",
-            "-fno-strict-aliasing",  # device code reads arrays as other types; nvcc lets it
+            "-fno-strict-aliasing",  # device code reads arrays as other types, which nvcc allows
             "-fstack-clash-protection",  # a stack that overflows reaches its guard page, not another thread's stack
             "-fPIC",
             "-w",
@@ -129,7 +129,7 @@ class Flags:
         )
 
     def nvcc(self) -> tuple[str, ...]:
-        """A .cu file by nvcc, with the register counts of its kernels on stderr."""
+        """A .cu file compiled by nvcc, with the register counts of its kernels on stderr."""
         arch = self.request.arch
         return (
             str(self.toolchain.nvcc),
@@ -146,12 +146,12 @@ class Flags:
         )
 
     def cuda_common(self) -> tuple[str, ...]:
-        """Definitions and folders of ggml-cuda."""
+        """Definitions and include folders of ggml-cuda."""
         folders = ("-Inative/cublas", "-Ioverlay/ggml/src/ggml-cuda", *GGML_INCLUDES)
         return (*GGML_DEFINES, *CUDA_DEFINES, *self.sources.quant_defines, *folders)
 
     def link(self, output: str) -> tuple[str, ...]:
-        """The beginning of a link: a shared library in lib/, or a program in bin/."""
+        """The link command without inputs: for a shared library in lib/, or a program in bin/."""
         library = (f"-Wl,-soname,{Path(output).name}", "-shared")
         program = ("-rdynamic", "-Wl,-rpath,$ORIGIN/../lib")
         kind = (*library, "-Wl,-rpath,$ORIGIN") if output.startswith("lib/") else program

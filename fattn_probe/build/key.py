@@ -1,4 +1,4 @@
-"""What identifies a build, what it holds, and what it is once it is made."""
+"""The identity, the contents and the files of a build."""
 
 import hashlib
 import json
@@ -23,17 +23,17 @@ TEST_BACKEND_OPS = "test-backend-ops"
 PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS)
 SANITIZERS = ("address", "undefined")
 ARCH = re.compile(r"(\d{2,3})[af]?")
-OVERLAY = "overlay"  # the source as it is compiled, in a build's folder
-LAYOUT = 1  # of the build folder; a change makes new folders
+OVERLAY = "overlay"  # the source as compiled, in a build folder
+LAYOUT = 1  # version of the folder layout; a change makes new folders
 
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """Which build is wanted.
+    """The build to make or find.
 
-    `arch` is nvcc's number without sm_ ("90", "120a"). `patches` are unified diffs, put on the overlay in order.
-    `quants` are K-V type pairs ("q8_0-f16") whose vec kernels fattn.cu dispatches to besides upstream's default ones,
-    or ("all",): they change which kernel is chosen, so they make another build.
+    `arch` is nvcc's number without sm_ ("90", "120a"). `patches` are unified diffs, applied to the overlay in order.
+    `quants` are K-V type pairs ("q8_0-f16"), or ("all",): fattn.cu then dispatches to their vec kernels too. They
+    change which kernel is chosen, so they make a separate build.
     """
 
     tree: Tree
@@ -57,12 +57,12 @@ class BuildRequest:
             ""
             if self.engine == "sim" or not self.sanitize
             else "--sanitize is for the sim engine (on a GPU there is compute-sanitizer)",
-            "" if self.engine == "sim" or self.flavour != "check" else "the check flavour is for the sim engine",
+            "" if self.engine == "sim" or self.flavour != "check" else "the check flavour needs the sim engine",
         ]
 
     @property
     def applied(self) -> tuple[Patch, ...]:
-        """The patches, behind those without which a build of this kind does not run."""
+        """All patches: first those that a build of this kind needs to run, then the requested ones."""
         return (*needed(self.tree, self.engine, self.flavour), *self.patches)
 
     @property
@@ -74,7 +74,7 @@ class BuildRequest:
 
 @dataclass(frozen=True)
 class BuildKey:
-    """Everything that two builds must share to be one folder; kernels and programs are added to it over time."""
+    """The values that identify a build folder; kernels and programs are added to it over time."""
 
     tree: str
     patches: tuple[tuple[str, str], ...]
@@ -93,7 +93,7 @@ class BuildKey:
 
 
 def key_of(request: BuildRequest, toolchain: Toolchain) -> BuildKey:
-    """The key of a request on this machine."""
+    """The key of a request with this machine's compilers."""
     return BuildKey(
         tree=request.tree.digest,
         patches=tuple((patch.name, patch.digest) for patch in request.applied),
@@ -116,7 +116,7 @@ def folder_of(request: BuildRequest, key: BuildKey) -> Path:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a build folder holds: it only grows.
+    """The contents of a build folder, which only grow.
 
     `kernels` are names of kernel cases ("mma 64,64,8,8"), `sources` further .cu files of ggml-cuda/ by name.
     """
@@ -127,7 +127,7 @@ class Contents:
     full: bool = False
 
     def union(self, other: "Contents") -> "Contents":
-        """What both hold."""
+        """The contents of both."""
         return Contents(
             tuple(dict.fromkeys(self.kernels + other.kernels)),
             tuple(dict.fromkeys(self.sources + other.sources)),
@@ -138,9 +138,9 @@ class Contents:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What manifest.json of a build folder says; written last, so a folder that has one is whole.
+    """The contents of manifest.json; it is written last, so a folder that has one is complete.
 
-    `stamp` is of the files of fattn-probe itself that the build was made from.
+    `stamp` identifies the files of fattn-probe itself that the build was made from.
     """
 
     source: str
@@ -163,7 +163,7 @@ class Manifest:
 
 
 def manifest_of(text: str) -> Manifest:
-    """The manifest in the text of a manifest.json."""
+    """Parse the text of a manifest.json."""
     value = tuples(json.loads(text))
     return Manifest(**{**value, "contents": Contents(**tuples(value["contents"]))})
 
@@ -175,7 +175,7 @@ def tuples(value: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Build:
-    """A build that exists; `request` is None for one that was opened from a folder."""
+    """A finished build; `request` is None for a build opened from a folder."""
 
     folder: Path
     manifest: Manifest
@@ -206,16 +206,16 @@ class Build:
 
     @property
     def sources(self) -> Path | None:
-        """The folder of the source as it was compiled, line by line; None if it does not lie beside the programs."""
+        """The folder of the compiled source, with unchanged line numbers; None if it is not beside the programs."""
         root = self.folder / OVERLAY
         return root if root.is_dir() else None
 
     @property
     def tree(self) -> Tree | None:
-        """What lies in `sources`."""
+        """The tree in `sources`."""
         manifest, root = self.manifest, self.sources
         return Tree(manifest.source, root, manifest.build_number, manifest.tree, probe(root)) if root else None
 
     def env(self) -> dict[str, str]:
-        """What the programs want in their environment: no look for fusions, which asks operators that are left out."""
+        """The environment of the programs: no search for fusions, which would call operators that are not built."""
         return {"GGML_CUDA_DISABLE_FUSION": "1"}

@@ -1,4 +1,4 @@
-"""Run ninja: live progress while it works, the first errors and the place of the log when it fails."""
+"""Run ninja with live progress; on failure report the first errors and the path of the log."""
 
 import contextlib
 import fcntl
@@ -25,12 +25,12 @@ ERROR = re.compile(r"\b(?:fatal )?error\b|undefined reference|cannot find|Killed
 SHOWN_ERRORS = 12
 LOG_TAIL = 15
 GIB = 2**30
-GIB_A_COMPILE = 1.5  # what nvcc takes for the heaviest kernel instances
+GIB_A_COMPILE = 1.5  # memory of nvcc for the heaviest kernel instances
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a build is: steps done of all, the step begun last, seconds since the start."""
+    """The progress of a build: steps done of the total, the latest step, seconds since the start."""
 
     done: int
     total: int
@@ -46,35 +46,35 @@ def silent(progress: Progress) -> None:
 
 
 def default_jobs() -> int:
-    """As many compiles as there are processors, and memory for."""
+    """The number of parallel compiles that processors and memory allow."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
     return max(1, min(len(os.sched_getaffinity(0)), int(memory / GIB_A_COMPILE)))
 
 
 def parse_status(line: str) -> tuple[int, int, str] | None:
-    """(done, total, label) of a line that NINJA_STATUS marked, else None."""
+    """(done, total, label) of a status line of ninja, else None."""
     match = STATUS.fullmatch(line)
     return (int(match.group(1)), int(match.group(2)), match.group(3)) if match else None
 
 
 def first_errors(output: str) -> list[str]:
-    """What a failed build's log says that a person needs: the lines with errors, or its tail."""
+    """The lines with errors of a failed build's log, or its tail."""
     lines = [line for line in output.splitlines() if line.strip() and not parse_status(line)]
     errors = [line for line in lines if ERROR.search(line) and not line.startswith("FAILED: ")]
     return errors[:SHOWN_ERRORS] or lines[-LOG_TAIL:]
 
 
 def failed_step(output: str) -> str:
-    """The output that the first failed step should have made."""
+    """The output of the first failed step."""
     match = re.search(r"^FAILED: (?:\[code=\d+\] )?(\S+)", output, re.MULTILINE)
     return match.group(1) if match else "a step"
 
 
 def run_ninja(folder: Path, report: Report = silent, jobs: int | None = None) -> None:
-    """Build everything that build.ninja in `folder` names.
+    """Build all targets of build.ninja in `folder`.
 
-    The whole output is in build.log there. Ninja runs on a terminal of its own, because only there it says which
-    step it begins. A failed step raises BuildError; an interrupt ends ninja and its compilers first.
+    The complete output goes to build.log there. Ninja runs on its own terminal, because only then does it print the
+    start of each step. A failed step raises BuildError; an interrupt first ends ninja and its compilers.
     """
     argv = [str(Path(ninja.BIN_DIR) / "ninja"), "-C", str(folder), "-j", str(jobs or default_jobs())]
     log.info("$ %s", " ".join(argv))
@@ -90,14 +90,14 @@ def run_ninja(folder: Path, report: Report = silent, jobs: int | None = None) ->
     (folder / "build.log").write_text(output + "\n")
     if code != 0:
         errors = "\n".join(first_errors(output))
-        raise BuildError(f"{failed_step(output)} was not built:\n{errors}\nThe whole log: {folder / 'build.log'}")
+        raise BuildError(f"building {failed_step(output)} failed:\n{errors}\nComplete log: {folder / 'build.log'}")
 
 
 @contextlib.contextmanager
 def spawned(argv: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A program on a wide terminal of its own; it does not outlive the block, nor this process if that is killed.
+    """Run a program on its own wide terminal; it ends with the block, or with this process if that is killed.
 
-    The terminal controls the program's session: when this end of it is closed, the kernel hangs up.
+    The terminal controls the program's session: when this end of it closes, the kernel sends a hangup.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 4000, 0, 0))
@@ -124,7 +124,7 @@ def spawned(argv: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
 def read_lines(terminal: int) -> Iterator[str]:
     """The lines that a terminal shows, without control sequences.
 
-    Ninja overwrites its status line by \\r, and leaves it without an end while a step runs: it is given at once.
+    Ninja overwrites its status line with \\r and does not end it while a step runs; such a line is yielded at once.
     """
     pending = ""
     while chunk := read_chunk(terminal):
@@ -137,7 +137,7 @@ def read_lines(terminal: int) -> Iterator[str]:
 
 
 def read_chunk(terminal: int) -> bytes:
-    """The next bytes, none at the end (which Linux reports as EIO)."""
+    """The next bytes; empty at the end, which Linux reports as EIO."""
     try:
         return os.read(terminal, 65536)
     except OSError:

@@ -1,4 +1,4 @@
-"""The files of a build folder that are copied or generated: the overlay, and fattn-probe's own C++."""
+"""Copy or generate the files of a build folder: the overlay, and fattn-probe's own C++."""
 
 import hashlib
 import re
@@ -22,7 +22,7 @@ CALLED = re.compile(r"\b(\w+)\s*\(")
 
 
 def own_files() -> Iterator[Path]:
-    """The files of fattn-probe that builds are made from: native/ but its data, and the code of build/ and cxx/."""
+    """The files of fattn-probe that builds depend on: native/ without its data, and the code of build/ and cxx/."""
     for folder in NATIVE_FOLDERS:
         for path in sorted((NATIVE / folder).rglob("*")):
             if path.is_file() and path.suffix in NATIVE_SUFFIXES:
@@ -32,7 +32,7 @@ def own_files() -> Iterator[Path]:
 
 
 def own_stamp() -> str:
-    """A digest of the names, sizes and times of fattn-probe's own files: cheap, and new when any of them changed."""
+    """A digest of the names, sizes and times of fattn-probe's own files: cheap, and new if any of them changed."""
     digest = hashlib.sha256()
     for path in own_files():
         status = path.stat()
@@ -50,7 +50,7 @@ def native_files() -> Native:
 
 
 def known_ptx() -> frozenset[str]:
-    """The names of `simt::ptx`: what the simulator's headers that open this namespace declare or call."""
+    """The names in `simt::ptx`: all that the simulator's headers that open this namespace declare or call."""
     names: set[str] = set()
     for path in (NATIVE / "sim").rglob("*.h"):
         text = path.read_text()
@@ -60,7 +60,7 @@ def known_ptx() -> frozenset[str]:
 
 
 def prepare(folder: Path, request: BuildRequest, sources: Sources, cases: Iterable[KernelCase]) -> None:
-    """Bring the overlay and native/ of a build folder up to date; files whose content is right keep their times."""
+    """Update the overlay and native/ of a build folder; unchanged files keep their modification times."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".overlay-", dir=folder) as name:
         fresh = Path(name) / OVERLAY
@@ -75,7 +75,7 @@ def prepare(folder: Path, request: BuildRequest, sources: Sources, cases: Iterab
 
 
 def make_overlay(overlay: Path, request: BuildRequest, sources: Sources) -> None:
-    """Copy what is built of a tree, put the patches on it, and for the simulator rewrite ggml-cuda."""
+    """Copy the files of a tree that are built, apply the patches, and for the simulator rewrite ggml-cuda."""
     for path in kept_files(request.tree.root):
         target = overlay / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
     """Declare every case `extern` at the end of the header that defines it.
 
     Upstream's own list has gaps (head sizes 192 and 576 in October 2026), and fattn.cu then compiles those kernels a
-    second time: most of its time, 40 s of a debug build.
+    second time: 40 s of a debug build, most of its time.
     """
     lines: dict[str, list[str]] = {}
     for case in cases:
@@ -105,7 +105,7 @@ def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
 
 
 def rewrite_folder(cuda: Path) -> None:
-    """Turn every CUDA file below a folder into C++, in place."""
+    """Rewrite every CUDA file below a folder to C++, in place."""
     known = known_ptx()
     for path in sorted(cuda.rglob("*")):
         if path.suffix in CUDA_SUFFIXES:
@@ -114,7 +114,7 @@ def rewrite_folder(cuda: Path) -> None:
 
 
 def settle(fresh: Path, target: Path, keep: str) -> None:
-    """Make `target` equal to `fresh`, leaving alone what is equal already and files that match `keep`."""
+    """Make `target` equal to `fresh`; leaves equal files and files that match `keep` untouched."""
     if not target.exists():
         fresh.rename(target)
         return
@@ -129,7 +129,7 @@ def settle(fresh: Path, target: Path, keep: str) -> None:
 
 
 def write_if_changed(path: Path, text: str) -> None:
-    """Write a text file beside its place and rename it, unless it has this content already."""
+    """Write a text file atomically, unless it already has this content."""
     if path.is_file() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

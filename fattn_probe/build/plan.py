@@ -1,4 +1,4 @@
-"""The plan of a build: which steps, in which order."""
+"""The plan of a build: its steps in order."""
 
 import sys
 from collections.abc import Iterable
@@ -15,8 +15,8 @@ CUDA = f"{GGML}/ggml-cuda"
 BASE, CPU_LIBRARY, CUDA_LIBRARY = "lib/libggml-base.so", "lib/libggml-cpu.so", "lib/libggml-cuda.so"
 STUBS_SCRIPT = Path(__file__).with_name("stubs.py")
 
-# The backends of each program. The registry names its backends at compile time, so it is compiled for each set of
-# them and linked into the program: fattn-runner needs no ggml-cpu, which would double the simulator's first build.
+# The backends of each program. The registry lists its backends at compile time, so it is compiled once per set and
+# linked into the program. fattn-runner has no ggml-cpu, which would double the time of the simulator's first build.
 BACKENDS = {RUNNER: ("cuda",), CPU_RUNNER: ("cpu",), TEST_BACKEND_OPS: ("cuda", "cpu")}
 
 
@@ -38,7 +38,7 @@ class Planner:
     cudart: str | None
 
     def plan(self) -> Plan:
-        """Everything that the contents need, and no backend that no program has."""
+        """All steps that the contents need; omits backends that no program uses."""
         backends = {backend for program in self.contents.programs for backend in BACKENDS[program]}
         steps: list[Step] = []
         if "cuda" in backends:
@@ -50,7 +50,7 @@ class Planner:
         return Plan(tuple({step.outputs: step for step in steps}.values()))
 
     def compile(self, source: str, command: Iterable[str], folder: str = "", log: bool = False) -> CompileStep:
-        """One compile; objects lie under obj/ as their sources lie in the build folder."""
+        """One compile; obj/ mirrors the folders of the sources."""
         target = f"obj/{folder}{source.removeprefix('overlay/').removeprefix('ggml/src/')}.o"
         words = (*command, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target)
         return CompileStep(source, target, words, log)
@@ -86,7 +86,7 @@ class Planner:
         return list(dict.fromkeys([heaviest[0], *cases, *heaviest[1:], *self.contents.sources]))
 
     def cuda_library(self) -> list[Step]:
-        """libggml-cuda.so: the kernels, what stands in for CUDA's libraries, and stubs for all that is left out."""
+        """libggml-cuda.so: the kernels, stand-ins for CUDA's libraries, and stubs for everything that is not built."""
         sim = self.flags.request.engine == "sim"
         names = self.kernel_sources()
         compiles = [self.compile(f"{CUDA}/{name}", self.flags.kernel(name), log=not sim) for name in names]
@@ -109,10 +109,10 @@ class Planner:
         return [f"lib/{self.cudart}"] if self.cudart else []
 
     def stub_step(self, objects: list[str]) -> StubStep:
-        """The list of stubs, made anew whenever an object changed.
+        """The step that regenerates the stubs when an object changes.
 
-        It reads libggml-base's objects, not the library: ninja starts what has most steps behind it, and would
-        otherwise compile those first and the heavy kernels last.
+        It reads libggml-base's objects, not the library. Ninja starts the step with the most dependents, and would
+        otherwise compile those objects first and the heavy kernels last.
         """
         base = [self.compile(f"{GGML}/{name}", ()).object for name in self.flags.sources.base]
         command = [sys.executable, "-I", str(STUBS_SCRIPT), "--output", "obj/stubs.c"]
@@ -155,5 +155,5 @@ def case_file(case: KernelCase) -> str:
 
 
 def case_text(case: KernelCase) -> str:
-    """Its text: what upstream's instance file has, with one declaration of its list."""
+    """The text of that file: upstream's instance file, reduced to one declaration."""
     return f'#include "../{case.header}"\n\n{case.declaration}\n'

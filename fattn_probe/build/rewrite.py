@@ -1,4 +1,4 @@
-"""CUDA C++ as C++17 for the simulator, every token on its line."""
+"""Rewrite CUDA C++ to C++17 for the simulator; every token stays on its line."""
 
 import re
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from fattn_probe.build.rewrite_kernels import KernelInfo, rewrite_kernels, rewri
 from fattn_probe.build.rewrite_shared import rewrite_shared
 from fattn_probe.cxx.tokens import Draft, Token, draft_of, tokenize
 
-# In these files the arithmetic is scalar float32. nvcc unrolls their loops, and then fuses a product of one loop with a
-# sum of the next; g++ does the same if it unrolls them too. Elsewhere unrolling only doubles the time to compile.
+# The arithmetic of these files is scalar float32. nvcc unrolls their loops and then fuses a product of one loop with a
+# sum of the next; g++ does the same if it unrolls them. Elsewhere, unrolling only doubles the compile time.
 UNROLLED = ("fattn-vec", "fattn-tile")
 UNROLL = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+unroll\b")
 DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)")
@@ -21,7 +21,7 @@ COMMENT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/")
 
 @dataclass(frozen=True)
 class Note:
-    """Something in a file that the rewriter leaves as it is, and that the simulator may compute otherwise."""
+    """A place that the rewriter leaves unchanged and that the simulator may compute differently."""
 
     message: str
     line: int
@@ -29,7 +29,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A file's C++17 text, the kernels that it defines, and the PTX (mnemonic, line) that the simulator lacks."""
+    """A file as C++17 text, its kernels, and the PTX instructions (mnemonic, line) that the simulator lacks."""
 
     path: str
     text: str
@@ -39,7 +39,7 @@ class Rewritten:
 
 
 def _rewrite_directives(draft: Draft, unroll: str) -> None:
-    """Put `unroll` for `#pragma unroll`, about which g++ would warn, and rewrite the launches in macros."""
+    """Replace `#pragma unroll`, which g++ does not know, by `unroll`, and rewrite the launches in macros."""
     for place, token in enumerate(draft.tokens):
         if token.kind != "directive":
             continue
@@ -57,7 +57,7 @@ def _rewrite_macro(text: str) -> str:
 
 
 def _notes(tokens: list[Token]) -> tuple[Note, ...]:
-    """Macros that divide: their bodies are left alone, because nothing tells where they are used."""
+    """Macros that divide: their bodies stay unchanged, because it is unknown whether device code uses them."""
     notes, line = [], 1
     for token in tokens:
         if token.kind == "directive":
@@ -69,10 +69,10 @@ def _notes(tokens: list[Token]) -> tuple[Note, ...]:
 
 
 def rewrite(text: str, path: str, known_ptx: frozenset[str]) -> Rewritten:
-    """Turn the CUDA C++ of `path` into C++17 that compiles behind the simulator's prelude.
+    """Rewrite the CUDA C++ of `path` to C++17 that compiles after the simulator's prelude.
 
-    Lines are kept, so that file:line stays the source's own. `known_ptx` are the names of the functions in
-    `simt::ptx`, that is mangled mnemonics.
+    Line numbers do not change, so file:line is the source's own. `known_ptx` are the names of the functions in
+    `simt::ptx`: mangled mnemonics.
     """
     draft = draft_of(tokenize(text))
     device = device_spans(draft)

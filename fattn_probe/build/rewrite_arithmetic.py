@@ -1,4 +1,4 @@
-"""Device arithmetic: what division and the functions of -use_fast_math become."""
+"""Rewrite device arithmetic: division, and the functions that -use_fast_math approximates."""
 
 from fattn_probe.cxx.tokens import Draft, Spans
 
@@ -26,8 +26,8 @@ def _is_integer_constant(draft: Draft, division: int) -> bool:
 def rewrite_divisions(draft: Draft, device: Spans) -> None:
     """Turn `a / b` into `a *simt::divided_by* b`, `a % b` likewise, and `a /= b` into `a *= simt::reciprocal_of = b`.
 
-    The compiler then finds out by the operands' types what kind of division it is; precedence and associativity are
-    those of `/`, because `*` has the same.
+    The operand types then select the kind of division. Precedence and associativity do not change, because `*` and `/`
+    have the same.
     """
     for index in draft.where.get("/", ()):
         if index in device and not _is_integer_constant(draft, index):
@@ -41,7 +41,7 @@ def rewrite_divisions(draft: Draft, device: Spans) -> None:
 
 
 def rewrite_functions(draft: Draft, device: Spans) -> None:
-    """Turn calls of the functions that the GPU approximates into calls of the simulator's."""
+    """Replace functions that the GPU approximates by the simulator's."""
     for name, replacement in FUNCTIONS.items():
         for index in draft.where.get(name, ()):
             is_call = draft.word(index + 1) == "(" and draft.word(index - 1) not in (".", "->", "::")

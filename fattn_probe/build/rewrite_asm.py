@@ -1,4 +1,4 @@
-"""Inline PTX: what `asm` statements become."""
+"""Rewrite inline PTX (`asm` statements)."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ ESCAPES = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\"}
 class Statement:
     """An `asm` statement, as indices of code tokens: its keyword, its brackets, and those that open its operands.
 
-    The operands are the outputs and then the inputs, as PTX counts them.
+    The operands are the outputs, then the inputs, as PTX numbers them.
     """
 
     start: int
@@ -26,7 +26,7 @@ class Statement:
 
 
 def _literal(word: str) -> str:
-    """The characters of a string literal, so far as PTX needs its escapes."""
+    """The characters of a string literal, with the escapes that PTX uses."""
     raw = re.fullmatch(r'\w*R"([^(]*)\(([\s\S]*)\)\1"', word)
     if raw:
         return raw.group(2)
@@ -39,7 +39,7 @@ def _colons(word: str) -> int:
 
 
 def parse_asm(draft: Draft, start: int) -> Statement | None:
-    """The `asm` statement at a keyword, or None if what follows is none."""
+    """The `asm` statement at a keyword, or None if there is none."""
     opener = start + 1
     while draft.word(opener) in QUALIFIERS:
         opener += 1
@@ -70,7 +70,7 @@ def mangle(name: str) -> str:
 
 
 def is_plain(statement: Statement) -> bool:
-    """Whether PTX text is one instruction that names its operands in their order, %0 first."""
+    """Whether PTX text is a single instruction with its operands in order, %0 first."""
     if len([line for line in re.split(r"[;\n]", statement.text) if line.strip()]) != 1:
         return False
     used = re.findall(r"%(\d+)", statement.text.replace("%%", ""))
@@ -78,7 +78,7 @@ def is_plain(statement: Statement) -> bool:
 
 
 def _call(draft: Draft, statement: Statement, function: str) -> None:
-    """Write a call in the statement's place, each operand's expression where it stood."""
+    """Replace the statement by a call; each operand's expression stays in place."""
     last = [draft.mates[opener] for opener in statement.operands]
     kept = {index for first, stop in zip(statement.operands, last, strict=True) for index in range(first, stop + 1)}
     for index in range(statement.start, statement.stop):
@@ -96,7 +96,7 @@ def _unknown(draft: Draft, statement: Statement, name: str) -> None:
 
 
 def rewrite_asm(draft: Draft, known_ptx: frozenset[str]) -> tuple[tuple[str, int], ...]:
-    """Turn inline PTX into calls of `simt::ptx`; return those (mnemonic, line) that are not there."""
+    """Replace inline PTX by calls of `simt::ptx`; return the instructions (mnemonic, line) that it lacks."""
     unknown = []
     starts = sorted(index for keyword in KEYWORDS for index in draft.where.get(keyword, ()))
     for statement in filter(None, (parse_asm(draft, start) for start in starts)):

@@ -1,4 +1,4 @@
-"""Where functions begin and end in CUDA C++, and which of them are device code."""
+"""Find functions in CUDA C++, and which of them are device code."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Function:
 
 
 def _header_start(draft: Draft, index: int) -> int:
-    """The first specifier of the declaration that the token at `index` is a specifier of."""
+    """The first specifier of the declaration to which the specifier at `index` belongs."""
     while index > 0:
         before = index - 1
         mate = draft.mates[before]
@@ -37,7 +37,7 @@ def _header_start(draft: Draft, index: int) -> int:
 
 
 def _is_member_brace(draft: Draft, index: int) -> bool:
-    """Whether a `{` behind a constructor's colon initialises a member instead of opening the body."""
+    """Whether a `{` after a constructor's colon initialises a member instead of opening the body."""
     return draft.is_name(index - 1) or draft.words[index - 1] == ">"
 
 
@@ -60,7 +60,7 @@ def _body(draft: Draft, index: int) -> int | None:
 
 
 def _name(draft: Draft, index: int) -> int | None:
-    """The name in front of a header's parameter list."""
+    """The name before a header's parameter list."""
     while index < len(draft.words) and draft.words[index] not in (";", "{", "}"):
         if draft.words[index] == "=" and draft.words[index - 1] != "operator":
             return None
@@ -82,7 +82,7 @@ def function_at(draft: Draft, index: int) -> Function | None:
 
 
 def template_parameters(draft: Draft, function: Function) -> tuple[str, ...]:
-    """The names of a function's template parameters, in order; nothing for a function that is no template."""
+    """The names of a function's template parameters, in order; empty if it is not a template."""
     close = function.start - 1
     if close < 0 or draft.words[close] != ">":
         return ()
@@ -111,7 +111,7 @@ def _parameter_names(draft: Draft, start: int, stop: int) -> list[str]:
 
 
 def device_spans(draft: Draft) -> Spans:
-    """The bodies of functions and lambdas that run on the device only, that is not `__host__ __device__` ones."""
+    """The bodies of device-only functions and lambdas (not `__host__ __device__`)."""
     ranges = []
     for specifier in ("__device__", "__global__"):
         for index in draft.where.get(specifier, ()):

@@ -1,4 +1,4 @@
-"""Kernels and launches: what `__global__`, `__launch_bounds__` and `<<<...>>>` become."""
+"""Rewrite kernels and launches: `__global__`, `__launch_bounds__` and `<<<...>>>`."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class KernelInfo:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """A `__launch_bounds__(...)`, as indices of code tokens; `conditional` if the preprocessor may leave it out."""
+    """A `__launch_bounds__(...)`, as indices of code tokens; `conditional` if it is inside an #if."""
 
     start: int
     stop: int
@@ -44,13 +44,13 @@ def _bounds(draft: Draft, function: Function, stop: int) -> list[_Bounds]:
 
 
 def _strip(draft: Draft) -> None:
-    """Take every `__launch_bounds__(...)` out of the text."""
+    """Remove every `__launch_bounds__(...)` from the text."""
     for index in draft.where.get("__launch_bounds__", ()):
         draft.blank(index, _bounds_end(draft, index))
 
 
 def _bounds_end(draft: Draft, index: int) -> int:
-    """The token behind the brackets of the `__launch_bounds__` at `index`, or `index` if it has none."""
+    """The token after the brackets of the `__launch_bounds__` at `index`, or `index` if it has none."""
     has_brackets = draft.word(index + 1) == "(" and draft.mates[index + 1] != UNMATCHED
     return draft.mates[index + 1] + 1 if has_brackets else index
 
@@ -67,8 +67,8 @@ def _arguments(draft: Draft, bound: _Bounds) -> str:
 def _describe(draft: Draft, function: Function, body: int) -> None:
     """Move a kernel's launch bounds into its body.
 
-    Bounds under `#if` (mul_mat_q's) stay where they are, as `#define`s of a macro that the body reads, so that the
-    preprocessor still chooses; that needs a line of their own and one for each branch, else the bounds are unknown.
+    Bounds under `#if` (those of mul_mat_q) become `#define`s of a macro that the body reads, so the preprocessor still
+    chooses. This needs a separate line for each branch; otherwise the bounds are unknown.
     """
     bounds, arguments = _bounds(draft, function, body), ""
     if not any(bound.conditional for bound in bounds):
@@ -95,7 +95,7 @@ def rewrite_kernels(draft: Draft) -> tuple[KernelInfo, ...]:
 
 
 def _callee(draft: Draft, bracket: int) -> int:
-    """The first token of the expression in front of a `<<<`: `f`, `f<int>`, `ns::f`, `p->f`, `(f)`, `f[i]`."""
+    """The first token of the expression before a `<<<`: `f`, `f<int>`, `ns::f`, `p->f`, `(f)`, `f[i]`."""
     index = bracket - 1
     while index > 0:
         if draft.words[index] == ">":
@@ -119,9 +119,9 @@ def _launch_end(draft: Draft, bracket: int) -> int | None:
 
 
 def rewrite_launches(draft: Draft) -> None:
-    """Turn `f<<<grid, block, shared, stream>>>(args)` into a call, with every token in its place.
+    """Rewrite `f<<<grid, block, shared, stream>>>(args)` to a call; every token stays in place.
 
-    The kernel is wrapped in a lambda because a template whose arguments are deduced from `args` has no address yet.
+    The kernel is wrapped in a lambda, because a template whose arguments are deduced from `args` has no address.
     """
     for bracket in draft.where.get("<<<", ()):
         end = _launch_end(draft, bracket)

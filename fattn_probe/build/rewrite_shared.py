@@ -1,4 +1,4 @@
-"""Shared memory: what `__shared__` declarations become."""
+"""Rewrite `__shared__` declarations."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ ATTRIBUTES = frozenset({"alignas", "__align__", "__attribute__"})
 
 @dataclass(frozen=True)
 class Declarator:
-    """One name of a declaration, and the `[` or end behind it, and its end (`,` or `;`), as indices of code tokens."""
+    """One declarator: its name, the `[` or end after it, and its end (`,` or `;`), as indices of code tokens."""
 
     name: int
     stop: int
@@ -49,7 +49,7 @@ def _dynamic(draft: Draft, declarator: Declarator, type_name: str) -> None:
 
 
 def _static(draft: Draft, declarator: Declarator, type_name: str) -> None:
-    """Make a name a reference; array bounds go in brackets of their own, because a `>` in one would close the list."""
+    """Make a name a reference; array bounds get their own brackets, because a `>` in one would close the list."""
     bounds, index = "", declarator.name + 1
     while index < declarator.stop and draft.words[index] == "[":
         bounds += f"[({draft.written(index + 1, draft.mates[index])})]"
@@ -60,10 +60,10 @@ def _static(draft: Draft, declarator: Declarator, type_name: str) -> None:
 
 
 def rewrite_shared(draft: Draft, device: Spans) -> None:
-    """Turn the `__shared__` declarations of device code into references to the block's memory.
+    """Rewrite the `__shared__` declarations of device code to references to the block's memory.
 
-    Alignment attributes go, because references have none: the memory must be aligned for every type. A static array
-    is known by the type of the empty lambda, which differs for each declaration and each instantiation.
+    Alignment attributes are removed, because references have none: the memory must be aligned for every type. A static
+    array is identified by the type of an empty lambda, which is unique to each declaration and instantiation.
     """
     for index in draft.where.get("__shared__", ()):
         start = _skip_attributes(draft, index + 1)

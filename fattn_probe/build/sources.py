@@ -14,9 +14,10 @@ ALL_QUANTS = "all"
 
 @dataclass(frozen=True)
 class Sources:
-    """Source files by library: relative to ggml/src, those of `cuda` and `full` to ggml/src/ggml-cuda.
+    """Source files by library: relative to ggml/src; those of `cuda` and `full` relative to ggml/src/ggml-cuda.
 
-    `cuda` is what every attention needs, `full` what upstream compiles. `quant_defines` select fattn.cu's vec kernels.
+    `cuda` are the files that every attention op needs, `full` all that upstream compiles. `quant_defines` select the
+    vec kernels of fattn.cu.
     """
 
     base: tuple[str, ...]
@@ -63,8 +64,8 @@ def ggml_version(cmake: str) -> str:
 def cpu_sources(source: Path, machine: str) -> tuple[str, ...]:
     """ggml-cpu's portable files and those of the processor's architecture.
 
-    The first list of its CMakeLists is the portable one; llamafile's matrix product, which attention does not use, and
-    `cpu-feats.cpp`, which is for loadable variants, stay out.
+    The first list of its CMakeLists is the portable one. Excluded: llamafile's matrix product, which attention does not
+    use, and `cpu-feats.cpp`, which is for loadable variants.
     """
     cmake = (source / "ggml-cpu/CMakeLists.txt").read_text()
     match = re.search(r"list\s*\(APPEND GGML_CPU_SOURCES\s([^)]*)\)", cmake)
@@ -75,7 +76,7 @@ def cpu_sources(source: Path, machine: str) -> tuple[str, ...]:
 
 
 def full_sources(cuda: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
-    """What ggml-cuda's CMakeLists compiles, with the vec instances of these K-V type pairs."""
+    """The files that ggml-cuda's CMakeLists compiles, with the vec instances of these K-V type pairs."""
     patterns = ("*.cu", *(f"template-instances/{family}*.cu" for family in ("fattn-tile", "fattn-mma", "mmq", "mmf")))
     files = [path for pattern in patterns for path in sorted(cuda.glob(pattern))]
     files += [path for pair in pairs if (path := cuda / f"template-instances/fattn-vec-instance-{pair}.cu").is_file()]
@@ -83,7 +84,7 @@ def full_sources(cuda: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def vec_types(tree: Tree) -> tuple[str, ...]:
-    """The K and V types that have vec instances."""
+    """The K and V types with vec instances."""
     names = [path.stem for path in sorted((tree.root / CUDA / "template-instances").glob("fattn-vec-instance-*.cu"))]
     return tuple(dict.fromkeys(name.removeprefix("fattn-vec-instance-").split("-")[0] for name in names))
 
@@ -91,8 +92,8 @@ def vec_types(tree: Tree) -> tuple[str, ...]:
 def vec_pairs(tree: Tree, quants: tuple[str, ...]) -> tuple[str, ...]:
     """The K-V type pairs that fattn.cu dispatches to: upstream's default ones and `quants`.
 
-    GGML_CUDA_FA_QUANTS lists its default in ggml/CMakeLists.txt; GGML_CUDA_FA_ALL_QUANTS knows only the equal pairs of
-    f16, q4_0, q8_0 and bf16, or all.
+    The default of GGML_CUDA_FA_QUANTS is in ggml/CMakeLists.txt; GGML_CUDA_FA_ALL_QUANTS allows only the equal pairs of
+    f16, q4_0, q8_0 and bf16, or all pairs.
     """
     types = vec_types(tree)
     every = tuple(f"{k}-{v}" for k in types for v in types)

@@ -1,4 +1,4 @@
-"""What a build does, as values: computed purely, printed by --dry-run, rendered for ninja."""
+"""The steps of a build as values: computed without side effects, printed by --dry-run, rendered for ninja."""
 
 import shlex
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CompileStep:
-    """One source file to one object; `log` keeps what the compiler says on success too, in `<object>.log`."""
+    """Compile one source file to one object; with `log`, the compiler's output is saved in `<object>.log`."""
 
     source: str
     object: str
@@ -25,12 +25,12 @@ class CompileStep:
 
     @property
     def label(self) -> str:
-        """What the progress line shows."""
+        """The label in the progress line."""
         return self.source.rpartition("/")[2]
 
     @property
     def depfile(self) -> str:
-        """Where the compiler writes the headers that it read."""
+        """The file in which the compiler lists the headers that it read."""
         return f"{self.object}.d"
 
     @property
@@ -43,10 +43,10 @@ class CompileStep:
 
 @dataclass(frozen=True)
 class LinkStep:
-    """Objects and libraries to a library or a program.
+    """Link objects and libraries to a library or a program.
 
-    The command's last word is the output: it is made beside its place and renamed, because a program of this build
-    may be starting meanwhile.
+    The command's last word is the output. It is written beside its final path and renamed, because a program of this
+    build may be starting at the same time.
     """
 
     output: str
@@ -60,7 +60,7 @@ class LinkStep:
 
     @property
     def label(self) -> str:
-        """What the progress line shows."""
+        """The label in the progress line."""
         return self.output.rpartition("/")[2]
 
     @property
@@ -72,11 +72,11 @@ class LinkStep:
 
 @dataclass(frozen=True)
 class StubStep(LinkStep):
-    """Objects to the C source of a stub for each function that they need and nothing defines."""
+    """Generate the C source of a stub for each undefined function of the objects."""
 
     @property
     def shell(self) -> str:
-        """The command line; the script leaves an output alone that would not change."""
+        """The command line; the script does not touch an unchanged output."""
         return shlex.join(self.command)
 
 
@@ -106,7 +106,7 @@ class Plan:
 
 
 def render_step(step: Step) -> str:
-    """One edge of build.ninja."""
+    """One build statement of build.ninja."""
     rule = "stubs" if isinstance(step, StubStep) else "compile" if isinstance(step, CompileStep) else "link"
     outputs, inputs = (" ".join(map(escape_path, paths)) for paths in (step.outputs, step.inputs))
     variables = f"  cmd = {escape_value(step.shell)}\n  label = {escape_value(step.label)}\n"
@@ -114,10 +114,10 @@ def render_step(step: Step) -> str:
 
 
 def escape_value(text: str) -> str:
-    """A text as ninja reads it in the value of a variable."""
+    """Escape a text for the value of a ninja variable."""
     return text.replace("$", "$$").replace("\n", " ")
 
 
 def escape_path(path: str) -> str:
-    """A path as ninja reads it in a build line."""
+    """Escape a path for a ninja build line."""
     return path.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")

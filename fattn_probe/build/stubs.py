@@ -1,8 +1,8 @@
-"""Write the C source of a stub for each function that objects need and nothing defines.
+"""Write the C source of a stub for each undefined function of the objects.
 
-Run by ninja as a script of its own, so it imports nothing of fattn-probe. A stub that is called says its symbol and
-ends the program with status 87; by that the build learns which file is to be compiled in. Undefined functions could
-wait for lazy binding, but the addresses that fattn.cu's table of vec kernels takes are resolved at load.
+Ninja runs this file as a script, so it imports nothing of fattn-probe. A stub that is called prints its symbol and
+ends the program with status 87, which tells the build which file to add. Undefined functions could wait for lazy
+binding, but fattn.cu's table of vec kernels takes addresses, which are resolved at load.
 """
 
 import argparse
@@ -35,7 +35,7 @@ __attribute__((noreturn)) static void missing(const char * symbol) {
 
 
 def parse_nm(text: str) -> tuple[set[str], set[str]]:
-    """The (defined, undefined) global symbols in nm's output, without glibc's @versions; weak needs are left out."""
+    """The (defined, undefined) global symbols in nm's output, without glibc's @versions and weak references."""
     defined, undefined = set(), set()
     for line in text.splitlines():
         words = line.split()
@@ -50,14 +50,14 @@ def parse_nm(text: str) -> tuple[set[str], set[str]]:
 
 
 def missing_symbols(objects: str, libraries: Iterable[str]) -> list[str]:
-    """What the objects need and neither they nor the libraries define; each text is nm's output."""
+    """The symbols that neither the objects nor the libraries define; each text is nm's output."""
     defined, undefined = parse_nm(objects)
     provided = defined.union(*(parse_nm(text)[0] for text in libraries))
     return sorted(undefined - provided - LINKER_SYMBOLS)
 
 
 def render_stubs(symbols: Iterable[str]) -> str:
-    """The C source; a symbol is given by an assembler name, because a mangled one need not be a C identifier."""
+    """The C source; symbols are assembler names, because a mangled name need not be a C identifier."""
     stubs = [
         f'void fattn_stub_{index}(void) __asm__("{symbol}");\n'
         f'void fattn_stub_{index}(void) {{ missing("{symbol}"); }}\n'
@@ -72,7 +72,7 @@ def nm(*words: str) -> str:
 
 
 def library_paths(compiler: str, names: Iterable[str]) -> list[str]:
-    """Where the compiler finds these shared libraries; those that it does not have are left out."""
+    """The paths of these shared libraries, as far as the compiler finds them."""
     found = []
     for name in names:
         argv = [compiler, f"-print-file-name={name}"]
@@ -82,7 +82,7 @@ def library_paths(compiler: str, names: Iterable[str]) -> list[str]:
 
 
 def main() -> None:
-    """Read objects and libraries, write the stubs where they changed."""
+    """Read objects and libraries, and write the stubs if they changed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--compiler", required=True)

@@ -1,4 +1,4 @@
-"""From a symbol that a program missed to the kernel case or the .cu file that defines it."""
+"""Map a missing symbol to the kernel case or the .cu file that defines it."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,14 +13,14 @@ FAMILIES = {"mma_f16": "mma", "tile": "tile", "vec": "vec"}
 
 
 def demangle(symbol: str) -> str:
-    """A C++ symbol as source spells it; other symbols stay as they are."""
+    """The demangled name of a C++ symbol; other symbols are returned unchanged."""
     return run(["c++filt", symbol]).stdout.strip()
 
 
 def case_of(name: str, cases: Iterable[KernelCase], types: Mapping[int, str]) -> KernelCase | None:
     """The kernel case that a demangled function instantiates, or None.
 
-    `types` are ggml_type's values with their names, because a demangled `vec` case holds `(ggml_type)8`.
+    `types` maps ggml_type's values to names, because a demangled `vec` case contains `(ggml_type)8`.
     """
     match = CASE.search(name)
     if match is None:
@@ -42,7 +42,7 @@ def function_name(name: str) -> str:
 
 
 def defines(text: str, function: str) -> bool:
-    """Whether C++ text has a definition, not only a declaration or a call, of a function that is not static."""
+    """Whether C++ text defines (not only declares or calls) a non-static function."""
     pattern = rf"^(?!static\b)[A-Za-z_][\w:<>*& ]*\b{re.escape(function)}\s*\([^;{{}}]*\)\s*\{{"
     return re.search(pattern, text, re.MULTILINE) is not None
 

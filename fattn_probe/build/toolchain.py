@@ -1,4 +1,4 @@
-"""The compilers of this machine: g++, and nvcc from the system or from PyPI's wheels."""
+"""Find the compilers of this machine: g++, and nvcc from the system or from PyPI's wheels."""
 
 import importlib.util
 import os
@@ -31,14 +31,14 @@ class Toolchain:
 
 
 def wheel_root() -> Path | None:
-    """site-packages/nvidia/cu13, where PyPI's CUDA wheels put their files, or None."""
+    """site-packages/nvidia/cu13, the folder of PyPI's CUDA wheels, or None."""
     spec = importlib.util.find_spec("nvidia")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     return next((path for folder in folders if (path := Path(folder) / "cu13").is_dir()), None)
 
 
 def cuda_roots() -> Iterator[Path]:
-    """Folders that may hold a toolkit (bin/nvcc), the ones named by the user first."""
+    """Folders that may hold a toolkit (bin/nvcc); those that the user names come first."""
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if value := os.environ.get(name):
             yield Path(value)
@@ -56,7 +56,7 @@ def find_cudart(root: Path) -> Path | None:
 
 
 def find_toolchain(engine: str) -> Toolchain:
-    """The toolchain for an engine, or a BuildError that says what to install."""
+    """The toolchain for an engine; BuildError with what to install if a part is missing."""
     machine = platform.machine()
     cxx, cc = shutil.which("g++"), shutil.which("gcc")
     if cxx is None or cc is None:
@@ -66,12 +66,12 @@ def find_toolchain(engine: str) -> Toolchain:
         return find_cuda(cc, cxx, gxx, machine)
     wheels = wheel_root()
     if wheels is None or not (wheels / "include/cuda_runtime.h").is_file():
-        raise BuildError(f"the CUDA headers are missing; {INSTALL_HEADERS}")
+        raise BuildError(f"the CUDA headers are not on this machine; {INSTALL_HEADERS}")
     return Toolchain(cc, cxx, (gxx,), machine, wheels / "include")
 
 
 def find_cuda(cc: str, cxx: str, gxx: str, machine: str) -> Toolchain:
-    """g++ with the first nvcc of `cuda_roots` that has its runtime library beside it."""
+    """g++ and the first nvcc of `cuda_roots` that comes with its runtime library."""
     for root in cuda_roots():
         nvcc, cudart = root / "bin/nvcc", find_cudart(root)
         if nvcc.is_file() and cudart:
@@ -81,6 +81,6 @@ def find_cuda(cc: str, cxx: str, gxx: str, machine: str) -> Toolchain:
 
 
 def version_line(text: str) -> str:
-    """The line of `--version` that says the version: nvcc's names its release, g++'s is the first."""
+    """The line of `--version` with the version: the release line of nvcc, the first line of g++."""
     release = re.search(r"release \S+ (V[\d.]+)", text)
     return f"nvcc {release.group(1)}" if release else text.splitlines()[0]

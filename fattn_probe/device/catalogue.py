@@ -1,4 +1,4 @@
-"""The GPUs that the simulator can be: the shipped catalogue and the user's own file."""
+"""The GPUs that can be simulated: the shipped catalogue and the user's own file."""
 
 import os
 import re
@@ -47,7 +47,7 @@ class Device:
 
     @property
     def cc(self) -> str:
-        """The compute capability as people write it: `8.9`, `12.1`."""
+        """The compute capability with a dot: `8.9`, `12.1`."""
         return f"{self.major}.{self.minor}"
 
     @property
@@ -81,14 +81,14 @@ ZERO_ALLOWED = ("reservedSharedMemPerBlock", "integrated", "clockRate", "l2Cache
 
 @cache
 def shipped() -> Mapping[str, Device]:
-    """The catalogue that comes with the package."""
+    """The shipped catalogue."""
     return MappingProxyType(_parse(_shipped_document(), {}, {}))
 
 
 def load_devices(user_file: Path | str | None = None) -> dict[str, Device]:
     """Every device by its id: the shipped ones, then those of `user_file`, or of $FATTN_PROBE_DEVICES.
 
-    A wrong file is an InputError that names every problem with its line.
+    InputError with every problem and its line if a file is invalid.
     """
     chosen = user_file or os.environ.get(USER_FILE_VARIABLE)
     if not chosen:
@@ -98,14 +98,14 @@ def load_devices(user_file: Path | str | None = None) -> dict[str, Device]:
 
 
 def find_device(devices: Mapping[str, Device], identifier: str) -> Device:
-    """One device by its id; an unknown id is an InputError that names the nearest ones."""
+    """One device by its id; InputError with the nearest ids if it is unknown."""
     if identifier in devices:
         return devices[identifier]
     raise InputError(f"no device {identifier!r}{nearest(identifier, devices)}; devices: {', '.join(devices)}")
 
 
 def nearest(word: str, allowed: Mapping[str, object] | tuple[str, ...]) -> str:
-    """`; nearest: x` for a misspelt word, or nothing."""
+    """The hint `; nearest: x` for a misspelt word, or an empty string."""
     lower = {item.lower(): item for item in allowed}
     close = get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
     return f"; nearest: {lower[close[0]]}" if close else ""
@@ -127,14 +127,14 @@ Entry = dict[str, Value]
 
 @dataclass(frozen=True)
 class _Known:
-    """What an entry may build on: devices by id, limits by compute capability, titles of documents."""
+    """The definitions that an entry may refer to: devices by id, limits by compute capability, titles of documents."""
 
     devices: Mapping[str, Device]
     limits: Mapping[str, Entry]
     titles: Mapping[str, str]
 
     def sources(self, entry: Entry) -> dict[str, str]:
-        """The document of each figure that an entry gives a source for."""
+        """The document of each figure for which an entry gives a source."""
         listed = _table(entry, "sources").items()
         return {
             str(name): self.titles[document]
@@ -178,7 +178,7 @@ def _parse(document: Document, known: Mapping[str, Device], limits: Mapping[str,
 
 
 def _check(document: Document, known: Mapping[str, Device]) -> list[str]:
-    """The problems of form: keys, types and ranges, before anything is combined."""
+    """Problems of keys, types and ranges, before entries are combined."""
     if not isinstance(document.data, dict) or not _table(document.data, "devices"):
         return [f"{document.path}:1: devices: missing; a device file is `devices: {{id: {{like: rtx4070, ...}}}}`"]
     problems = _unknown(document, (), document.data, TOP_KEYS)
@@ -217,7 +217,7 @@ def _wrong_values(document: Document, key: tuple[str, ...], entry: Entry) -> lis
 
 
 def _wrong_names(document: Document) -> list[str]:
-    """Ids go into `sim:ID`, compute capabilities into `sm_XY`, and names to the end of a line."""
+    """Check names by their use: ids in `sim:ID`, compute capabilities in `sm_XY`, names up to the end of a line."""
     problems = []
     for section, pattern, form in (("devices", ID, "lower-case letters, digits, - and _"), ("limits", CC, '"8.9"')):
         for key in _table(document.data, section):
@@ -232,7 +232,7 @@ def _wrong_names(document: Document) -> list[str]:
 
 
 def _device(document: Document, identifier: str, entry: Value, known: _Known) -> Device | str:
-    """One device, or the problem of its entry; its own figures win over those of `like` and of its cc."""
+    """One device, or the problem of its entry; its own figures override those of `like` and of its cc."""
     entry = entry if isinstance(entry, dict) else {}
     place = f"devices.{identifier}"
     like = entry.get("like")

@@ -1,4 +1,4 @@
-"""A file of devices: its data, and where in it each key stands."""
+"""A device file: its data, and the line of each key."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,12 @@ class Document:
     parsed: yaml_lines.Document
 
     def where(self, *key: str) -> str:
-        """`file:line` of a key, or of its nearest parent that the file has."""
+        """`file:line` of a key, or of its nearest parent in the file."""
         return f"{self.path}:{self.parsed.line(key)}"
 
 
 def read(path: Path) -> Document:
-    """Read one file; a missing file, a syntax error or a key given twice is an InputError with its line."""
+    """Read one file; InputError with the line for a missing file, a syntax error or a duplicate key."""
     try:
         parsed = yaml_lines.parse(read_text(path, "the devices"))
     except yaml.MarkedYAMLError as error:

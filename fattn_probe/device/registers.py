@@ -1,4 +1,4 @@
-"""Register counts of kernels, as ptxas gave them in real builds."""
+"""Register counts of kernels, as reported by ptxas in real builds."""
 
 import json
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ Table = dict[str, dict[str, dict[str, int]]]
 
 @dataclass(frozen=True)
 class Registers:
-    """One count: llama.cpp's build number, nvcc's arch (`89`), the kernel as demangled, registers a thread."""
+    """One count: llama.cpp's build number, nvcc's arch (`89`), the demangled kernel name, registers per thread."""
 
     build_number: int
     arch: str
@@ -22,21 +22,21 @@ class Registers:
 
 
 def measured_registers(arch: str, build_number: str, path: Path | None = None) -> dict[str, int]:
-    """Registers a thread of each kernel measured for an arch (`89`), in the llama.cpp build nearest to this one.
+    """Registers per thread of each kernel measured for an arch (`89`), from the nearest llama.cpp build.
 
-    Counts drift slowly from build to build, so a neighbour's is a better guess than what launch bounds allow; of a tree
-    without a build number (a folder, a commit) the newest count is taken. Empty if none was measured for the arch.
+    Counts change slowly between builds, so the nearest one is a better estimate than the limit of the launch bounds.
+    Trees without a build number (a folder, a commit) get the newest count. Empty if the arch was not measured.
     """
     builds = {int(number): arches[arch] for number, arches in _table(path).items() if arch in arches}
     wanted = int(build_number) if build_number.isdigit() else max(builds, default=0)
     counts: dict[str, int] = {}
     for number in sorted(builds, key=lambda number: (abs(number - wanted), -number), reverse=True):
-        counts |= builds[number]  # the nearest last, so that it wins
+        counts |= builds[number]  # nearest last, so that it overrides the others
     return counts
 
 
 def merge(records: Iterable[Registers], path: Path | None = None) -> str:
-    """The text of registers.json with `records` added; a later count of the same kernel replaces the earlier."""
+    """The text of registers.json with `records` added; a later count of a kernel replaces the earlier one."""
     table = _table(path)
     for record in records:
         if not 0 < record.count <= 255:

@@ -1,4 +1,4 @@
-"""`device list` and `device show`: the catalogue for people and for programs."""
+"""`device list` and `device show`: the catalogue as text and as JSON."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,7 +13,7 @@ COLUMNS = ("id", "name", "cc", "SMs", "shared KiB", "threads", "blocks", "GiB")
 
 
 def device_list(devices: Mapping[str, Device]) -> list[dict[str, object]]:
-    """The data of `device list --json`: one mapping a device, oldest compute capability first."""
+    """The data of `device list --json`: one mapping per device, oldest compute capability first."""
     ordered = sorted(devices.values(), key=lambda device: (device.major, device.minor, device.multiProcessorCount))
     return [{"id": device.id, "name": device.name, "cc": device.cc, **device.properties()} for device in ordered]
 
@@ -32,7 +32,7 @@ def device_show(device: Device) -> dict[str, object]:
 
 
 def render_list(devices: Mapping[str, Device]) -> RenderableType:
-    """The catalogue as a table; shared memory is that of an SM and of a block, threads and blocks are an SM's."""
+    """The catalogue as a table; shared memory per SM and per block, threads and blocks per SM."""
     rows = tuple(tuple(_row(devices[str(item["id"])])) for item in device_list(devices))
     table = Table(COLUMNS, rows, frozenset(COLUMNS[2:]), heading=COLUMNS[:2])
     return Group(Text("--on sim:ID simulates one of these"), table)
@@ -46,7 +46,7 @@ def _row(device: Device) -> Iterable[str]:
 
 
 def render_show(device: Device) -> Group:
-    """One device: each figure in cudaDeviceProp's name, with the number of the document (below) that gives it."""
+    """One device: each figure with cudaDeviceProp's name, and the number of its document (listed below)."""
     documents = list(dict.fromkeys(device.sources.values()))
     title = f"{device.id}: {device.name}, sm_{device.arch}, __CUDA_ARCH__ {device.cuda_arch}"
     notes = "\n".join(f"[{number}] {text}" for number, text in enumerate(documents, 1))

@@ -1,4 +1,4 @@
-"""Where a case runs: `sim:ID`, `gpu`, `gpu:N` or `cpu`."""
+"""Targets, on which a case runs: `sim:ID`, `gpu`, `gpu:N` or `cpu`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,19 +25,19 @@ class Target:
 
     @property
     def backend(self) -> str:
-        """ggml's name of the backend device that a run on this target asks for."""
+        """ggml's name of the backend device of this target."""
         return "CPU" if self.engine == "cpu" else "CUDA0"
 
     @property
     def env(self) -> dict[str, str]:
-        """What the environment must hold so that CUDA0 is this target."""
+        """The environment variables that make CUDA0 this target."""
         if self.engine == "sim" and self.device is not None:
             return {"FATTN_PROBE_DEVICE": self.device.spec()}
         return {"CUDA_VISIBLE_DEVICES": str(self.gpu)} if self.engine == "cuda" else {}
 
 
 def parse_target(text: str, devices: Mapping[str, Device]) -> Target:
-    """One `--on` word; a wrong one is an InputError that says what is allowed."""
+    """Parse one `--on` target; InputError with the allowed ones if it is invalid."""
     kind, colon, rest = text.strip().partition(":")
     match kind, colon, rest:
         case "sim", ":", identifier if identifier:
@@ -53,7 +53,7 @@ def parse_target(text: str, devices: Mapping[str, Device]) -> Target:
 
 
 def parse_targets(text: str, devices: Mapping[str, Device]) -> tuple[Target, ...]:
-    """A comma-separated `--on` list, in its order; every wrong word is named in one InputError."""
+    """Parse a comma-separated `--on` list; one InputError names all invalid targets."""
     targets, problems = [], []
     for word in text.split(","):
         try:

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine has, what it lacks, and which engines work on it."""
+"""`doctor`: the tools of this machine, those that are missing, and the engines that work."""
 
 from fattn_probe.doctor.facts import Facts, Gpu, Tool, probe
 from fattn_probe.doctor.render import render

@@ -1,4 +1,4 @@
-"""What this machine has, as plain facts; only `probe` looks at the machine."""
+"""Facts about this machine; only `probe` examines it."""
 
 import ctypes
 import os
@@ -29,7 +29,7 @@ PROBE_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Tool:
-    """A program of this machine: where it is, and the version it prints (0s where it prints none)."""
+    """A program on this machine: its path, and the version it prints (zeros if none)."""
 
     path: str
     version: tuple[int, ...]
@@ -45,7 +45,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Facts:
-    """What `probe` found: `tools` by name, absent ones left out; `headers` and `packages` by PyPI name, alike."""
+    """The facts that `probe` found: `tools` by name, `headers` and `packages` by PyPI name; absent ones are omitted."""
 
     system: str
     machine: str
@@ -66,7 +66,7 @@ class Facts:
 
 
 def probe() -> Facts:
-    """Look at this machine: runs each tool once with `--version`, and asks the NVIDIA driver for its GPUs."""
+    """Examine this machine: run each tool once with `--version`, and query the NVIDIA driver for its GPUs."""
     tools = {name: tool for name in TOOLS if (tool := find_tool(name)) is not None}
     driver, gpus, problem = find_gpus()
     folder = cache_dir()
@@ -92,7 +92,7 @@ def probe() -> Facts:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """The first dotted number of the line that names the version: nvcc's own line, else the first line with one."""
+    """The first dotted number of the version line: nvcc's release line, else the first line that has one."""
     release = re.search(r"release \d+\.\d+, V(\d+(?:\.\d+)+)", text)
     lines = (re.sub(r"\([^()]*\)", "", line) for line in text.splitlines())
     found = release or next((match for line in lines if (match := re.search(r"(\d+(?:\.\d+)+)", line))), None)
@@ -134,7 +134,7 @@ def find_header(file: str) -> Path | None:
 
 
 def find_gpus() -> tuple[str | None, tuple[Gpu, ...], str]:
-    """(driver version, GPUs, why there are none), from nvidia-smi, else from libcuda."""
+    """(driver version, GPUs, reason if there are none), from nvidia-smi, else from libcuda."""
     if shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=driver_version,compute_cap,name", "--format=csv,noheader"]
         try:
@@ -161,7 +161,7 @@ def _gpus_of_libcuda() -> tuple[str | None, tuple[Gpu, ...], str]:
     cuda.cuDriverGetVersion(ctypes.byref(number))
     driver = f"for CUDA {number.value // 1000}.{number.value % 1000 // 10}"
     if code := cuda.cuInit(0):
-        return driver, (), f"the NVIDIA driver has no usable GPU (cuInit gives {code})"
+        return driver, (), f"the NVIDIA driver has no usable GPU (cuInit returned {code})"
     cuda.cuDeviceGetCount(ctypes.byref(number))
     gpus = []
     for device in range(number.value):

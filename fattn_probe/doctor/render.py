@@ -1,4 +1,4 @@
-"""The report of `doctor` for people."""
+"""The report of `doctor` as tables."""
 
 from rich.console import Group
 from rich.text import Text
@@ -10,7 +10,7 @@ MARKS = {"ok": Text("ok", "green"), "missing": Text("missing", "bold red"), "opt
 
 
 def render(report: Report) -> Group:
-    """Findings, then engines, then the lines to run, the necessary ones first."""
+    """Findings, then engines, then the commands to run, required ones first."""
     return Group(_findings(report), Text(""), _engines(report), *_lines(report))
 
 
@@ -41,4 +41,4 @@ def _lines(report: Report) -> list[Text]:
     for finding in wanted:
         names.setdefault(finding.install, []).append(f"{finding.name} ({finding.status})")
     lines = [Text(f"  {line}   # {', '.join(what)}") for line, what in names.items()]
-    return [Text(""), Text("to install what is not there:"), *lines] if lines else []
+    return [Text(""), Text("to install what is missing:"), *lines] if lines else []

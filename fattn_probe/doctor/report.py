@@ -1,4 +1,4 @@
-"""Facts in, report out: what is there, what is missing, and the line that installs it."""
+"""From facts to the report: what is present, what is missing, and the command that installs it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -31,7 +31,7 @@ SYSTEM_PACKAGES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked for: `optional` is missing too, but nothing that works without a GPU needs it."""
+    """One requirement. `optional`: missing, but not needed by anything that works without a GPU."""
 
     name: str
     status: Status
@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine or a job, whether it works here, on what, and if not, why not."""
+    """An engine or task: whether it works here, on which devices, and if not, why."""
 
     name: str
     usable: bool
@@ -52,19 +52,19 @@ class Engine:
 
 @dataclass(frozen=True)
 class Report:
-    """What `doctor` says."""
+    """The report of `doctor`."""
 
     findings: tuple[Finding, ...]
     engines: tuple[Engine, ...]
 
     @property
     def sim_usable(self) -> bool:
-        """Whether the simulator builds and runs here: the exit code of `doctor`."""
+        """Whether the simulator builds and runs here; decides the exit code of `doctor`."""
         return next(engine.usable for engine in self.engines if engine.name == "sim")
 
     @property
     def problem(self) -> str:
-        """Why the simulator does not work here, with the lines that repair it."""
+        """Why the simulator does not work here, with the commands that fix it."""
         missing = [finding for finding in self.findings if finding.status == "missing"]
         lines = [f"{finding.name}: {finding.found}; {finding.install}".rstrip("; ") for finding in missing]
         return "\n".join(["the simulator does not work on this machine:", *lines])
@@ -81,7 +81,7 @@ def diagnose(facts: Facts) -> Report:
 
 
 def install_line(tool: str, distribution: tuple[str, ...]) -> str:
-    """The line that installs a system tool on this distribution, or a sentence where it is not a known one."""
+    """The command that installs a system tool on this distribution, or a sentence for an unknown distribution."""
     manager = next((PACKAGE_MANAGERS[word] for word in distribution if word in PACKAGE_MANAGERS), None)
     names = SYSTEM_PACKAGES[tool]
     if manager is None:
@@ -93,7 +93,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     yield _minimum("Python", facts.python, "everything", "install Python 3.11 or newer")
     yield _processor(facts)
     yield _tool(facts, "g++", "building the simulator and the runner", required=True)
-    yield _tool(facts, "addr2line", "file and line of what the simulator's checker finds", required=True)
+    yield _tool(facts, "addr2line", "file and line in findings of the simulator's checker", required=True)
     yield from _headers(facts)
     yield _python_tool(facts, "ninja", "every build", required=True)
     yield _cache(facts)
@@ -122,7 +122,7 @@ def _processor(facts: Facts) -> Finding:
     if facts.system != "Linux" or facts.machine not in ("x86_64", "aarch64"):
         return Finding("machine", "missing", name, purpose, "use Linux on x86-64 or aarch64")
     if lacks:
-        remedy = "use a processor of 2013 or later, or a virtual machine that passes these flags on"
+        remedy = "use a processor of 2013 or later, or a virtual machine that exposes these flags"
         return Finding("machine", "missing", f"{name}, without {', '.join(lacks)}", purpose, remedy)
     return Finding("machine", "ok", name, purpose)
 
@@ -141,7 +141,7 @@ def _tool(facts: Facts, name: str, purpose: str, *, required: bool) -> Finding:
 
 
 def _python_tool(facts: Facts, name: str, purpose: str, *, required: bool) -> Finding:
-    """A tool that the system or PyPI has: either will do."""
+    """A tool from the system or from PyPI."""
     if name in facts.tools:
         return Finding(name, "ok", f"{dotted(facts.tools[name].version)} ({facts.tools[name].path})", purpose)
     if name in facts.packages:
@@ -161,7 +161,7 @@ def _headers(facts: Facts) -> Iterator[Finding]:
 def _cache(facts: Facts) -> Finding:
     found = f"{facts.cache}, {facts.cache_free / GIB:.1f} GiB free"
     purpose = "the cache of sources and builds ($FATTN_PROBE_CACHE)"
-    elsewhere = "set FATTN_PROBE_CACHE to a folder with room that you may write"
+    elsewhere = "set FATTN_PROBE_CACHE to a writable folder with enough space"
     if not facts.cache_writable:
         return Finding("disk", "missing", f"{found}, not writable", purpose, elsewhere)
     if facts.cache_free < FREE_BYTES:
@@ -215,5 +215,5 @@ def _needing(
 
 
 def dotted(version: tuple[int, ...]) -> str:
-    """`13.0.88` of (13, 0, 88); nothing is known of a version of zeros."""
+    """`13.0.88` from (13, 0, 88); a version of zeros is unknown."""
     return ".".join(map(str, version)) if any(version) else "version unknown"

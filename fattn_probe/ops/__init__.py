@@ -1,4 +1,4 @@
-"""Upstream's own test program: drive `test-backend-ops` and read what it says."""
+"""Run upstream's own test program, `test-backend-ops`, and parse its output."""
 
 from fattn_probe.ops.drive import OnResult, Timeouts, drive
 from fattn_probe.ops.options import Options, ask_options, plan_ops, probe_options

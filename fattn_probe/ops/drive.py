@@ -1,4 +1,4 @@
-"""Run `test-backend-ops` under pexpect, with live results and time-outs."""
+"""Run `test-backend-ops` under pexpect, with live results and timeouts."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ OnResult = Callable[[OpResult, int], None]
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds: `silence` without a new line, which bounds a case; `overall` for the whole program."""
+    """Timeouts in seconds: `silence` between two lines of output (bounds a case), `overall` for the whole program."""
 
     silence: float = 600.0
     overall: float = 7200.0
@@ -29,7 +29,7 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Ending:
-    """How the program ended: its exit code (negative: a signal), or the time-out that stopped it."""
+    """How the program ended: its exit code (negative: a signal), or the timeout that stopped it."""
 
     code: int = 0
     timeout: str = ""
@@ -42,10 +42,10 @@ def drive(
     on_result: OnResult,
     expected: Sequence[str] = (),
 ) -> OpsReport:
-    """Run one command to its end and read its results as they come; `env` is added to this process's.
+    """Run one command and parse its results as they appear; `env` is added to this process's environment.
 
-    A program that dies in the middle leaves one more result: `fail` if it stopped itself (an abort of ggml, a CUDA
-    error, the checker), `lost` if it was killed or timed out.
+    If the program ends early, the case in progress gets a result too: `fail` if the program stopped itself (an abort
+    of ggml, a CUDA error, the checker), `lost` if it was killed or timed out.
     """
     start = time.monotonic()
     transcript = Transcript()
@@ -81,7 +81,7 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str]) -> "pexpect.spawn[str]":
             maxread=65536,
         )
     except pexpect.ExceptionPexpect as error:
-        raise BuildError(f"{argv[0]} cannot be run: {str(error).splitlines()[0]}") from error
+        raise BuildError(f"{argv[0]} could not be run: {str(error).splitlines()[0]}") from error
 
 
 def _read(
@@ -96,7 +96,7 @@ def _read(
         if which == 2:
             silent = timeouts.silence <= left
             return Ending(
-                timeout=f"nothing new for {wait:.0f} s" if silent else f"no end after {timeouts.overall:.0f} s"
+                timeout=f"no output for {wait:.0f} s" if silent else f"timed out after {timeouts.overall:.0f} s"
             )
         if result := transcript.feed(child.before or ""):
             on_result(result)
@@ -113,9 +113,9 @@ def _kill(child: "pexpect.spawn[str]") -> None:
 
 
 def _finish(report: OpsReport, ending: Ending, expected: Sequence[str]) -> OpsReport:
-    """The report with how the program ended, and the result of the case in flight if it did not reach its end."""
+    """The report with the program's ending, and the result of the case in progress if it ended early."""
     if ending.code == MISSING_EXIT and report.missing:
-        return replace(report, stopped=f"a function that the build left out was called: {report.missing}")
+        return replace(report, stopped=f"the build lacks a function that was called: {report.missing}")
     ended = ending.code == 0 or (ending.code == 1 and report.summary is not None)
     if ended and not ending.timeout:
         return replace(report, tail=())
@@ -127,7 +127,7 @@ def _finish(report: OpsReport, ending: Ending, expected: Sequence[str]) -> OpsRe
 
 
 def _own_fault(report: OpsReport, ending: Ending) -> bool:
-    """Whether a case stopped the program: it had reached its backend, and nobody else ended it."""
+    """Whether a case stopped the program: it had reached its backend, and was not killed from outside."""
     reached = bool(report.description or report.results)
     return reached and not ending.timeout and ending.code not in OUTSIDE
 
@@ -139,9 +139,9 @@ def _in_flight(report: OpsReport, expected: Sequence[str]) -> str:
 
 
 def _last_words(report: OpsReport) -> str:
-    """What the program said of its death: the checker's message, ggml's abort, or its last line."""
+    """The program's last message: the checker's, ggml's abort, or its last line."""
     if report.finding:
         return f"{report.finding.get('kind', 'fault')}: {report.finding.get('message', '')}"
     marks = ("GGML_ASSERT", "GGML_ABORT", "CUDA error", "fatal error", "ERROR: AddressSanitizer", "runtime error")
     said = [line for line in report.tail if any(mark in line for mark in marks)]
-    return (said or list(report.tail[-1:]) or ["it said nothing"])[0].strip()
+    return (said or list(report.tail[-1:]) or ["no output"])[0].strip()

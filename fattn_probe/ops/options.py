@@ -1,4 +1,4 @@
-"""What a tree's `test-backend-ops` understands, read from its own usage text."""
+"""The options of a tree's `test-backend-ops`, read from its usage text."""
 
 import re
 from collections.abc import Sequence
@@ -17,24 +17,24 @@ MODES: tuple[Mode, ...] = ("test", "perf", "support")
 
 @dataclass(frozen=True)
 class Options:
-    """The modes and flags of one `test-backend-ops`; `workers`: it has -j, `test_file`: it has --test-file."""
+    """The modes and options of one `test-backend-ops`."""
 
     modes: frozenset[str]
     flags: frozenset[str]
 
     @property
     def workers(self) -> bool:
-        """Whether cases can run in parallel."""
+        """Whether cases can run in parallel (-j)."""
         return "-j" in self.flags
 
     @property
     def test_file(self) -> bool:
-        """Whether cases can be read from a file, which perf and support then use too."""
+        """Whether cases can be read from a file (--test-file), also for perf and support."""
         return "--test-file" in self.flags
 
 
 def probe_options(help_text: str) -> Options:
-    """The options that a usage text names; a text that is not one is a BuildError with its beginning."""
+    """Parse a usage text; BuildError with its beginning if it is not one."""
     if "Usage:" not in help_text or "-o <op" not in help_text:
         raise BuildError(f"not the usage text of test-backend-ops:\n{help_text.strip()[:400]}")
     modes = re.findall(r"^\s*(?:- )?(test|grad|perf|support)\b", help_text, re.MULTILINE)
@@ -43,7 +43,7 @@ def probe_options(help_text: str) -> Options:
 
 
 def ask_options(program: Path, env: dict[str, str]) -> Options:
-    """Run `program --help`; the older eras know no --help and print their usage because of it, with exit code 1."""
+    """Run `program --help`; older eras reject --help and print their usage with exit code 1."""
     done = run([program, "--help"], env=env, timeout=HELP_SECONDS, failure=None)
     return probe_options(done.stdout + done.stderr)
 
@@ -59,11 +59,11 @@ def plan_ops(
 ) -> tuple[str, ...]:
     """The arguments (without the program) that run FLASH_ATTN_EXT on one backend.
 
-    `only` is a whole case (`FLASH_ATTN_EXT(hsk=64,...)`) or several, or a regular expression searched in the
-    parameters. What this era's program cannot do is an InputError, except `workers`: without -j there is one.
+    `only` is one or several complete cases (`FLASH_ATTN_EXT(hsk=64,...)`), or a regular expression searched in the
+    parameters. InputError for options that this era lacks, except `workers`: without -j there is one.
     """
     if mode not in options.modes:
-        raise InputError(f"mode {mode!r}: this test-backend-ops has {', '.join(sorted(options.modes))}")
+        raise InputError(f"mode {mode!r}: this test-backend-ops only has {', '.join(sorted(options.modes))}")
     pattern = only if isinstance(only, str) and not only.startswith(f"{OP}(") else ""
     cases = [only] if isinstance(only, str) and not pattern else [] if isinstance(only, str) else only or []
     words = [mode, "-b", backend, "-o", ",".join(case for case in cases if case) or OP]

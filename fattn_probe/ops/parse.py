@@ -1,4 +1,4 @@
-"""The console output of `test-backend-ops`, line by line, of every era."""
+"""Parse the console output of `test-backend-ops` of every era, line by line."""
 
 import json
 import re
@@ -11,7 +11,7 @@ Status = Literal["ok", "fail", "not-supported", "lost"]
 
 @dataclass(frozen=True)
 class OpResult:
-    """One case: upstream's own text of it, and how it ended.
+    """One case: upstream's text for it, and its status.
 
     `error` and `threshold` are upstream's NMSE and bound, which it prints only for a failure; `us_per_run`, `runs` and
     `gflops` (1e9 operations a second) are of perf mode, `gb_per_s` where an op has no count of operations.
@@ -38,7 +38,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Backend:
-    """A heading: `Backend 1/2: CUDA0`, its description, or its `Backend CUDA0: OK`."""
+    """A backend line: `Backend 1/2: CUDA0`, its description, or its `Backend CUDA0: OK`."""
 
     name: str
     description: str = ""
@@ -47,7 +47,7 @@ class Backend:
 
 @dataclass(frozen=True)
 class Missing:
-    """A left-out function was called: its mangled name (exit code 87)."""
+    """A function that is not in the build was called: its mangled name (exit code 87)."""
 
     symbol: str
 
@@ -68,15 +68,15 @@ CASE = re.compile(r"^(?P<before>.*?)  (?P<case>[A-Z][A-Z0-9_]*\([^()]*\)): *(?P<
 
 
 def plain(line: str) -> str:
-    """A line without colours and the carriage return."""
+    """A line without colours and carriage return."""
     return ANSI.sub("", line).rstrip("\r\n")
 
 
 def parse_line(line: str) -> Event | None:
-    """What one line says; None for a line of a log.
+    """Parse one line; None for a log line.
 
-    What a failing case prints (`[FLASH_ATTN_EXT] ERR = ...`) has no line end of its own: it stands before the case's
-    text, or in old trees after it.
+    The message of a failing case (`[FLASH_ATTN_EXT] ERR = ...`) has no newline: it precedes the case's text, or in old
+    trees follows it.
     """
     text = plain(line)
     for pattern, build in LINES:
@@ -149,7 +149,7 @@ LINES: tuple[tuple[re.Pattern[str], Callable[["re.Match[str]"], Event | None]], 
 
 @dataclass
 class Transcript:
-    """The lines of one run so far; with -j, a failure's message may have come on the line of another case."""
+    """The output of one run so far; with -j, a failure's message may appear on the line of another case."""
 
     results: list[OpResult] = field(default_factory=list)
     summary: Summary | None = None
@@ -161,7 +161,7 @@ class Transcript:
     held: str = ""
 
     def feed(self, line: str) -> OpResult | None:
-        """Take one line; the case's result if it completes one."""
+        """Process one line; return a case's result if the line completes it."""
         text = plain(line)
         self.tail = [*self.tail[-39:], text] if text else self.tail
         match parse_line(line):

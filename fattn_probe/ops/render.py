@@ -1,4 +1,4 @@
-"""`ops` for people: a live line while it runs, then what failed."""
+"""Output of `ops`: a live line during the run, then the failures."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ STYLES = {"ok": "green", "fail": "bold red", "not-supported": "yellow", "lost": 
 
 @contextmanager
 def live(console: Console) -> Iterator[OnResult]:
-    """A progress line on `console` (stderr); gives the callback for `run_ops`."""
+    """A progress line on `console` (stderr); yields the callback for `run_ops`."""
     columns = (
         SpinnerColumn(),
         BarColumn(20),
@@ -39,7 +39,7 @@ def live(console: Console) -> Iterator[OnResult]:
 
 
 def short(case: str) -> str:
-    """A case's first parameters, enough to recognise it."""
+    """The first parameters of a case, enough to recognise it."""
     inner = case.partition("(")[2].rstrip(")")
     return ",".join(inner.split(",")[:7]) or case
 

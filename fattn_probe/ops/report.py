@@ -1,4 +1,4 @@
-"""What one run of `test-backend-ops` came to."""
+"""The report of a run of `test-backend-ops`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from fattn_probe.ops.parse import OpResult, Summary
 
 @dataclass(frozen=True)
 class OpsReport:
-    """The results in the order in which they came; `stopped` says why the program did not reach its end.
+    """The results in order of completion; `stopped` is the reason why the program ended early.
 
     `backends` are those that the program lists, `description` is that of the one it ran on.
 
-    `crashes` are the reasons for which a program died and was started again for the cases that were left.
+    `crashes` are the reasons why the program crashed and was restarted for the remaining cases.
 
-    `missing` is the mangled name of a function that the build left out: compile it in and run again. `finding` is what
-    the simulator's checker said. `tail` holds the last lines, for people, of a run that stopped.
+    `missing` is the mangled name of a function that is not in the build: add it and run again. `finding` is the report
+    of the simulator's checker. `tail` has the last lines of output of a run that stopped.
     """
 
     command: tuple[str, ...]
@@ -35,7 +35,7 @@ class OpsReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many cases ended in each status."""
+        """The number of cases by status."""
         counted = Counter(result.status for result in self.results)
         return {status: counted[status] for status in ("ok", "fail", "not-supported", "lost")}
 
@@ -45,7 +45,7 @@ class OpsReport:
         return tuple(result for result in self.results if result.status in ("fail", "lost"))
 
     def problem(self) -> FattnProbeError | None:
-        """The exception that this report is worth, or None if all is well."""
+        """The exception for this report, or None if all cases passed."""
         if self.missing:
             return BuildError(f"the build lacks {self.missing}")
         first = "".join(f"\n  {result.case}: {result.message or result.status}" for result in self.failures[:10])
@@ -61,7 +61,7 @@ class OpsReport:
 
 
 def first_without_result(expected: Sequence[str], results: Sequence[OpResult]) -> str | None:
-    """The first expected case that has no result yet: with one worker, the one in flight."""
+    """The first expected case without a result: with one worker, the case in progress."""
     seen = Counter(result.case for result in results)
     for case in expected:
         if not seen[case]:

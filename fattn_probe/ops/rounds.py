@@ -1,4 +1,4 @@
-"""Run all cases that are asked for, starting the program again where it ended before its last case."""
+"""Run all selected cases; restart the program after a case that ends it."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from fattn_probe.ops.options import OP, Mode, Options, ask_options, plan_ops
 from fattn_probe.ops.parse import OpResult, Summary
 from fattn_probe.ops.report import OpsReport
 
-MOST_CHARACTERS = 100_000  # of one argument: Linux takes 128 KiB
+MOST_CHARACTERS = 100_000  # per argument: Linux allows 128 KiB
 Only = str | Sequence[str] | None
 Complete = Callable[[str], Path]
 
@@ -28,12 +28,12 @@ def run_ops(
     workers: int = 1,
     complete: Complete | None = None,
 ) -> OpsReport:
-    """One mode of a tree's `test-backend-ops`, for the FLASH_ATTN_EXT cases that `only` selects.
+    """Run one mode of a tree's `test-backend-ops` on the FLASH_ATTN_EXT cases that `only` selects.
 
-    Test mode prints a case when it is done, so a `support` run before it tells how many there are and, after a crash,
-    which one was in flight; the cases after it are run by a new program. `complete` gets the symbol of a function that
-    the build left out and gives the program that has it; without it, such a run stops. `on_result` gets each result
-    with the number of cases (0 if unknown).
+    Test mode prints a case only when it has finished. A `support` run before it therefore lists the cases, which tells
+    their number and, after a crash, the case in progress; a new program runs the remaining cases. `complete` takes the
+    symbol of a function that is not in the build and returns a program that has it; without `complete`, such a run
+    stops. `on_result` gets each result with the number of cases (0 if unknown).
     """
     environment = dict(env)
     options = ask_options(program, environment)
@@ -51,7 +51,7 @@ def run_ops(
 
 
 def _some(report: OpsReport, backend: str, only: Only) -> OpsReport:
-    """The report, unless nothing ran: upstream calls that a success."""
+    """The report, or an error if no case ran, which upstream calls a success."""
     if report.results or report.stopped:
         return report
     if backend not in report.backends:
@@ -61,7 +61,7 @@ def _some(report: OpsReport, backend: str, only: Only) -> OpsReport:
 
 
 def portions(cases: Sequence[str], most: int = MOST_CHARACTERS) -> Iterator[tuple[str, ...]]:
-    """Cases in groups that fit one argument."""
+    """Split cases into groups that fit one argument."""
     group: list[str] = []
     for case in cases:
         if group and sum(len(name) + 1 for name in group) + len(case) > most:
@@ -90,7 +90,7 @@ class Rounds:
     completed: set[str] = field(default_factory=set)
 
     def run(self, only: Only) -> OpsReport:
-        """Rounds until no case is left, or until the program cannot be helped."""
+        """Run rounds until all cases have a result, or until a round makes no progress."""
         deadline = time.monotonic() + self.timeouts.overall
         workers = self.workers
         while True:
@@ -100,7 +100,7 @@ class Rounds:
                 return self._merged(report.stopped)
             if not self.left():
                 return self._merged("")
-            # With several workers nobody knows whose case killed the program: one alone finds out.
+            # With several workers it is unknown which case killed the program; a single worker finds out.
             alone = report.stopped and not report.missing and workers > 1
             workers = 1 if alone else self.workers
 
@@ -126,14 +126,14 @@ class Rounds:
         return report
 
     def _helped(self, report: OpsReport, workers: int) -> bool:
-        """Whether the next round gets further: what was missing is there, or the case that crashed has its result."""
+        """Whether another round can make progress: the missing function was added, or the crashed case has a result."""
         if report.missing:
             if self.complete is None or report.missing in self.completed:
                 return False
             self.completed.add(report.missing)
             self.program = self.complete(report.missing)
             return True
-        if report.stopped.startswith("no end") or not report.results:
+        if report.stopped.startswith("timed out") or not report.results:
             return False
         return workers > 1 or report.results[-1].case in self.expected
 

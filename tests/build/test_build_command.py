@@ -24,7 +24,7 @@ def test_a_kernel_is_found_by_its_name(tmp_path, text, name):
 def test_an_unknown_kernel_is_answered_with_those_of_its_head_size(tmp_path):
     with pytest.raises(InputError) as raised:
         find_kernel(make_tree(tmp_path), "mma 64,64,8,1")
-    assert "there are mma 64,64,8,8" in str(raised.value)
+    assert "it has mma 64,64,8,8" in str(raised.value)
     assert "mma 80,80" not in str(raised.value)
 
 

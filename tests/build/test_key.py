@@ -69,8 +69,8 @@ def test_the_folder_can_be_read(tmp_path):
     [
         ({"sanitize": ("thread",)}, "sanitizer 'thread'"),
         ({"arch": "sm_90"}, "arch 'sm_90'"),
-        ({"engine": "cuda", "sanitize": ("address",)}, "for the sim engine"),
-        ({"engine": "cuda", "flavour": "check"}, "for the sim engine"),
+        ({"engine": "cuda", "sanitize": ("address",)}, "--sanitize is for the sim engine"),
+        ({"engine": "cuda", "flavour": "check"}, "the check flavour needs the sim engine"),
     ],
 )
 def test_wrong_requests_are_refused(tmp_path, fields, message):
@@ -109,7 +109,7 @@ def test_an_exported_build_is_opened_elsewhere(tmp_path):
     assert copy.manifest == MANIFEST
     assert copy.runner == tmp_path / "copy/bin/fattn-runner"
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["bin", "lib", "manifest.json", "overlay"]
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists; choose a new folder"):
         export(copy, tmp_path / "copy")
     with pytest.raises(InputError, match="has no test-backend-ops"):
         copy.program("test-backend-ops")

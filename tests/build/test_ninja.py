@@ -98,7 +98,7 @@ def test_a_failed_step_is_a_build_error_with_a_log(tmp_path):
     (tmp_path / "build.ninja").write_text(Plan((script("a", "raise SystemExit('error: $no such thing')"),)).render())
     with pytest.raises(BuildError) as raised:
         run_ninja(tmp_path, jobs=1)
-    assert str(raised.value).startswith("a was not built:\n")
+    assert str(raised.value).startswith("building a failed:\n")
     assert "error: $no such thing" in str(raised.value)
     assert str(tmp_path / "build.log") in str(raised.value)
     assert "error: $no such thing" in (tmp_path / "build.log").read_text()

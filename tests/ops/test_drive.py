@@ -164,14 +164,14 @@ def test_cases_are_portioned_to_what_an_argument_can_hold():
 
 def test_silence_ends_a_case_as_lost(program):
     report, _ = run(program, how="hang", timeouts=Timeouts(silence=1.0))
-    assert (report.results[1].status, report.crashes) == ("lost", ("nothing new for 1 s",))
+    assert (report.results[1].status, report.crashes) == ("lost", ("no output for 1 s",))
     assert isinstance(report.problem(), LostError)
 
 
 def test_overall_limit_counts_through_live_output(program):
     report, seen = run(program, timeouts=Timeouts(silence=30.0, overall=1.0), PAUSE="0.7")
     assert 1 <= len(seen) < 3
-    assert report.stopped == "no end after 1 s"
+    assert report.stopped == "timed out after 1 s"
 
 
 def test_perf(program):
@@ -197,7 +197,7 @@ def test_a_program_that_never_reached_its_device_is_lost(tmp_path):
 
 
 def test_a_program_that_is_not_there(tmp_path):
-    with pytest.raises(BuildError, match="cannot be run"):
+    with pytest.raises(BuildError, match="could not be run"):
         drive((str(tmp_path / "no"),), {}, Timeouts(), lambda result, total: None)
 
 
