@@ -22,8 +22,10 @@ DATA = "data: {{Q: {{kind: {kind}}}, K: {{kind: {kind}}}, V: {{kind: {kind}}}}}\
 
 def launch_of(case: Case) -> LaunchRecord:
     """An H200's launch: 264 blocks of 64 columns."""
-    ncols2 = min(8, case.n_head // case.n_head_kv)
-    kernel = f"flash_attn_ext_f16<{case.hsk}, {case.hsv}, {64 // ncols2}, {ncols2}, false, false, false>"
+    ncols2 = min(8, case.op.sizes.group)
+    kernel = (
+        f"flash_attn_ext_f16<{case.op.sizes.hsk}, {case.op.sizes.hsv}, {64 // ncols2}, {ncols2}, false, false, false>"
+    )
     return parse_launch(
         json.dumps({"order": 0, "kernel": f"void {kernel}()", "grid": [264, 1, 1], "block": [32, 4, 1], "shared": 0})
     )
@@ -31,7 +33,7 @@ def launch_of(case: Case) -> LaunchRecord:
 
 def output_of(case: Case, found: Sample) -> np.ndarray:
     """What a kernel may have left: rounded exact rows where they are known, the middle of the hull elsewhere."""
-    dst = np.empty((case.n_seq, case.n_q, case.n_head, case.hsv), np.float32)
+    dst = np.empty((case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head, case.op.sizes.hsv), np.float32)
     dst[...] = ((found.low + found.high) / 2)[:, None]
     dst[tuple(found.rows.T)] = found.reference
     return dst
@@ -50,11 +52,11 @@ def main() -> None:
     begin = time.perf_counter()
     (case,) = expand(loads((OP + DATA).format(**asked)))
     launches, operands = [launch_of(case)], generated(case)
-    rows = rows_of(case, geometry_of(case, launches, 90))
+    rows = rows_of(case, geometry_of(case.op, launches, 90))
     found = sample(case, rows, operands)
     dst = output_of(case, found)
     judged = time.perf_counter()
-    prediction = predict(case, operands, launches, 90, among=np.unique(rows[:, 1]))
+    prediction = predict(case.op, operands, launches, 90, among=np.unique(rows[:, 1]))
     assert prediction is not None
     verdict = judge_sample(case, dst, found, Expected(prediction.at(rows)))
     end, usage = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)

@@ -6,9 +6,11 @@ import time
 import numpy as np
 import pytest
 
-from fattn_probe.scenario import expand, loads, make_inputs, view_values
+from fattn_probe.op import Params
+from fattn_probe.op.tensors import view_values
+from fattn_probe.scenario import expand, loads, make_inputs
 from fattn_probe.truth.reference.adapter import reference_of
-from fattn_probe.truth.reference.attention import OpParams, attention
+from fattn_probe.truth.reference.attention import attention
 
 OP = "version: 1\nabout: a benchmark\nhsk: 128\nn_head: 32\nn_q: 512\nn_kv: 8192\n"
 SQUARE, TIMES = 2048, 4  # about as much work as the reference has: what disturbs one disturbs the other
@@ -76,7 +78,7 @@ def beside_the_product(benchmark, function, gflop):
 def test_reference(benchmark, kind):
     (case,) = expand(loads(OP + KINDS[kind]))
     inputs = make_inputs(case)
-    beside_the_product(benchmark, lambda: reference_of(case, inputs), case.flop * SEEN.get(kind, 1.0) / 1e9)
+    beside_the_product(benchmark, lambda: reference_of(case, inputs), case.op.sizes.flop * SEEN.get(kind, 1.0) / 1e9)
 
 
 def test_torch(benchmark):
@@ -84,9 +86,9 @@ def test_torch(benchmark):
     torch = pytest.importorskip("torch")
     (case,) = expand(loads(OP))
     inputs = make_inputs(case)
-    Q, K, V = (view_values(case, inputs, name) for name in "QKV")
+    Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
     tensors = [torch.from_numpy(values) for values in (Q, K, V)]
     sdpa = torch.nn.functional.scaled_dot_product_attention
-    theirs = sdpa(*tensors, scale=case.scale).numpy().transpose(0, 2, 1, 3)
-    np.testing.assert_allclose(theirs, attention(Q, K, V, params=OpParams(case.scale)), rtol=1e-10, atol=1e-12)
-    beside_the_product(benchmark, lambda: sdpa(*tensors, scale=case.scale), case.flop / 1e9)
+    theirs = sdpa(*tensors, scale=case.op.params.scale).numpy().transpose(0, 2, 1, 3)
+    np.testing.assert_allclose(theirs, attention(Q, K, V, params=Params(case.op.params.scale)), rtol=1e-10, atol=1e-12)
+    beside_the_product(benchmark, lambda: sdpa(*tensors, scale=case.op.params.scale), case.op.sizes.flop / 1e9)

@@ -93,10 +93,10 @@ FAULTS: dict[Fault, str] = {
 def planted(fault, case, inputs, dst, geometry, *, where=None):
     """An output with a fault in all rows, or in those of `where` (n_seq, n_q, n_head)."""
     wrong = dst.astype(np.float64)
-    group = case.n_head // case.n_head_kv
-    for sequence, kv_head in np.ndindex(case.n_seq, case.n_head_kv):
+    group = case.op.sizes.group
+    for sequence, kv_head in np.ndindex(case.op.sizes.n_seq, case.op.sizes.n_head_kv):
         head = Head.of(case, inputs, sequence, kv_head)
-        for query in range(case.n_q):
+        for query in range(case.op.sizes.n_q):
             for q_head in range(kv_head * group, (kv_head + 1) * group):
                 place = (sequence, query, q_head)
                 if where is None or where[place]:

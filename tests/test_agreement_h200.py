@@ -37,7 +37,7 @@ def recorded(tree):
 
 
 def marks(case):
-    return [pytest.mark.slow] if case.flop > LARGE else []
+    return [pytest.mark.slow] if case.op.sizes.flop > LARGE else []
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name, marks=marks(case)) for case in CASES])

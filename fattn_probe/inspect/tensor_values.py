@@ -8,9 +8,10 @@ import numpy as np
 
 from fattn_probe.arrays import Bytes, Floats
 from fattn_probe.errors import InputError
-from fattn_probe.scenario import Case, TensorView
-from fattn_probe.scenario.cases import strided
-from fattn_probe.scenario.ggml_types import decode
+from fattn_probe.op import TensorView
+from fattn_probe.op.ggml_types import decode
+from fattn_probe.op.tensors import strided
+from fattn_probe.scenario import Case
 
 SPEC = re.compile(r"(?P<name>dst|Q|K|V|mask|sinks)(?:\[(?P<slices>[-\d:, ]*)\])?")
 
@@ -54,7 +55,7 @@ def _index(text: str, word: str) -> slice | int:
 
 def check_bytes(case: Case, inputs: Mapping[str, Bytes], memory: Mapping[str, Bytes]) -> tuple[ByteCheck, ...]:
     """Each operand's bytes in the program's memory against those of the case's inputs."""
-    return tuple(_check(case.tensors[name], inputs, memory[name]) for name in memory if name in case.tensors)
+    return tuple(_check(case.op.tensors[name], inputs, memory[name]) for name in memory if name in case.op.tensors)
 
 
 def _check(view: TensorView, inputs: Mapping[str, Bytes], found: Bytes) -> ByteCheck:

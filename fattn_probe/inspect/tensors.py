@@ -11,9 +11,10 @@ from fattn_probe.device import Target
 from fattn_probe.errors import InputError
 from fattn_probe.inspect.inspector import Ended, Inspector
 from fattn_probe.inspect.tensor_values import ByteCheck, Slice, check_bytes, part, values_of
+from fattn_probe.op import TensorView
 from fattn_probe.run.capture import Capture, write_capture
 from fattn_probe.run.execute import read_launches
-from fattn_probe.scenario import Case, TensorView
+from fattn_probe.scenario import Case
 
 READ_TENSORS = "fattn_probe.inspect.procedures.tensors:read_tensors"
 
@@ -42,7 +43,7 @@ def read_tensors(
     captures: Path | None = None,
 ) -> TensorReading | Ended:
     """Run the op whole and read its operands and dst; with `captures`, write a capture of what was read there."""
-    roles = ["dst", *case.tensors]
+    roles = ["dst", *case.op.tensors]
     if absent := [item for item in wanted if item.name not in roles]:
         raise InputError(f"--values {absent[0].text}: {case.name} has no {absent[0].name}; it has {', '.join(roles)}")
     with inspector.place(case, inputs) as folder:
@@ -51,14 +52,14 @@ def read_tensors(
             return ended
         memory = {role: np.fromfile(folder / role, np.uint8) for role in roles}
         launches = read_launches(folder / "launches")
-    views = dict(case.tensors) | {"dst": dst_view(case)}
+    views = dict(case.op.tensors) | {"dst": dst_view(case)}
     parts = tuple((item, part(values_of(views[item.name], memory[item.name]), item)) for item in wanted)
     file = None
     if captures is not None:
         captures.mkdir(parents=True, exist_ok=True)
         file = captures / f"{case.name}@{str(target).replace(':', '-')}.gguf"
         provenance = inspector.session.provenance(case, target) | {"read": "through the debugger"}
-        dst = memory["dst"].view(np.float32).reshape(case.n_seq, case.n_q, case.n_head, case.hsv)
+        dst = memory["dst"].view(np.float32).reshape(case.op.sizes.dst)
         roots = roots_of(case, inputs, memory)
         write_capture(Capture(case, roots, dst, launches, "", (), target.backend, str(target), provenance), file)
     return TensorReading(memory, check_bytes(case, inputs, memory), parts, file)
@@ -66,13 +67,13 @@ def read_tensors(
 
 def dst_view(case: Case) -> TensorView:
     """The op's output, f32 {hsv, n_head, n_q, n_seq}."""
-    ne = (case.hsv, case.n_head, case.n_q, case.n_seq)
+    ne = (case.op.sizes.hsv, case.op.sizes.n_head, case.op.sizes.n_q, case.op.sizes.n_seq)
     return TensorView("dst", "f32", "dst", ne, (4, 4 * ne[0], 4 * ne[0] * ne[1], 4 * ne[0] * ne[1] * ne[2]), 0)
 
 
 def roots_of(case: Case, inputs: Mapping[str, Bytes], memory: Mapping[str, Bytes]) -> dict[str, Bytes]:
     """The inputs' roots, with what memory held where an operand lies in them."""
     roots = {name: data.copy() for name, data in inputs.items()}
-    for name, view in case.tensors.items():
+    for name, view in case.op.tensors.items():
         roots[view.root][view.offset : view.offset + memory[name].size] = memory[name]
     return roots

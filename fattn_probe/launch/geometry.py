@@ -4,7 +4,6 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -23,28 +22,7 @@ from fattn_probe.launch.tiles import (
     stream_k_blocks,
     tile_at,
 )
-
-
-class Sizes(Protocol):
-    """The sizes of an op that its division into tiles depends on."""
-
-    @property
-    def n_seq(self) -> int: ...  # noqa: D102
-    @property
-    def n_head(self) -> int: ...  # noqa: D102
-    @property
-    def n_head_kv(self) -> int: ...  # noqa: D102
-    @property
-    def n_q(self) -> int: ...  # noqa: D102
-    @property
-    def n_kv(self) -> int: ...  # noqa: D102
-
-
-class OpSizes(Sizes, Protocol):
-    """The sizes of an op, and how many KV rows a query sees at most (0: no bound)."""
-
-    @property
-    def n_kv_max(self) -> int: ...  # noqa: D102
+from fattn_probe.op import Op, Sizes
 
 
 @dataclass(frozen=True)
@@ -137,7 +115,7 @@ def grid_of(sizes: Sizes, ncols1: int, ncols2: int, nbatch_fa: int, n_kv: int | 
     return Grid(
         iter_k=-(-(sizes.n_kv if n_kv is None else n_kv) // nbatch_fa),
         iter_j=-(-sizes.n_q // ncols1),
-        iter_z_gqa=-(-(sizes.n_head // sizes.n_head_kv) // ncols2),
+        iter_z_gqa=-(-sizes.group // ncols2),
         ne12=sizes.n_head_kv,
         ne03=sizes.n_seq,
     )
@@ -148,19 +126,18 @@ def gathered(kernel: AttentionKernel, n_kv: int, n_kv_max: int) -> int:
     return min(n_kv, kernel.ncols1 * n_kv_max) if kernel.sparse else n_kv
 
 
-def geometry_of(
-    case: OpSizes, launches: Iterable[LaunchRecord], arch: int, constants: Constants = SHIPPED
-) -> Geometry | None:
-    """The geometry of a case's launches; None without an attention kernel whose sizes are known.
+def geometry_of(op: Op, launches: Iterable[LaunchRecord], arch: int, constants: Constants = SHIPPED) -> Geometry | None:
+    """The geometry of an op's launches; None without an attention kernel whose sizes are known.
 
     `arch` is nvcc's number of the architecture, `constants` are those of the source.
     """
     kernel = attention_of(launches, arch, constants)
-    return None if kernel is None else geometry(case, kernel)
+    return None if kernel is None else geometry(op, kernel)
 
 
-def geometry(case: OpSizes, kernel: AttentionKernel) -> Geometry:
+def geometry(op: Op, kernel: AttentionKernel) -> Geometry:
     """The geometry of one kernel. A sparse kernel has steps of gathered KV rows."""
-    n_kv = gathered(kernel, case.n_kv, case.n_kv_max)
-    grid = grid_of(case, kernel.ncols1, kernel.ncols2, kernel.nbatch_fa, n_kv)
-    return Geometry(kernel, grid, case.n_head // case.n_head_kv, case.n_kv)
+    sizes = op.sizes
+    n_kv = gathered(kernel, sizes.n_kv, op.params.n_kv_max)
+    grid = grid_of(sizes, kernel.ncols1, kernel.ncols2, kernel.nbatch_fa, n_kv)
+    return Geometry(kernel, grid, sizes.group, sizes.n_kv)

@@ -52,7 +52,7 @@ class Cluster:
             packed = _packed(job)
             futures = {
                 client.submit(_judge, packed, case, resources=_needs(job), pure=False): case
-                for case in sorted(cases, key=lambda case: -case.flop)
+                for case in sorted(cases, key=lambda case: -case.op.sizes.flop)
             }
             try:
                 for future in _dask().as_completed(futures):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from fattn_probe.launch.record import parse_launches
 from fattn_probe.regress.history import History
-from fattn_probe.regress.records import CaseRecord, Run
+from fattn_probe.regress.records import Run, StoredCase
 from fattn_probe.run.needed import kernel_key
 
 HEADINGS = {"mma": ("DKQ, DV", "ncols1 x ncols2"), "tile": ("DKQ, DV", ""), "vec": ("D", "K, V")}
@@ -90,7 +90,7 @@ def _order(text: str) -> list[tuple[int, str]]:
     return [(int(word), "") if word.isdigit() else (0, word) for word in text.replace(",", " ").split()]
 
 
-def ops_of(runs: Sequence[tuple[Run, Mapping[str, CaseRecord], Mapping[str, str]]]) -> Ops:
+def ops_of(runs: Sequence[tuple[Run, Mapping[str, StoredCase], Mapping[str, str]]]) -> Ops:
     """The matrix of ops by device, from each run's cases and their statuses."""
     rows: dict[tuple[str, ...], dict[str, tuple[int, int]]] = {}
     for run, cases, statuses in runs:
@@ -102,9 +102,11 @@ def ops_of(runs: Sequence[tuple[Run, Mapping[str, CaseRecord], Mapping[str, str]
     return Ops(devices, dict(sorted(rows.items(), key=lambda item: [_order(word) for word in item[0]])))
 
 
-def kind_of(case: CaseRecord) -> tuple[str, ...]:
+def kind_of(case: StoredCase) -> tuple[str, ...]:
     """Head size, types, mask, and what else an op may have."""
-    size = f"{case.hsk}" if case.hsk == case.hsv else f"{case.hsk}, {case.hsv}"
-    types = case.type_K if case.type_K == case.type_V else f"{case.type_K}, {case.type_V}"
-    more = {"sinks": case.sinks, "ALiBi": case.max_bias, "softcap": case.logit_softcap, "n_kv_max": case.n_kv_max}
+    op, sizes, params = case.op, case.op.sizes, case.op.params
+    size = f"{sizes.hsk}" if sizes.hsk == sizes.hsv else f"{sizes.hsk}, {sizes.hsv}"
+    types = op.type_K if op.type_K == op.type_V else f"{op.type_K}, {op.type_V}"
+    more = {"sinks": op.has_sinks, "ALiBi": params.max_bias, "softcap": params.logit_softcap}
+    more |= {"n_kv_max": params.n_kv_max}
     return size, types, case.mask, ", ".join(name for name, there in more.items() if there)

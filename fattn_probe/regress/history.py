@@ -14,7 +14,7 @@ from typing import Any
 
 from fattn_probe.errors import InputError
 from fattn_probe.regress.packed_map import PackedMap
-from fattn_probe.regress.records import ALL, WHOLE, CaseRecord, Cell, Identity, Part, Result, Run, Shard
+from fattn_probe.regress.records import ALL, WHOLE, Cell, Identity, Part, Result, Run, Shard, StoredCase
 from fattn_probe.regress.schema import opened, transaction, translated
 
 IDENTITY = tuple(Identity.__dataclass_fields__)
@@ -76,23 +76,23 @@ class History:
                 "INSERT OR REPLACE INTO accepted (run, at, who, why) VALUES (?, ?, ?, ?)", (run.id, now(), who, why)
             )
 
-    def know(self, cases: Iterable[CaseRecord], identity: Identity, kernels: Sequence[str]) -> None:
+    def know(self, cases: Iterable[StoredCase], identity: Identity, kernels: Sequence[str]) -> None:
         """Keep what the cases are, and all the kernels that a source has: a page is made of the database alone."""
         source = (identity.source, identity.build_number, identity.patches)
         with self._writing():
             self.connection.executemany(
                 "INSERT OR IGNORE INTO cases (name, digest, op) VALUES (?, ?, ?)",
-                ((case.name, case.digest, json.dumps(asdict(case))) for case in cases),
+                ((case.name, case.digest, case.to_json()) for case in cases),
             )
             known = (*source, json.dumps(kernels))
             self.connection.execute("INSERT OR REPLACE INTO sources VALUES (?, ?, ?, ?)", known)
 
-    def cases(self, run: Run) -> dict[str, CaseRecord]:
+    def cases(self, run: Run) -> dict[str, StoredCase]:
         """The ops of a run's cases, by name, as far as they were kept."""
         rows = self.connection.execute(
             "SELECT op FROM results JOIN cases USING (name, digest) WHERE run = ?", (run.id,)
         ).fetchall()
-        records = (CaseRecord(**json.loads(row["op"])) for row in rows)
+        records = (StoredCase.from_json(row["op"]) for row in rows)
         return {record.name: record for record in records}
 
     def kernels(self, identity: Identity) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fattn_probe.regress.changes import Change, Kind, changes, time_changes
 from fattn_probe.regress.history import History
 from fattn_probe.regress.packed_map import PackedMap
-from fattn_probe.regress.records import CaseRecord, Cell, Result, Run
+from fattn_probe.regress.records import Cell, Result, Run, StoredCase
 
 ORDER = ("pass", "fail", "unsupported", "lost")
 MANY = 100
@@ -26,7 +26,7 @@ class Night:
     changes: tuple[Change, ...]
     runs: tuple[Run, ...]
     cells: Mapping[str, Mapping[int, Cell]]
-    cases: Mapping[str, CaseRecord]
+    cases: Mapping[str, StoredCase]
     error_maps: Mapping[str, PackedMap]
     missing_shards: tuple[str, ...]
 
@@ -73,7 +73,7 @@ class Night:
     def _part(self, scenario: str, name: str, many: bool) -> str:
         if not scenario:
             return "others" if many else name
-        return f"{scenario}, hsk={self.cases[name].hsk}" if many else scenario
+        return f"{scenario}, hsk={self.cases[name].op.sizes.hsk}" if many else scenario
 
     def worth_a_look(self, most: int) -> list[str]:
         """The cases that are drawn one by one: what changed or is not passed first, then what was not always so."""

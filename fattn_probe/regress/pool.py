@@ -150,7 +150,7 @@ def judged(job: Job, cases: Sequence[Case], workers: int, progress: Report = sil
         return
     with tempfile.TemporaryDirectory(prefix="fattn-probe-workers-", ignore_cleanup_errors=True) as folder:
         job = replace(job, target=picklable(job.target), folder=folder)
-        pool = Pool(job, left=deque(sorted(cases, key=lambda case: -case.flop)))
+        pool = Pool(job, left=deque(sorted(cases, key=lambda case: -case.op.sizes.flop)))
         try:
             for _ in range(min(workers, len(cases))):
                 worker = Worker.start(job)

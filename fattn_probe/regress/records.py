@@ -1,6 +1,7 @@
 """What the history keeps: runs, their parts, their results, and what the cases are."""
 
 import hashlib
+import json
 import re
 import statistics
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 
 from fattn_probe.errors import InputError
 from fattn_probe.launch.record import LaunchRecord, parse_launches
+from fattn_probe.op import Op, Params, Sizes
+from fattn_probe.op.op import default_scale
 from fattn_probe.regress.packed_map import PackedMap
 from fattn_probe.scenario import Case
 
@@ -84,32 +87,47 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CaseRecord:
-    """The op that a case is, as far as a page tells cases apart by it; `mask` is its kind, `none` without one."""
+class StoredCase:
+    """A case as the history keeps it; `mask` is the kind of its mask, `none` without one."""
 
     name: str
     digest: str
     scenario: str
-    hsk: int
-    hsv: int
-    n_head: int
-    n_head_kv: int
-    n_q: int
-    n_kv: int
-    n_seq: int
-    n_kv_max: int
-    type_K: str
-    type_V: str
     mask: str
-    sinks: bool
-    max_bias: float
-    logit_softcap: float
+    op: Op
 
     @classmethod
-    def of(cls, case: Case) -> "CaseRecord":
-        """What is kept of a case."""
-        same = {name: getattr(case, name) for name in cls.__dataclass_fields__ if name != "mask"}
-        return cls(mask=case.mask.kind, **same)
+    def of(cls, case: Case) -> "StoredCase":
+        """The part of a case that the history keeps."""
+        return cls(case.name, case.digest, case.scenario, case.mask.kind, case.op)
+
+    def to_json(self) -> str:
+        """The case as JSON, which `from_json` reads."""
+        return json.dumps({**vars(self), "op": self.op.to_json()})
+
+    @classmethod
+    def from_json(cls, text: str) -> "StoredCase":
+        """A case from the history's JSON."""
+        plain = json.loads(text)
+        return cls(**plain | {"op": Op.from_json(plain["op"])})
+
+
+def whole_op(text: str) -> str:
+    """A case as histories before version 3 kept it, with its sizes only, as JSON that holds the op.
+
+    Its tensors are taken to be contiguous, its scale to be the default: neither was kept.
+    """
+    old = json.loads(text)
+    sizes = Sizes(**{name: old[name] for name in Sizes.__dataclass_fields__})
+    floats = {name: old[name] for name in ("max_bias", "logit_softcap", "n_kv_max")}
+    op = Op.contiguous(
+        sizes,
+        Params(default_scale(sizes.hsk), **floats),
+        (old["type_K"], old["type_V"]),
+        mask=old["mask"] != "none",
+        sinks=old["sinks"],
+    )
+    return StoredCase(old["name"], old["digest"], old["scenario"], old["mask"], op).to_json()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from fattn_probe.regress.history import History
 from fattn_probe.regress.night import Night
 from fattn_probe.regress.packed_map import packed_map_of
 from fattn_probe.regress.pool import Job, cores, judged, prepare
-from fattn_probe.regress.records import WHOLE, CaseRecord, Identity, Part, Result, Run
+from fattn_probe.regress.records import WHOLE, Identity, Part, Result, Run, StoredCase
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.gpu import gpu_name
 from fattn_probe.run.outcome import Ran
@@ -91,7 +91,7 @@ class SuiteRunner:
         planned = len(cases) + len(settled)
         new = functools.partial(self.history.begin, identity, self.suite, self.part, planned)
         run = (self._unfinished(identity) if self.resume and not self.part.night else None) or new()
-        self.history.know(map(CaseRecord.of, cases), identity, kernel_names(self.session))
+        self.history.know(map(StoredCase.of, cases), identity, kernel_names(self.session))
         baseline = self.history.baseline(identity.line, self.suite)
         there = self._of_shard(self.history.results(run))
         known = {name for name, result in there.items() if result.status != "lost"}

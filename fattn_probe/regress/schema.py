@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from fattn_probe.errors import InputError, LostError
+from fattn_probe.regress.records import whole_op
 
 BUSY_SECONDS = 60.0  # another run on the same database writes for milliseconds
 MIGRATIONS = (
@@ -101,6 +102,7 @@ MIGRATIONS = (
         PRIMARY KEY (source, build_number, patches)
     );
     """,
+    "UPDATE cases SET op = whole_op(op);",
 )
 VERSION = len(MIGRATIONS)
 
@@ -186,6 +188,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
     connection.row_factory = sqlite3.Row
     connection.create_function("median", 1, _median, deterministic=True)
+    connection.create_function("whole_op", 1, whole_op, deterministic=True)
     connection.execute("PRAGMA foreign_keys = ON")
     _write_ahead(connection)
     connection.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; a lost machine the last moments

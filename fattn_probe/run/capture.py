@@ -12,10 +12,11 @@ from gguf import GGUFValueType
 from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
 from fattn_probe.launch.record import LaunchRecord, Names, Types, parse_launches
-from fattn_probe.run.casefile import CaseLike, case_fields, case_of, case_tensors
+from fattn_probe.run.casefile import case_fields, case_of, case_tensors
 from fattn_probe.run.gguf_file import TensorData, array, read_gguf, string, write_gguf
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.result import read_dst
+from fattn_probe.scenario.op import Op as Named
 
 PROVENANCE = "fattn.provenance."
 
@@ -29,7 +30,7 @@ class Capture:
     where nothing was timed; `provenance` says what ran where.
     """
 
-    case: CaseLike
+    case: Named
     inputs: Mapping[str, Bytes]
     dst: npt.NDArray[np.float32]
     launches: tuple[LaunchRecord, ...]
@@ -45,7 +46,7 @@ class Capture:
         return statistics.median(self.seconds)
 
 
-def capture_of(case: CaseLike, inputs: Mapping[str, Bytes], ran: Ran, provenance: Mapping[str, str]) -> Capture:
+def capture_of(case: Named, inputs: Mapping[str, Bytes], ran: Ran, provenance: Mapping[str, str]) -> Capture:
     """The capture of a case that ran to its end."""
     result = ran.result
     if result.dst is None:

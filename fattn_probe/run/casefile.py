@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol
 
 from gguf import GGUFValueType
 
 from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
+from fattn_probe.op import Op, Params, Root, TensorView
 from fattn_probe.run.gguf_file import (
     Field,
     GgufFile,
@@ -27,24 +27,12 @@ from fattn_probe.run.gguf_file import (
 )
 from fattn_probe.scenario import Case, make_inputs
 from fattn_probe.scenario.cases import fill_root
-from fattn_probe.scenario.layout import Root, TensorView
-from fattn_probe.scenario.op import Op
+from fattn_probe.scenario.op import Op as Named
 
 VERSION = 1
 LARGE = 1 << 30
 """Bytes of inputs from which they are kept in a file."""
 TENSORS = ("Q", "K", "V", "mask", "sinks")
-
-
-class CaseLike(Op, Protocol):
-    """What running needs to know of a case."""
-
-    @property
-    def prec(self) -> int: ...  # noqa: D102
-    @property
-    def n_kv_max(self) -> int: ...  # noqa: D102
-    @property
-    def roots(self) -> Mapping[str, Root]: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -53,16 +41,10 @@ class CaseRecord:
 
     name: str
     digest: str
-    scale: float
-    max_bias: float
-    logit_softcap: float
-    prec: int
-    n_kv_max: int
-    roots: Mapping[str, Root]
-    tensors: Mapping[str, TensorView]
+    op: Op
 
 
-def write_case(case: CaseLike, inputs: Mapping[str, Bytes], path: Path) -> None:
+def write_case(case: Named, inputs: Mapping[str, Bytes], path: Path) -> None:
     """Write a case file; `inputs` holds each root's bytes by the root's name."""
     write_gguf(path, case_fields(case), case_tensors(case, inputs))
 
@@ -77,7 +59,8 @@ class FiledInputs(dict[str, Bytes]):
 
 def make_case_file(case: Case, path: Path) -> FiledInputs:
     """Write a case file with the inputs of a case, made in their place, so that memory holds a head at a time."""
-    mapped = allocate_gguf(path, case_fields(case), {name: (root.type, root.ne) for name, root in case.roots.items()})
+    roots = {name: (root.type, root.ne) for name, root in case.op.roots.items()}
+    mapped = allocate_gguf(path, case_fields(case), roots)
     for name, memory in mapped.items():
         fill_root(case, name, memory)
     return FiledInputs(path, read_case(path)[1])
@@ -86,26 +69,26 @@ def make_case_file(case: Case, path: Path) -> FiledInputs:
 @contextmanager
 def inputs_of(case: Case) -> Iterator[Mapping[str, Bytes]]:
     """The bytes of a case's roots, of a large one in a temporary case file."""
-    if sum(root.nbytes for root in case.roots.values()) < LARGE:
+    if sum(root.nbytes for root in case.op.roots.values()) < LARGE:
         yield make_inputs(case)
         return
     with TemporaryDirectory(prefix="fattn-probe-") as folder:
         yield make_case_file(case, Path(folder) / "case.gguf")
 
 
-def case_fields(case: CaseLike) -> dict[str, Field]:
+def case_fields(case: Named) -> dict[str, Field]:
     """The case file's fields."""
     fields = {
         "fattn.version": u32(VERSION),
         "fattn.case": string(case.name),
         "fattn.digest": string(case.digest),
-        "fattn.scale": f32(case.scale),
-        "fattn.max_bias": f32(case.max_bias),
-        "fattn.logit_softcap": f32(case.logit_softcap),
-        "fattn.prec": i32(case.prec),
-        "fattn.n_kv_max": i32(case.n_kv_max),
+        "fattn.scale": f32(case.op.params.scale),
+        "fattn.max_bias": f32(case.op.params.max_bias),
+        "fattn.logit_softcap": f32(case.op.params.logit_softcap),
+        "fattn.prec": i32(case.op.params.prec),
+        "fattn.n_kv_max": i32(case.op.params.n_kv_max),
     }
-    for name, view in case.tensors.items():
+    for name, view in case.op.tensors.items():
         fields[f"fattn.{name}.root"] = string(view.root)
         fields[f"fattn.{name}.ne"] = array(GGUFValueType.INT64, view.ne)
         fields[f"fattn.{name}.nb"] = array(GGUFValueType.UINT64, view.nb)
@@ -113,9 +96,9 @@ def case_fields(case: CaseLike) -> dict[str, Field]:
     return fields
 
 
-def case_tensors(case: CaseLike, inputs: Mapping[str, Bytes]) -> dict[str, TensorData]:
+def case_tensors(case: Named, inputs: Mapping[str, Bytes]) -> dict[str, TensorData]:
     """The case file's tensors: the roots."""
-    return {name: TensorData(root.type, root.ne, inputs[name]) for name, root in case.roots.items()}
+    return {name: TensorData(root.type, root.ne, inputs[name]) for name, root in case.op.roots.items()}
 
 
 def read_case(path: Path) -> tuple[CaseRecord, dict[str, Bytes]]:
@@ -131,17 +114,14 @@ def case_of(file: GgufFile) -> tuple[CaseRecord, dict[str, Bytes]]:
     names = [name for name in TENSORS if f"fattn.{name}.root" in file.fields]
     views = {name: _view(file, name) for name in names}
     roots = {view.root: Root(view.root, view.type, file.tensors[view.root].ne) for view in views.values()}
-    case = CaseRecord(
-        name=file["fattn.case"],
-        digest=file["fattn.digest"],
+    params = Params(
         scale=file["fattn.scale"],
         max_bias=file["fattn.max_bias"],
         logit_softcap=file["fattn.logit_softcap"],
         prec=file["fattn.prec"],
         n_kv_max=file["fattn.n_kv_max"],
-        roots=roots,
-        tensors=views,
     )
+    case = CaseRecord(name=file["fattn.case"], digest=file["fattn.digest"], op=Op(params, views, roots))
     return case, {name: file.tensors[name].data for name in roots}
 
 

@@ -90,7 +90,7 @@ def keep(result: Capture | RunOutcome, case: Case, target: Target, folder: Path 
 def plan_cases(session: Session, work: Work) -> Iterator[Done]:
     """The launches of each case on simulated GPUs, without running a kernel; the session must be a dry one."""
     for case, targets in work:
-        nothing: dict[str, Bytes] = {name: np.zeros(root.nbytes, np.uint8) for name, root in case.roots.items()}
+        nothing: dict[str, Bytes] = {name: np.zeros(root.nbytes, np.uint8) for name, root in case.op.roots.items()}
         for target in targets:
             if target.engine != "sim":
                 raise InputError(f"plan --on {target}: only a simulated GPU can be asked what it would launch (sim:ID)")

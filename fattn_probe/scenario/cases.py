@@ -2,28 +2,28 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fattn_probe.arrays import F32, Bytes
+from fattn_probe.op import Op, Params, Root, TensorView
+from fattn_probe.op.ggml_types import block_size, encode, nan_blocks, row_size
+from fattn_probe.op.op import PREC, default_scale
+from fattn_probe.op.tensors import strided
 
 from ..errors import InputError
 from . import mask as masks
 from .data import STREAMS, UNUSED, AnyData, Data, Logits, draw, stream
-from .ggml_types import block_size, decode, encode, nan_blocks, row_size, type_size
-from .layout import Layout, Ne, Root, TensorView, View, ViewOfK, element_strides, place, place_mask, view_of_K
+from .layout import Layout, View, ViewOfK, place, place_mask, view_of_K
 from .mask import AnyMask, MaskShape, NoMask
 from .matrix import apply, names, variations
 from .refuse import refusals
 from .schema import Inspect, Scenario, Tolerance
 
 INPUTS_VERSION = 1  # part of every digest: raise it when the same case would get other bytes
-PREC = {"default": 0, "f32": 10}
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,8 @@ class Case:
     name: str
     scenario: str
     about: str
-    hsk: int
-    hsv: int
-    n_head: int
-    n_head_kv: int
-    n_q: int
-    n_kv: int
-    n_seq: int
-    type_K: str
-    type_V: str
-    scale: float
-    max_bias: float
-    logit_softcap: float
-    prec: int
-    n_kv_max: int
+    op: Op
     mask: AnyMask
-    sinks: bool
     layout: Layout
     data: Data
     seed: int
@@ -56,27 +42,21 @@ class Case:
     inspect: Inspect
     expect: dict[str, Any]
     device: str | None
-    tensors: dict[str, TensorView]
-    roots: dict[str, Root]
 
     @cached_property
     def digest(self) -> str:
         """16 hex digits that change with the op or any input byte, and with nothing else."""
-        op = {key: getattr(self, key) for key in _AS_IS | _RESOLVED}
-        op |= {key: getattr(self, key).model_dump(mode="json") for key in _PARTS}
-        text = json.dumps(op | {"inputs_version": INPUTS_VERSION}, sort_keys=True)
+        op = self.op
+        told = asdict(op.sizes) | asdict(op.params) | {"type_K": op.type_K, "type_V": op.type_V, "sinks": op.has_sinks}
+        told |= {key: getattr(self, key).model_dump(mode="json") for key in ("mask", "layout", "data")}
+        text = json.dumps(told | {"seed": self.seed, "inputs_version": INPUTS_VERSION}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    @property
-    def flop(self) -> int:
-        """Floating point operations of the two matrix products, as test-backend-ops counts them."""
-        return 2 * self.n_head * self.n_q * self.n_kv * (self.hsk + self.hsv) * self.n_seq
 
     @property
     def mask_shape(self) -> MaskShape:
         """What the mask is made of besides its kind."""
-        sequences = self.tensors["mask"].ne[3] if "mask" in self.tensors else 1
-        return MaskShape(self.n_kv, self.n_q, sequences, self.seed, self.n_kv_max)
+        sizes, sequences = self.op.sizes, self.op.tensors["mask"].ne[3] if self.op.has_mask else 1
+        return MaskShape(sizes.n_kv, sizes.n_q, sequences, self.seed, self.op.params.n_kv_max)
 
     def data_of(self, name: str) -> tuple[AnyData, int]:
         """A tensor's distribution and seed."""
@@ -84,10 +64,7 @@ class Case:
         return data, self.seed if data.seed is None else data.seed
 
 
-_AS_IS = {"n_head", "n_q", "n_kv", "n_seq", "hsk", "type_K", "max_bias", "logit_softcap", "n_kv_max", "sinks", "seed"}
-_RESOLVED = {"hsv", "n_head_kv", "type_V", "scale", "prec"}
-_PARTS = {"mask", "layout", "data"}
-_BESIDE = {"about", "tolerance", "inspect", "expect", "device"}
+_AS_IS = {"about", "mask", "layout", "data", "seed", "tolerance", "inspect", "expect", "device"}
 
 
 def expand(scenario: Scenario) -> list[Case]:
@@ -105,24 +82,20 @@ def resolve(scenario: Scenario, name: str, file: str) -> Case:
     problems = refusals(scenario)
     if problems:
         raise InputError("\n".join(f"{name}: {'.'.join(map(str, p.path))}: {p.reason}" for p in problems))
-    roots, tensors = _place_all(scenario)
-    return Case(
-        name=name,
-        scenario=file,
-        **{key: getattr(scenario, key) for key in _AS_IS | _PARTS | _BESIDE},
-        hsv=scenario.hsv or scenario.hsk,
-        n_head_kv=scenario.n_head_kv or scenario.n_head,
-        type_V=scenario.type_V or scenario.type_K,
+    return Case(name=name, scenario=file, op=op_of(scenario), **{key: getattr(scenario, key) for key in _AS_IS})
+
+
+def op_of(scenario: Scenario) -> Op:
+    """The op that a scenario without its matrix is."""
+    params = Params(
         scale=default_scale(scenario.hsk) if scenario.scale is None else float(np.float32(scenario.scale)),
+        max_bias=scenario.max_bias,
+        logit_softcap=scenario.logit_softcap,
         prec=PREC[scenario.prec],
-        tensors=tensors,
-        roots=roots,
+        n_kv_max=scenario.n_kv_max,
     )
-
-
-def default_scale(hsk: int) -> float:
-    """1/sqrt(hsk), rounded as the float32 arithmetic of ggml's callers rounds it."""
-    return float(np.float32(1) / np.sqrt(np.float32(hsk)))
+    roots, tensors = _place_all(scenario)
+    return Op(params, tensors, roots)
 
 
 def make_inputs(case: Case) -> dict[str, Bytes]:
@@ -130,12 +103,12 @@ def make_inputs(case: Case) -> dict[str, Bytes]:
 
     The op's values depend on shapes, data and seed, not on the layout: moving a tensor in memory moves its values.
     """
-    return {name: root_bytes(case, name) for name in case.roots}
+    return {name: root_bytes(case, name) for name in case.op.roots}
 
 
 def root_bytes(case: Case, name: str) -> Bytes:
     """The bytes of one root."""
-    memory = np.zeros(case.roots[name].nbytes, np.uint8)
+    memory = np.zeros(case.op.roots[name].nbytes, np.uint8)
     fill_root(case, name, memory)
     return memory
 
@@ -145,20 +118,7 @@ def fill_root(case: Case, name: str, memory: Bytes) -> None:
     if name == "mask":
         _fill_mask(case, memory)
     else:
-        _fill_tensor(case, name, case.roots[name], memory)
-
-
-def view_values(case: Case, inputs: dict[str, Bytes], name: str) -> npt.NDArray[np.float64]:
-    """The values that the op sees of an operand, dequantised, in NumPy's order: (ne[3], ne[2], ne[1], ne[0])."""
-    view = case.tensors[name]
-    return strided(decode(inputs[view.root], view.type), view).astype(np.float64)
-
-
-def row_bytes(view: TensorView, inputs: Mapping[str, Bytes]) -> Bytes:
-    """The bytes of an operand's rows as they lie in its root, not copied: (ne[3], ne[2], ne[1], row size)."""
-    memory = inputs[view.root][view.offset :]
-    size = row_size(view.type, view.ne[0])
-    return np.lib.stride_tricks.as_strided(memory, (*view.ne[:0:-1], size), (*view.nb[:0:-1], 1), writeable=False)
+        _fill_tensor(case, name, case.op.roots[name], memory)
 
 
 def _place_all(op: Scenario) -> tuple[dict[str, Root], dict[str, TensorView]]:
@@ -180,20 +140,8 @@ def _place_all(op: Scenario) -> tuple[dict[str, Root], dict[str, TensorView]]:
     return {root.name: root for root, _ in placed}, {view.name: view for _, view in placed}
 
 
-def strided(flat: npt.NDArray[Any], view: TensorView) -> npt.NDArray[Any]:
-    """A view's elements, in NumPy's order, as a window on its root's elements."""
-    start = element_offset(view)
-    strides = [stride * flat.itemsize for stride in reversed(element_strides(view))]
-    return np.lib.stride_tricks.as_strided(flat[start:], view.ne[::-1], strides)
-
-
-def element_offset(view: TensorView) -> int:
-    """A view's offset in elements instead of bytes; it is at a whole block."""
-    return view.offset // type_size(view.type) * block_size(view.type)
-
-
 def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:
-    view, layout = case.tensors[name], getattr(case.layout, name, None)
+    view, layout = case.op.tensors[name], getattr(case.layout, name, None)
     outside = layout.outside if isinstance(layout, View) else "zero"
     if outside != "zero" or (block_size(root.type) > 1 and view.ne != root.ne):
         memory[:] = _whole_tensor(case, name, root, outside)
@@ -202,7 +150,7 @@ def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:
         memory[view.offset :], (*view.ne[:0:-1], row_size(view.type, view.ne[0])), (*view.nb[:0:-1], 1)
     )
     data, seed = case.data_of(name)
-    rng, logits = stream(seed, STREAMS[name]), Logits(case.scale, case.hsk)
+    rng, logits = stream(seed, STREAMS[name]), Logits(case.op.params.scale, case.op.sizes.hsk)
     for place_ in np.ndindex(packed.shape[:2]):
         values = draw(data, name, (view.ne[1], view.ne[0]), rng, logits)
         packed[place_] = encode(values, view.type).reshape(packed.shape[2:])
@@ -211,7 +159,7 @@ def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:
 def _whole_tensor(case: Case, name: str, root: Root, outside: str) -> Bytes:
     """The bytes of a root whose unused elements are not zero bytes."""
     data, seed = case.data_of(name)
-    logits, view = Logits(case.scale, case.hsk), case.tensors[name]
+    logits, view = Logits(case.op.params.scale, case.op.sizes.hsk), case.op.tensors[name]
     flat: F32 = np.zeros(root.ne[::-1], np.float32).reshape(-1)
     if outside == "random":
         flat = draw(data, name, flat.shape, stream(seed, STREAMS[name] + UNUSED), logits)
@@ -235,23 +183,8 @@ def _poison(packed: Bytes, root: Root, view: TensorView) -> Bytes:
 
 
 def _fill_mask(case: Case, memory: Bytes) -> None:
-    halves, view = memory.view(np.float16), case.tensors["mask"]
+    halves, view = memory.view(np.float16), case.op.tensors["mask"]
     halves[:] = -np.inf
     values = strided(halves, view)
     for sequence, first, rows in masks.blocks(case.mask, case.mask_shape):
         values[sequence, 0, first : first + len(rows)] = rows
-
-
-__all__ = [
-    "Case",
-    "Ne",
-    "Root",
-    "TensorView",
-    "default_scale",
-    "expand",
-    "fill_root",
-    "make_inputs",
-    "resolve",
-    "row_bytes",
-    "view_values",
-]

@@ -98,11 +98,11 @@ def to_yaml(scenario: Scenario) -> str:
 def case_json(case: Case) -> dict[str, Any]:
     """A case as plain data for `--json`."""
     parts = ("mask", "layout", "data", "tolerance", "inspect")
-    plain = {field.name: getattr(case, field.name) for field in dataclasses.fields(case)}
+    plain = {field.name: getattr(case, field.name) for field in dataclasses.fields(case) if field.name != "op"}
     plain |= {name: plain[name].model_dump(mode="json") for name in parts}
-    plain["tensors"] = {name: dataclasses.asdict(view) for name, view in case.tensors.items()}
-    plain["roots"] = {name: dataclasses.asdict(root) for name, root in case.roots.items()}
-    return plain | {"digest": case.digest, "flop": case.flop}
+    op = case.op
+    plain |= dataclasses.asdict(op.sizes) | {"type_K": op.type_K, "type_V": op.type_V, "sinks": op.has_sinks}
+    return plain | dataclasses.asdict(op) | {"digest": case.digest, "flop": op.sizes.flop}
 
 
 def render_list(listings: Sequence[Listing]) -> RenderableType:
@@ -160,17 +160,15 @@ def _check(path: Path) -> Check:
 
 
 def _params(case: Case) -> str:
-    named = [("scale", case.scale), ("max_bias", case.max_bias), ("logit_softcap", case.logit_softcap)]
-    params = " ".join(f"{name}={value:g}" for name, value in named)
-    counts = f"prec={case.prec} n_kv_max={case.n_kv_max} seed={case.seed}"
-    device = case.device or "default"
-    return f"{params} {counts} mask={case.mask.kind} device={device} digest={case.digest} {case.flop / 1e9:.3g} GFLOP"
+    params = " ".join(f"{name}={value:g}" for name, value in dataclasses.asdict(case.op.params).items())
+    device, gflop = case.device or "default", f"{case.op.sizes.flop / 1e9:.3g} GFLOP"
+    return f"{params} seed={case.seed} mask={case.mask.kind} device={device} digest={case.digest} {gflop}"
 
 
 def _tensors(case: Case) -> Table:
     rows = []
-    for name, view in case.tensors.items():
-        root = case.roots[view.root]
+    for name, view in case.op.tensors.items():
+        root = case.op.roots[view.root]
         data = case.mask.kind if name == "mask" else getattr(case.data, view.root).kind
         place = "" if root.ne == view.ne else f"{root.name} {_ne(root.ne)}"
         rows.append((name, view.type, _ne(view.ne), _ne(view.nb), str(view.offset), place, data))

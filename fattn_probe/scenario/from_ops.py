@@ -7,10 +7,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fattn_probe.op.ggml_types import TYPE_NAMES, block_size
+from fattn_probe.op.op import default_scale
+
 from ..errors import InputError
-from .cases import default_scale
 from .explain import explain, nearest
-from .ggml_types import TYPE_NAMES, block_size
 from .refuse import refusals
 from .schema import Scenario
 

@@ -1,52 +1,13 @@
-"""Where a tensor lies in memory: roots (allocations), views of them, and the layouts a scenario can ask for."""
+"""The layouts that a scenario can ask for, and where they place a tensor in memory."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .ggml_types import block_size, row_size, type_size
+from fattn_probe.op import Ne, Root, TensorView
+from fattn_probe.op.ggml_types import row_size
+
 from .spec import Spec
-
-Ne = tuple[int, int, int, int]
-
-
-@dataclass(frozen=True)
-class Root:
-    """A contiguous allocation, what ggml_new_tensor_4d makes; `ne` in ggml order, innermost first."""
-
-    name: str
-    type: str
-    ne: Ne
-
-    @property
-    def nb(self) -> Ne:
-        """Strides in bytes, ggml order."""
-        row = row_size(self.type, self.ne[0])
-        return (type_size(self.type), row, row * self.ne[1], row * self.ne[1] * self.ne[2])
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.nb[3] * self.ne[3]
-
-
-@dataclass(frozen=True)
-class TensorView:
-    """An operand of the op: `ne` and `nb` (bytes) in ggml order, `offset` in bytes into the root of that name."""
-
-    name: str
-    type: str
-    root: str
-    ne: Ne
-    nb: Ne
-    offset: int
-
-    @property
-    def end(self) -> int:
-        """One past the last byte of the root that the view reaches."""
-        last = sum((n - 1) * stride for n, stride in zip(self.ne[1:], self.nb[1:], strict=True))
-        return self.offset + last + row_size(self.type, self.ne[0])
 
 
 class Contiguous(Spec):
@@ -131,9 +92,3 @@ def place_mask(n_kv: int, n_q: int, n_seq: int, layout: MaskLayout) -> tuple[Roo
     nb = Root("mask", "f16", ne).nb
     root_ne = ne if layout.offset == 0 else (n_kv, layout.offset + rows * sequences, 1, 1)
     return Root("mask", "f16", root_ne), TensorView("mask", "f16", "mask", ne, nb, layout.offset * nb[1])
-
-
-def element_strides(view: TensorView) -> Ne:
-    """Strides of a view in elements instead of bytes, for types in whole blocks; innermost first."""
-    block, size = block_size(view.type), type_size(view.type)
-    return (1, *(stride // size * block for stride in view.nb[1:]))  # type: ignore[return-value]

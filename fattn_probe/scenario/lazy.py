@@ -6,11 +6,11 @@ from collections.abc import Callable
 import numpy as np
 
 from fattn_probe.arrays import F32, Floats, Numbers
+from fattn_probe.op.ggml_types import decode, encode, rounded, row_size
+from fattn_probe.op.tensors import element_offset
 
-from .cases import Case, element_offset
+from .cases import Case
 from .data import RUNS, SEVERAL_RUNS, STREAMS, Logits, Window, draw, stream
-from .ggml_types import decode, encode, rounded, row_size
-from .layout import ViewOfK
 
 AT_ONCE = 2**16  # numbers drawn at a time, so that they stay in the cache
 
@@ -24,12 +24,10 @@ class GeneratedRows:
     """
 
     def __init__(self, case: Case, name: str, keep: int = 2) -> None:
-        view = case.tensors[name]
+        view = case.op.tensors[name]
         hs, rows, heads, sequences = view.ne
         self.shape = (sequences, heads, rows, hs)
-        first = (
-            element_offset(view) - element_offset(case.tensors[view.root]) if isinstance(case.layout.V, ViewOfK) else 0
-        )
+        first = element_offset(view) - element_offset(case.op.tensors[view.root])
         self._columns = slice(first, first + hs)
         self._heads = heads
         data, _ = case.data_of(view.root)
@@ -45,10 +43,10 @@ Make = Callable[[int, slice], Floats]
 
 def _anywhere(case: Case, name: str) -> Make:
     """How rows are made of a distribution that takes a known count of numbers."""
-    view = case.tensors[name]
+    view = case.op.tensors[name]
     hs, n, *_ = view.ne
     data, seed = case.data_of(name)
-    logits = Logits(case.scale, case.hsk)
+    logits = Logits(case.op.params.scale, case.op.sizes.hsk)
 
     def make(place: int, rows: slice) -> F32:
         first = place * RUNS[data.kind]
@@ -66,7 +64,7 @@ class _InOrder:
 
     def __init__(self, case: Case, name: str, keep: int) -> None:
         self._case, self._name, self._keep = case, name, keep
-        self._view = case.tensors[name]
+        self._view = case.op.tensors[name]
         self._lock = threading.Lock()
         self._begin()
 
@@ -97,9 +95,10 @@ class _InOrder:
         data, _ = self._case.data_of(self._name)
         step, type_ = n if data.kind in SEVERAL_RUNS else max(1, AT_ONCE // hs), self._view.type
         made: Numbers = np.empty((n, hs), np.float32) if type_ == "f16" else np.empty(row_size(type_, n * hs), np.uint8)
+        logits = Logits(self._case.op.params.scale, hs)
         for first in range(0, n, step):
             shape = (min(step, n - first), hs)
-            values = draw(data, self._name, shape, self._rng, Logits(self._case.scale, self._case.hsk))
+            values = draw(data, self._name, shape, self._rng, logits)
             if type_ == "f16":
                 made[first : first + step] = rounded(values, type_)
             else:

@@ -1,9 +1,8 @@
 """The op that flash attention is, whoever describes it."""
 
-from collections.abc import Mapping
 from typing import Protocol
 
-from .layout import TensorView
+from fattn_probe.op import Op as FlashAttention
 
 
 class Op(Protocol):
@@ -14,10 +13,4 @@ class Op(Protocol):
     @property
     def digest(self) -> str: ...  # noqa: D102
     @property
-    def scale(self) -> float: ...  # noqa: D102
-    @property
-    def max_bias(self) -> float: ...  # noqa: D102
-    @property
-    def logit_softcap(self) -> float: ...  # noqa: D102
-    @property
-    def tensors(self) -> Mapping[str, TensorView]: ...  # noqa: D102
+    def op(self) -> FlashAttention: ...  # noqa: D102

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from fattn_probe.op.ggml_types import block_size
+
 from .data import Constant, Extreme, FarBelowZero, Uniform
-from .ggml_types import block_size
 from .layout import View, ViewOfK
 from .mask import AnyMask, MaskShape, NoMask, Sparse, Sum, max_finite
 from .schema import Scenario

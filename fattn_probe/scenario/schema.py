@@ -4,8 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
+from fattn_probe.op.ggml_types import TypeName
+
 from .data import Data, Positive, Seed
-from .ggml_types import TypeName
 from .layout import Layout
 from .mask import Mask, NoMask
 from .spec import Spec

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from fattn_probe.errors import ComparisonError, InputError
-from fattn_probe.scenario import Case, make_inputs, view_values
+from fattn_probe.op.tensors import view_values
+from fattn_probe.scenario import Case, make_inputs
 from fattn_probe.study.algorithms import (
     TOLERANCE,
     Agreement,
@@ -27,7 +28,6 @@ from fattn_probe.study.inspected import read_launch
 from fattn_probe.study.problem import Op, op_of
 from fattn_probe.study.stream_k import Launch, divide, heads_of_tile
 from fattn_probe.study.trace import Result
-from fattn_probe.truth.reference.attention import OpParams
 
 MOST_SCORES = 1 << 25
 TILE = 64
@@ -114,10 +114,9 @@ def backward_of(subject: Subject, forward: Result) -> Backward:
 def op_of_case(case: Case) -> Op:
     """The case's tensors in float64, and its parameters rounded to float32, as the op stores them."""
     inputs = make_inputs(case)
-    values = {name: view_values(case, inputs, name) for name in case.tensors}
-    numbers = (float(np.float32(value)) for value in (case.scale, case.max_bias, case.logit_softcap))
+    values = {name: view_values(case.op.tensors[name], inputs) for name in case.op.tensors}
     sinks = values["sinks"].ravel() if "sinks" in values else None
-    return op_of(values["Q"], values["K"], values["V"], values.get("mask"), params=OpParams(*numbers), sinks=sinks)
+    return op_of(values["Q"], values["K"], values["V"], values.get("mask"), params=case.op.params.stored, sinks=sinks)
 
 
 def problems(study: Study) -> list[str]:
@@ -140,14 +139,14 @@ def raise_if_different(study: Study) -> None:
 
 
 def _refuse(case: Case, options: Options) -> None:
-    problems = []
-    if not 0 <= options.head < case.n_head:
-        problems.append(f"--head {options.head}: {case.name} has heads 0 to {case.n_head - 1}")
-    if not 0 <= options.sequence < case.n_seq:
-        problems.append(f"--sequence {options.sequence}: {case.name} has sequences 0 to {case.n_seq - 1}")
-    if case.n_q * case.n_kv > MOST_SCORES:
+    problems, sizes = [], case.op.sizes
+    if not 0 <= options.head < sizes.n_head:
+        problems.append(f"--head {options.head}: {case.name} has heads 0 to {sizes.n_head - 1}")
+    if not 0 <= options.sequence < sizes.n_seq:
+        problems.append(f"--sequence {options.sequence}: {case.name} has sequences 0 to {sizes.n_seq - 1}")
+    if sizes.n_q * sizes.n_kv > MOST_SCORES:
         problems.append(
-            f"{case.name}: {case.n_q} x {case.n_kv} scores are too many to study; the limit is {MOST_SCORES},"
+            f"{case.name}: {sizes.n_q} x {sizes.n_kv} scores are too many to study; the limit is {MOST_SCORES},"
             " because standard attention stores them all"
         )
     if problems:

@@ -8,15 +8,15 @@ from fattn_probe.errors import InputError
 from fattn_probe.files import MIB, read_text
 from fattn_probe.inspect.facts import Choice, Facts
 from fattn_probe.launch.tiles import BlockWork, Grid, TileWork
+from fattn_probe.op import Sizes
 from fattn_probe.study.problem import count
 from fattn_probe.study.stream_k import Launch, launch_of
-from fattn_probe.truth.reference.shapes import AttentionShape
 
 MOST_JSON = 256 * MIB
 """Bytes of what `inspect --json` writes."""
 
 
-def read_launch(path: Path, case: str, shape: AttentionShape) -> Launch:
+def read_launch(path: Path, case: str, shape: Sizes) -> Launch:
     """The launch of a case in a file of `inspect --json`; InputError if it is missing or belongs to another op."""
     facts = _facts(path, case)
     launch = launch_of(facts)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fattn_probe.arrays import F64
+from fattn_probe.op import Params, Sizes
 from fattn_probe.study.memory import SlowMemory
-from fattn_probe.truth.reference.attention import Floats, OpParams, alibi_slopes
-from fattn_probe.truth.reference.shapes import AttentionShape, check_shapes
+from fattn_probe.truth.reference.attention import Floats, alibi_slopes
+from fattn_probe.truth.reference.shapes import check_shapes
 
 NO_SINK = -np.inf
 
@@ -22,7 +23,7 @@ class Rule:
     `slope` and `sink` are numbers, or arrays (heads, 1, 1) and (heads, 1) when several heads are computed at once.
     """
 
-    params: OpParams
+    params: Params
     slope: F64 | float = 1.0
     sink: F64 | float = NO_SINK
 
@@ -87,11 +88,11 @@ class Op:
     K: F64
     V: F64
     mask: F64 | None
-    params: OpParams
+    params: Params
     sinks: F64 | None = None
 
     @property
-    def shape(self) -> AttentionShape:
+    def shape(self) -> Sizes:
         """The sizes; InputError if they are inconsistent."""
         return check_shapes(self.Q, self.K, self.V, self.mask, self.sinks)
 
@@ -122,7 +123,7 @@ def op_of(
     V: Floats,
     mask: Floats | None,
     *,
-    params: OpParams,
+    params: Params,
     sinks: Floats | None = None,
 ) -> Op:
     """An op from arrays of any float dtype."""

@@ -11,11 +11,11 @@ from fattn_probe.arrays import F64
 from fattn_probe.errors import InputError
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.launch.tiles import BlockWork, Grid, Tile, TileWork, in_grid, ntiles, tiles_of
+from fattn_probe.op import Sizes
 from fattn_probe.study.flash_attention_2 import State, attend
 from fattn_probe.study.memory import Index, SlowMemory
 from fattn_probe.study.problem import Op, Rule, count, exp_below, log_sum_exp, rows_divided, tiles
 from fattn_probe.study.trace import Result, Trace
-from fattn_probe.truth.reference.shapes import AttentionShape
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def launch_of(facts: Facts) -> Launch:
     return Launch(facts.grid, *sizes, facts.blocks)
 
 
-def divide(shape: AttentionShape, ncols1: int, nbatch_fa: int, most_blocks: int) -> Launch:
+def divide(shape: Sizes, ncols1: int, nbatch_fa: int, most_blocks: int) -> Launch:
     """A launch by the kernel's arithmetic: block b does `range(b * steps / blocks, (b + 1) * steps / blocks)`.
 
     There are at most as many blocks as KV steps.
@@ -77,13 +77,13 @@ def heads_of_tile(group: int) -> int:
     return min(8, 1 << (group - 1).bit_length())
 
 
-def pieces_of(launch: Launch, shape: AttentionShape) -> tuple[Piece, ...]:
+def pieces_of(launch: Launch, shape: Sizes) -> tuple[Piece, ...]:
     """The parts of all blocks, block by block, without the padding beyond the tensors."""
     works = ((block.block, work) for block in launch.blocks for work in block.tiles)
     return tuple(_piece(b, work, launch, shape) for b, work in works if in_grid(work.tile, launch.grid))
 
 
-def _piece(block: int, work: TileWork, launch: Launch, shape: AttentionShape) -> Piece:
+def _piece(block: int, work: TileWork, launch: Launch, shape: Sizes) -> Piece:
     first = work.z_KV * shape.group + work.zt_gqa * launch.ncols2
     heads = slice(first, min(first + launch.ncols2, (work.z_KV + 1) * shape.group))
     queries = slice(work.jt * launch.ncols1, min((work.jt + 1) * launch.ncols1, shape.n_q))

@@ -108,7 +108,7 @@ class Never:
     keeping = staticmethod(nullcontext)
 
     def capture(self, case, inputs, target):
-        shape = (case.n_seq, case.n_q, case.n_head, case.hsv)
+        shape = (case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head, case.op.sizes.hsv)
         return Capture(case, inputs, np.zeros(shape, np.float32), (), "wall", (), "CPU", "CPU", {})
 
 

@@ -49,7 +49,7 @@ class Followed:
 
 
 def dst_of(case=CASE, bad=()):
-    dst = np.zeros((1, case.n_q, case.n_head, case.hsv), np.float32)
+    dst = np.zeros((1, case.op.sizes.n_q, case.op.sizes.n_head, case.op.sizes.hsv), np.float32)
     for place in bad:
         dst[place] = np.nan
     return dst

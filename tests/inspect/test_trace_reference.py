@@ -89,7 +89,7 @@ def test_a_wrong_number_is_named_by_query_head_and_row():
 
 def test_two_swapped_rows_of_V_are_found_in_their_step():
     swapped = {**INPUTS, "V": INPUTS["V"].copy()}
-    rows = swapped["V"].reshape(CASE.n_head_kv, CASE.n_kv, -1)
+    rows = swapped["V"].reshape(CASE.op.sizes.n_head_kv, CASE.op.sizes.n_kv, -1)
     rows[1, [70, 71]] = rows[1, [71, 70]]
     document = Warp(CASE, swapped, fragments_of(WIDE, 8, 2), work := whole(jt=1)).document()
     trace = judge_trace(document, CASE, INPUTS, block=(0, 0, 0), warp=0, tiles=[work], offset=OFFSET)

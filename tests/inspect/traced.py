@@ -41,7 +41,7 @@ class Warp:
         self.inputs = warp_inputs(Operands.of(case, inputs), work, fragments)
         self.fault = fault or (lambda name, kb0, values: values)
         self.numbers = nbatch_fa // fragments.np // fragments.kv_per_tile * fragments.KQ.ne
-        self.DV = case.hsv
+        self.DV = case.op.sizes.hsv
         self.readings = []
 
     def document(self):

@@ -28,13 +28,13 @@ def launch(family, values, threads):
     return LaunchRecord(0, family.kernel, named, (8, 3, 8), (32, threads // 32, 1), 0)
 
 
-def case(hsk=128, hsv=128):
+def op_of(hsk=128, hsv=128):
     fields = {"version": 1, "about": "x", "hsk": hsk, "hsv": hsv, "n_head": 8, "n_head_kv": 2, "n_q": 16, "n_kv": 1000}
-    return expand(Scenario.model_validate(fields).named("test"))[0]
+    return expand(Scenario.model_validate(fields).named("test"))[0].op
 
 
 def tile(ncols, threads, constants=SHIPPED, arch=90):
-    return kernel_of(case(112, 112), [launch(TILE, (112, 112, ncols, 1, "false"), threads)], arch, constants)
+    return kernel_of(op_of(112, 112), [launch(TILE, (112, 112, ncols, 1, "false"), threads)], arch, constants)
 
 
 def test_heads_of_112_have_the_steps_of_the_source():
@@ -45,12 +45,12 @@ def check(family, sizes, *, threads, rows, arch, constants):
     """All three say `rows` KV rows a step, and the same number of warps a column."""
     DKQ, DV, ncols = sizes
     one = launch(family, (DKQ, DV, ncols, 1, "false", "false", "false"), threads)
-    op = case(DKQ, DV)
+    op = op_of(DKQ, DV)
     error, cut = kernel_of(op, [one], arch, constants), geometry_of(op, [one], arch, constants)
     plan = PLANS[family](one, arch, constants)
     assert (error.split.rows, cut.rows, plan.nbatch_fa) == (rows, rows, rows), (family.name, sizes, arch)
     assert error.split.warps == plan.warps, (family.name, sizes, arch)
-    assert cut.grid.iter_k == -(-op.n_kv // rows)
+    assert cut.grid.iter_k == -(-op.sizes.n_kv // rows)
 
 
 def configurations(family, root):
@@ -81,7 +81,7 @@ def test_every_configuration_of_the_source_is_read_alike(family):
 @pytest.mark.parametrize(("D", "types"), [(64, "F16"), (128, "F16"), (256, "Q8_0"), (128, "Q4_1")])
 def test_vec_kernels_are_read_alike(arch, D, types):
     one = launch(VEC, (D, 2, f"GGML_TYPE_{types}", f"GGML_TYPE_{types}", "false"), 128)
-    op = case(D, D)
+    op = op_of(D, D)
     error, cut, plan = kernel_of(op, [one], arch), geometry_of(op, [one], arch), vec_plan_of(one, arch, SHIPPED)
     assert (error.split.rows, cut.rows) == (128, 128)
     assert 32 // error.split.warps == plan.threads_V
@@ -91,8 +91,8 @@ def test_vec_kernels_are_read_alike(arch, D, types):
 def test_sizes_that_the_source_does_not_have_are_not_guessed():
     one = launch(TILE, (48, 48, 8, 1, "false"), 128)
     assert attention_kernel(one, 90, SHIPPED) is None
-    assert kernel_of(case(), [one], 90) is None
-    assert geometry_of(case(), [one], 90) is None
+    assert kernel_of(op_of(), [one], 90) is None
+    assert geometry_of(op_of(), [one], 90) is None
 
 
 @pytest.mark.network

@@ -1,3 +1,4 @@
+import json
 import os
 import resource
 import signal
@@ -16,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fattn_probe.errors import InputError, LostError
+from fattn_probe.op import Op, Params, Sizes
 from fattn_probe.regress.history import Merged, open_history
 from fattn_probe.regress.packed_map import PackedMap
-from fattn_probe.regress.records import Identity, Part, Result, Shard, parse_shard
+from fattn_probe.regress.records import Identity, Part, Result, Shard, StoredCase, parse_shard
 from fattn_probe.regress.schema import MIGRATIONS, VERSION, transaction
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
@@ -208,6 +210,24 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path):
         assert history.baseline(SIM.line, "nightly") == run
         assert history.connection.execute("PRAGMA user_version").fetchone()[0] == VERSION
         assert history.connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+
+
+def test_cases_of_the_second_version_get_their_op_from_the_sizes_that_were_kept(tmp_path):
+    path = tmp_path / "h.db"
+    sizes = {"hsk": 64, "hsv": 32, "n_head": 8, "n_head_kv": 2, "n_q": 7, "n_kv": 512, "n_seq": 3}
+    more = {"type_K": "q8_0", "type_V": "f16", "mask": "causal", "sinks": True, "max_bias": 8.0, "logit_softcap": 0.0}
+    kept = {"name": "gqa", "digest": "abc", "scenario": "gqa", "n_kv_max": 0} | sizes | more
+    with sqlite3.connect(path) as old:
+        for number, script in enumerate(MIGRATIONS[:2]):
+            old.create_function("median", 1, lambda text: None)
+            old.executescript(script + f"PRAGMA user_version = {number + 1};")
+        old.execute("INSERT INTO cases VALUES ('gqa', 'abc', ?)", (json.dumps(kept),))
+    with open_history(path) as history:
+        run = history.begin(SIM, "nightly")
+        history.add(run, PASS)
+        case = history.cases(run)["gqa"]
+    op = Op.contiguous(Sizes(3, 8, 2, 7, 512, 64, 32), Params(0.125, 8.0), ("q8_0", "f16"), mask=True, sinks=True)
+    assert case == StoredCase("gqa", "abc", "gqa", "causal", op)
 
 
 def test_making_one_database_at_once(tmp_path):

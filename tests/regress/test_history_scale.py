@@ -5,10 +5,11 @@ import time
 
 import pytest
 
+from fattn_probe.op import Op, Params, Sizes
 from fattn_probe.regress.exercised import Counted
 from fattn_probe.regress.history import open_history
 from fattn_probe.regress.night import night_of
-from fattn_probe.regress.records import CaseRecord, Identity
+from fattn_probe.regress.records import Identity, StoredCase
 
 GPU = Identity("here", "NVIDIA H200", "90", "580", "cuda", "release", "pypi:x==1", "11063", "", "0.1.0")
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
@@ -16,7 +17,7 @@ NIGHTS, CASES, KERNELS = 125, 4000, 250
 LAUNCH = (
     '{"order":0,"kernel":"flash_attn_ext_f16<64,64,8,8,false,false,false>","grid":[%d,1,1],"block":[32,4,1],"shared":0}'
 )
-SIZES = (64, 64, 16, 2, 75, 512, 1, 0)
+SIZES = Sizes(n_seq=1, n_head=16, n_head_kv=2, n_q=75, n_kv=512, hsk=64, hsv=64)
 COLUMNS = "run, name, digest, at, status, reason, metrics, output, launches, seconds, failure, ratio, nmse, time"
 
 
@@ -45,8 +46,8 @@ def history(tmp_path_factory):
                 write.executemany(f"INSERT INTO results ({COLUMNS}) VALUES ({marks})", rows(run.id, seconds))
                 write.execute("COMMIT")
                 found.end(run)
-        sizes = (*SIZES, "f16", "f16", "causal", False, 0.0, 0.0)
-        cases = [CaseRecord(f"case{n}", f"{n:016x}", f"scenario{n % 20}", *sizes) for n in range(CASES)]
+        op = Op.contiguous(SIZES, Params(0.125), ("f16", "f16"), mask=True)
+        cases = [StoredCase(f"case{n}", f"{n:016x}", f"scenario{n % 20}", "causal", op) for n in range(CASES)]
         found.know(cases, GPU, ["mma 64,64,8,8"])
         for line in (SIM.line, GPU.line):
             found.accept(found.runs(line)[-2], "me", "good")

@@ -8,12 +8,13 @@ import pytest
 from fattn_probe.compare.judge.expected import Design
 from fattn_probe.compare.judge.metrics import measure
 from fattn_probe.compare.judge.verdict import Status, Verdict
+from fattn_probe.op import Op, Params, Sizes
 from fattn_probe.regress.exercised import Counted, families
 from fattn_probe.regress.history import open_history
 from fattn_probe.regress.night import night_of
 from fattn_probe.regress.packed_map import packed
 from fattn_probe.regress.plots import Mark, Series, plot, strip, svg_map
-from fattn_probe.regress.records import CaseRecord, Identity, Result
+from fattn_probe.regress.records import Identity, Result, StoredCase
 from fattn_probe.regress.report import report, unjudged, verdict_of
 from fattn_probe.regress.runner import metrics_of
 from fattn_probe.regress.work_map import work_facts
@@ -28,9 +29,9 @@ VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
 def case(name="gqa", **rest):
-    sizes = {"n_head": 16, "n_head_kv": 2, "n_q": 75, "n_kv": 512, "n_seq": 1, "n_kv_max": 0, "hsk": 64, "hsv": 64}
-    more = {"type_K": "f16", "type_V": "f16", "mask": "causal", "sinks": False, "max_bias": 0.0, "logit_softcap": 0.0}
-    return CaseRecord(name=name, digest="d", scenario=name.partition("-")[0], **{**sizes, **more, **rest})
+    sizes = Sizes(**{"n_seq": 1, "n_head": 16, "n_head_kv": 2, "n_q": 75, "n_kv": 512, "hsk": 64, "hsv": 64} | rest)
+    op = Op.contiguous(sizes, Params(0.125), ("f16", "f16"), mask=True)
+    return StoredCase(name, "d", name.partition("-")[0], "causal", op)
 
 
 def result(status="pass", output="00", name="gqa", reason="", grid=60, **rest):

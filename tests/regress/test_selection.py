@@ -18,11 +18,11 @@ def test_the_quick_suite_is_quick_and_has_every_shipped_scenario():
     suite = load_suite(SUITES / "quick.yaml")
     chosen = Selection(tuple(cases_of(suite, SUITES))).some(suite.only).cases
     assert len(chosen) >= 300
-    assert max(case.flop for case in chosen) < MOST_FLOP
+    assert max(case.op.sizes.flop for case in chosen) < MOST_FLOP
     left_out = {case.scenario for case in cases_of(suite, SUITES)} - {case.scenario for case in chosen}
     assert left_out == {"streamk-fractional"}
-    assert {case.hsk for case in chosen} >= {40, 64, 72, 80, 96, 128, 192, 256, 512, 576}
-    assert {case.type_K for case in chosen} == {"f16", "f32", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"}
+    assert {case.op.sizes.hsk for case in chosen} >= {40, 64, 72, 80, 96, 128, 192, 256, 512, 576}
+    assert {case.op.type_K for case in chosen} == {"f16", "f32", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"}
 
 
 def test_the_upstream_suite_is_of_the_gpu_of_this_machine():

@@ -33,7 +33,8 @@ def listed():
 def test_the_list_becomes_cases_and_results():
     cases, settled = upstream_cases(listed(), separate_V=False)
     assert [case.name for case in cases] == [SMALL, f"{SMALL} #2"]
-    assert (cases[0].hsk, cases[0].n_head, cases[0].n_q, cases[0].n_kv) == (64, 4, 3, 113)
+    sizes = cases[0].op.sizes
+    assert (sizes.hsk, sizes.n_head, sizes.n_q, sizes.n_kv) == (64, 4, 3, 113)
     assert [result.status for result in settled] == ["unsupported", "unsupported", "lost"]
     assert settled[2].reason.startswith("it cannot be replayed: FLASH_ATTN_EXT(...): type_K: found 'q2_0'")
 

@@ -9,6 +9,7 @@ from gguf import GGUFValueType, GGUFWriter
 
 from fattn_probe.errors import InputError
 from fattn_probe.launch.record import parse_launches
+from fattn_probe.op import Root, TensorView
 from fattn_probe.run import casefile
 from fattn_probe.run.capture import capture_of, read_capture, write_capture
 from fattn_probe.run.casefile import FiledInputs, inputs_of, make_case_file, read_case, write_case
@@ -16,7 +17,6 @@ from fattn_probe.run.gguf_file import TensorData, array, read_gguf, write_gguf
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.result import RunResult
 from fattn_probe.scenario import expand, load, make_inputs
-from fattn_probe.scenario.layout import Root, TensorView
 
 LAUNCH = '{"order":0,"kernel":"void f<(bool)1>(int)","grid":[1,2,3],"block":[32,1,1],"shared":16,"regs":40}'
 
@@ -38,8 +38,10 @@ def test_a_case_comes_back(case_and_inputs, tmp_path):
     case, inputs = case_and_inputs
     write_case(case, inputs, tmp_path / "case.gguf")
     read, read_inputs = read_case(tmp_path / "case.gguf")
-    assert (read.name, read.digest, read.prec, read.n_kv_max, read.logit_softcap) == ("toy", case.digest, 10, 3, 0.5)
-    assert (read.roots, read.tensors) == (case.roots, case.tensors)
+    assert (read.name, read.digest) == ("toy", case.digest)
+    params = read.op.params
+    assert (params.prec, params.n_kv_max, params.logit_softcap) == (10, 3, 0.5)
+    assert (read.op.roots, read.op.tensors) == (case.op.roots, case.op.tensors)
     assert all(np.array_equal(read_inputs[name], inputs[name]) for name in inputs)
     assert [path.name for path in tmp_path.iterdir()] == ["case.gguf"]
 
@@ -54,7 +56,7 @@ def test_a_view_of_another_root_and_a_quantised_one_come_back(tmp_path):
     gqa.tensors["Q"] = TensorView("Q", "q8_0", "Q", (64, 1, 2, 3), gqa.roots["Q"].nb, 0)
     write_case(gqa.record(), gqa.inputs, tmp_path / "case.gguf")
     read, inputs = read_case(tmp_path / "case.gguf")
-    assert (read.roots, read.tensors) == (gqa.roots, gqa.tensors)
+    assert (read.op.roots, read.op.tensors) == (gqa.roots, gqa.tensors)
     assert np.array_equal(inputs["Q"], gqa.inputs["Q"])
 
 
@@ -63,7 +65,7 @@ def test_a_capture_comes_back(case_and_inputs, tmp_path):
     write_capture(capture, tmp_path / "capture.gguf")
     read = read_capture(tmp_path / "capture.gguf")
     assert np.array_equal(read.dst, capture.dst)
-    assert (read.case.tensors, read.launches) == (capture.case.tensors, capture.launches)
+    assert (read.case.op.tensors, read.launches) == (capture.case.op.tensors, capture.launches)
     assert (read.launches[0].spelling, read.launches[0].regs) == ("f<true>", 40)
     assert (read.backend, read.device, read.clock, read.seconds) == ("CUDA0", "NVIDIA H200", "gpu", capture.seconds)
     assert read.median_seconds == 2e-3
@@ -135,7 +137,7 @@ def test_types_of_array_elements_are_those_asked_for(tmp_path):
 
 def test_inputs_made_in_their_file_are_those_made_in_memory(tmp_path):
     for path in sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml")):
-        case = min(expand(load(path)), key=lambda case: case.flop)
+        case = min(expand(load(path)), key=lambda case: case.op.sizes.flop)
         made = make_case_file(case, tmp_path / f"{case.name}.gguf")
         assert made.file == tmp_path / f"{case.name}.gguf"
         for name, memory in make_inputs(case).items():

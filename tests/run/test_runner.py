@@ -6,13 +6,13 @@ import toy
 
 import fattn_probe
 from fattn_probe import source
+from fattn_probe.op import Params, Root, TensorView
 from fattn_probe.process import run
 from fattn_probe.run.batch import RunnerEndedError, batch_runner
 from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import execute
 from fattn_probe.run.outcome import Failed, Lost, Ran, Unsupported
-from fattn_probe.scenario.layout import Root, TensorView
-from fattn_probe.truth.reference.attention import OpParams, attention
+from fattn_probe.truth.reference.attention import attention
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 CPU = ("--backend", "CPU")
@@ -58,7 +58,7 @@ def nmse(gqa, outcome, **params):
     assert isinstance(outcome, Ran), outcome
     Q, K, V, mask = (gqa.values(name) for name in ("Q", "K", "V", "mask"))
     sinks = gqa.values("sinks").ravel() if "sinks" in gqa.tensors else None
-    exact = attention(Q, K, V, mask, params=OpParams(**({"scale": toy.D**-0.5} | params)), sinks=sinks)
+    exact = attention(Q, K, V, mask, params=Params(**({"scale": toy.D**-0.5} | params)), sinks=sinks)
     return float(((outcome.result.dst - exact) ** 2).sum() / (exact**2).sum())
 
 

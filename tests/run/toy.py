@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fattn_probe.op import Op, Params, Root, TensorView
 from fattn_probe.run.casefile import CaseRecord
-from fattn_probe.scenario.layout import Root, TensorView
 
 N_Q, N_KV, HEADS, KV_HEADS, D = 7, 64, 4, 2, 64
 
@@ -38,8 +38,8 @@ class Toy:
 
     def record(self, **params):
         """The case of what was added."""
-        op = {"scale": D**-0.5, "max_bias": 0.0, "logit_softcap": 0.0, "prec": 10, "n_kv_max": 0} | params
-        return CaseRecord(name="toy", digest=self.digest, roots=self.roots, tensors=self.tensors, **op)
+        op = Op(Params(**{"scale": D**-0.5} | params), self.tensors, self.roots)
+        return CaseRecord("toy", self.digest, op)
 
 
 def gqa(rng, n_seq=1):

@@ -3,10 +3,10 @@
 import pytest
 
 from fattn_probe.errors import InputError
+from fattn_probe.op.ggml_types import block_size, row_size, type_size
 from fattn_probe.scenario import expand, loads
 from fattn_probe.scenario.command import from_ops_yaml
 from fattn_probe.scenario.from_ops import from_ops
-from fattn_probe.scenario.ggml_types import block_size, row_size, type_size
 
 OLD = [  # xllamacpp 0.2.8, 0.2.12 and 2026.4.8672
     "FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,nr23=[1,1],kv=113,nb=1,mask=1,sinks=1,max_bias=0.000000,logit_softcap=0.000000,"
@@ -81,21 +81,24 @@ def test_operands_lie_as_upstream_s_build_graph_puts_them(text):
         root, ne, nb_ = expected["K"]
         expected["V"] = (root, (hsv, *ne[1:]), nb_)
     for name, (root, ne, strides) in expected.items():
-        view = case.tensors[name]
-        assert (case.roots[view.root].ne, view.ne, view.nb, view.offset) == (root, ne, strides, 0)
-    assert ("mask" in case.tensors, "sinks" in case.tensors) == (ops["mask"] == "1", ops["sinks"] == "1")
+        view = case.op.tensors[name]
+        assert (case.op.roots[view.root].ne, view.ne, view.nb, view.offset) == (root, ne, strides, 0)
+    assert ("mask" in case.op.tensors, "sinks" in case.op.tensors) == (ops["mask"] == "1", ops["sinks"] == "1")
     if ops["mask"] == "1":
-        assert case.tensors["mask"].ne == (kv, nb, 1, nr3)
+        assert case.op.tensors["mask"].ne == (kv, nb, 1, nr3)
 
 
 @pytest.mark.parametrize("text", OLD + NEW)
 def test_params(text):
     ops = variables(text)
     (case,) = expand(from_ops(text))
-    assert case.scale == pytest.approx(int(ops["hsk"]) ** -0.5, rel=1e-7)
-    assert (case.max_bias, case.logit_softcap) == (float(ops["max_bias"]), float(ops["logit_softcap"]))
-    assert case.prec == {"f32": 10, "def": 0}[ops["prec"]]
-    assert case.n_kv_max == int(ops.get("n_kv_max", "0"))
+    assert case.op.params.scale == pytest.approx(int(ops["hsk"]) ** -0.5, rel=1e-7)
+    assert (case.op.params.max_bias, case.op.params.logit_softcap) == (
+        float(ops["max_bias"]),
+        float(ops["logit_softcap"]),
+    )
+    assert case.op.params.prec == {"f32": 10, "def": 0}[ops["prec"]]
+    assert case.op.params.n_kv_max == int(ops.get("n_kv_max", "0"))
 
 
 def test_large_logits_have_a_wider_Q():
@@ -111,12 +114,12 @@ def test_round_trip_through_a_file(text):
 
 
 def test_the_first_form_of_the_mla_case_has_a_v_of_its_own():
-    assert expand(from_ops(OLD[3]))[0].tensors["V"].root == "K"
-    assert expand(from_ops(OLD[3], separate_V=True))[0].tensors["V"].root == "V"
+    assert expand(from_ops(OLD[3]))[0].op.tensors["V"].root == "K"
+    assert expand(from_ops(OLD[3], separate_V=True))[0].op.tensors["V"].root == "V"
 
 
 def test_a_line_of_the_program_s_output_will_do():
-    assert expand(from_ops(f"  {NEW[0]}: \x1b[1;32mOK\x1b[0m\n"))[0].hsk == 64
+    assert expand(from_ops(f"  {NEW[0]}: \x1b[1;32mOK\x1b[0m\n"))[0].op.sizes.hsk == 64
 
 
 def test_mistakes_are_reported_together():

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from fattn_probe.scenario import Scenario, expand, make_inputs, view_values
+from fattn_probe.op.ggml_types import TYPE_NAMES, decode, encode, nan_blocks
+from fattn_probe.op.tensors import view_values
+from fattn_probe.scenario import Scenario, expand, make_inputs
 from fattn_probe.scenario.data import (
     Constant,
     Extreme,
@@ -16,7 +18,6 @@ from fattn_probe.scenario.data import (
     draw,
     stream,
 )
-from fattn_probe.scenario.ggml_types import TYPE_NAMES, decode, encode, nan_blocks
 
 LOGITS = Logits(0.125, 64)
 MANY = (400, 1000)
@@ -93,7 +94,7 @@ def test_the_bytes_of_a_case_never_change_silently():
     """If this fails, captures and histories made before are of other inputs: raise INPUTS_VERSION with it."""
     (case,) = expand(scenario(seed=3, mask={"kind": "random"}))
     inputs = make_inputs(case)
-    first = view_values(case, inputs, "Q")[0, 0, 0, :3]
+    first = view_values(case.op.tensors["Q"], inputs)[0, 0, 0, :3]
     assert first.tolist() == [0.6295431852340698, 0.4801926612854004, 0.043451786041259766]
     sums = {name: int(data.astype(np.int64).sum()) for name, data in inputs.items()}
     assert sums == {"Q": 312351, "K": 1256248, "V": 1252948, "mask": 46719, "sinks": 1951}

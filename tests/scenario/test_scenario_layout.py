@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fattn_probe.scenario import Scenario, expand, make_inputs, view_values
-from fattn_probe.scenario.ggml_types import TYPE_NAMES, block_size, decode, type_size
+from fattn_probe.op.ggml_types import TYPE_NAMES, block_size, decode, type_size
+from fattn_probe.op.tensors import view_values
+from fattn_probe.scenario import Scenario, expand, make_inputs
 from fattn_probe.scenario.layout import Contiguous, MaskLayout, View, place, place_mask
 
 PERMUTATIONS = [[0, *rest] for rest in itertools.permutations([1, 2, 3])]
@@ -70,10 +71,10 @@ def test_view_values_are_what_ggml_reads_element_by_element(operand):
     type_, ne, layout = operand
     case, _ = cases(type_, ne, layout)
     inputs = make_inputs(case)
-    values = view_values(case, inputs, "K")
+    values = view_values(case.op.tensors["K"], inputs)
     assert values.shape == ne[::-1]
     assert values.dtype == np.float64
-    view, block = case.tensors["K"], block_size(type_)
+    view, block = case.op.tensors["K"], block_size(type_)
     for i3, i2, i1, i0 in np.ndindex(values.shape):
         at = view.offset + i3 * view.nb[3] + i2 * view.nb[2] + i1 * view.nb[1] + i0 // block * view.nb[0]
         element = decode(inputs["K"][at : at + type_size(type_)], type_)[i0 % block]
@@ -85,7 +86,7 @@ def test_view_values_are_what_ggml_reads_element_by_element(operand):
 def test_the_layout_moves_values_and_does_not_change_them(operand):
     moved, plain = cases(*operand)
     moved_inputs, plain_inputs = make_inputs(moved), make_inputs(plain)
-    assert {name: root.nbytes for name, root in moved.roots.items()} == {n: d.size for n, d in moved_inputs.items()}
+    assert {name: root.nbytes for name, root in moved.op.roots.items()} == {n: d.size for n, d in moved_inputs.items()}
     for name in ("Q", "K", "V"):
         np.testing.assert_array_equal(view_values(moved, moved_inputs, name), view_values(plain, plain_inputs, name))
 
@@ -124,7 +125,7 @@ def test_padded_mask_rows_are_minus_infinity_and_the_others_as_without_padding()
         }
     )
     padded = base.model_copy(update={"layout": base.layout.model_copy(update={"mask": MaskLayout(pad=8, offset=2)})})
-    values = [view_values(case, make_inputs(case), "mask") for case in (expand(base)[0], expand(padded)[0])]
+    values = [view_values(case.op.tensors["mask"], make_inputs(case)) for case in (expand(base)[0], expand(padded)[0])]
     np.testing.assert_array_equal(values[0], values[1][:, :, :7])
     assert np.all(values[1][:, :, 7:] == -np.inf)
 
@@ -148,8 +149,10 @@ def test_v_as_a_view_of_k_shares_its_root_and_values():
     (case,) = expand(scenario)
     inputs = make_inputs(case)
     assert set(inputs) == {"Q", "K"}
-    assert case.tensors["V"].offset == case.tensors["K"].offset + 32
-    np.testing.assert_array_equal(view_values(case, inputs, "V"), view_values(case, inputs, "K")[..., 16:])
+    assert case.op.tensors["V"].offset == case.op.tensors["K"].offset + 32
+    np.testing.assert_array_equal(
+        view_values(case.op.tensors["V"], inputs), view_values(case.op.tensors["K"], inputs)[..., 16:]
+    )
 
 
 def test_a_frozen_view_reports_its_end():

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from fattn_probe.scenario import Scenario, expand, lazy, make_inputs, view_values
+from fattn_probe.op.ggml_types import TYPE_NAMES, decode, encode, is_quantized, rounded
+from fattn_probe.op.tensors import view_values
+from fattn_probe.scenario import Scenario, expand, lazy, make_inputs
 from fattn_probe.scenario.data import STREAMS, Window, stream
-from fattn_probe.scenario.ggml_types import TYPE_NAMES, decode, encode, is_quantized, rounded
 from fattn_probe.scenario.lazy import GeneratedRows
 from fattn_probe.scenario.mask import Mask, MaskShape, blocks, sees_something, some_rows, visible
 
@@ -83,12 +84,12 @@ def test_any_rows_in_any_order_are_those_stored(case, random, at_once):
 def compare_some(case, random):
     inputs = make_inputs(case)
     for name in "KV":
-        stored, made = view_values(case, inputs, name), GeneratedRows(case, name, keep=1)
+        stored, made = view_values(case.op.tensors[name], inputs), GeneratedRows(case, name, keep=1)
         assert made.shape == stored.shape
         for _ in range(6):
-            seq, head = random.randrange(case.n_seq), random.randrange(case.n_head_kv)
-            first = random.randrange(case.n_kv)
-            rows = slice(first, random.randint(first + 1, case.n_kv))
+            seq, head = random.randrange(case.op.sizes.n_seq), random.randrange(case.op.sizes.n_head_kv)
+            first = random.randrange(case.op.sizes.n_kv)
+            rows = slice(first, random.randint(first + 1, case.op.sizes.n_kv))
             np.testing.assert_array_equal(made[seq, head, rows], stored[seq, head, rows])
 
 
@@ -144,7 +145,7 @@ def test_some_rows_of_a_mask_and_what_they_see(mask, n_kv, n_q, seed, data):
 def test_heads_drawn_in_pieces_and_drawn_again(kind, type_):
     op = OP | {"hsk": 32, "n_kv": 9, "n_head": 4, "type_K": type_, "data": {"Q": {"kind": kind}, "K": {"kind": kind}}}
     (case,) = expand(Scenario.model_validate(op))
-    made, stored = GeneratedRows(case, "K", keep=1), view_values(case, make_inputs(case), "K")
+    made, stored = GeneratedRows(case, "K", keep=1), view_values(case.op.tensors["K"], make_inputs(case))
     with mock.patch.object(lazy, "AT_ONCE", 64):
         for head in (3, 0, 1, 0):
             np.testing.assert_array_equal(made[0, head, slice(1, 8)], stored[0, head, 1:8])

@@ -28,9 +28,21 @@ def mistake(more):
 
 def test_defaults():
     (case,) = expand(loads(HEAD + "hsk: 64\nn_head: 4\nn_q: 3\nn_kv: 32\n"))
-    assert (case.hsv, case.n_head_kv, case.n_seq, case.type_K, case.type_V) == (64, 4, 1, "f16", "f16")
-    assert (case.scale, case.prec, case.max_bias, case.n_kv_max, case.sinks) == (0.125, 10, 0, 0, False)
-    assert set(case.tensors) == {"Q", "K", "V"}
+    assert (case.op.sizes.hsv, case.op.sizes.n_head_kv, case.op.sizes.n_seq, case.op.type_K, case.op.type_V) == (
+        64,
+        4,
+        1,
+        "f16",
+        "f16",
+    )
+    assert (
+        case.op.params.scale,
+        case.op.params.prec,
+        case.op.params.max_bias,
+        case.op.params.n_kv_max,
+        case.op.has_sinks,
+    ) == (0.125, 10, 0, 0, False)
+    assert set(case.op.tensors) == {"Q", "K", "V"}
 
 
 def test_all_mistakes_are_reported_together_in_the_order_of_the_file():

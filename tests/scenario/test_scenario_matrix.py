@@ -19,7 +19,7 @@ def test_product_then_include():
     made = cases(
         "matrix:\n  n_kv: [16, 48]\n  data.V.mean: [0, 1]\n  include: [{n_q: 1}]\ndata: {V: {kind: uniform}}\n"
     )
-    assert [(case.name, case.n_kv, case.data.V.mean, case.n_q) for case in made] == [
+    assert [(case.name, case.op.sizes.n_kv, case.data.V.mean, case.op.sizes.n_q) for case in made] == [
         ("stem-n_kv=16-mean=0", 16, 0, 3),
         ("stem-n_kv=16-mean=1", 16, 1, 3),
         ("stem-n_kv=48-mean=0", 48, 0, 3),
@@ -29,13 +29,13 @@ def test_product_then_include():
 
 
 def test_include_alone_makes_only_its_cases():
-    assert [case.n_q for case in cases("matrix: {include: [{n_q: 1}, {n_q: 2}]}\n")] == [1, 2]
+    assert [case.op.sizes.n_q for case in cases("matrix: {include: [{n_q: 1}, {n_q: 2}]}\n")] == [1, 2]
 
 
 def test_a_whole_part_can_be_replaced():
     made = cases("mask: {kind: sliding_window, window: 3}\nmatrix:\n  mask: [{kind: none}, {kind: causal, past: 1}]\n")
     assert [case.name for case in made] == ["stem-mask=none", "stem-mask=causal"]
-    assert ["mask" in case.tensors for case in made] == [False, True]
+    assert ["mask" in case.op.tensors for case in made] == [False, True]
 
 
 def test_a_kind_can_vary_where_the_file_gives_nothing_else():

@@ -24,8 +24,8 @@ def test_all_are_there():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_is_good_and_small(path):
     for case in expand(load(path)):
-        assert all(view.end <= case.roots[view.root].nbytes for view in case.tensors.values())
-        assert case.flop <= (26e9 if path.stem in SLOW else 1e9)
+        assert all(view.end <= case.op.roots[view.root].nbytes for view in case.op.tensors.values())
+        assert case.op.sizes.flop <= (26e9 if path.stem in SLOW else 1e9)
 
 
 def test_no_two_cases_are_the_same():
@@ -35,12 +35,12 @@ def test_no_two_cases_are_the_same():
 
 def test_gqa_is_the_session_to_reproduce():
     (case,) = expand(load(ROOT / "scenarios" / "gqa.yaml"))
-    tensors = case.tensors
+    tensors = case.op.tensors
     assert tensors["Q"].ne == (64, 7, 14, 1)
     assert tensors["K"].ne == tensors["V"].ne == (64, 256, 2, 1)
     assert tensors["mask"].ne == (256, 7, 1, 1)
-    assert (case.scale, case.prec) == (0.125, 10)
-    dst_ne = (case.hsv, case.n_head, case.n_q, case.n_seq)
+    assert (case.op.params.scale, case.op.params.prec) == (0.125, 10)
+    dst_ne = (case.op.sizes.hsv, case.op.sizes.n_head, case.op.sizes.n_q, case.op.sizes.n_seq)
     assert dst_ne == (64, 14, 7, 1)
     assert {name: data.size for name, data in make_inputs(case).items()} == {
         "Q": 25088,
@@ -52,11 +52,13 @@ def test_gqa_is_the_session_to_reproduce():
 
 def test_sparse_meets_the_kernels_conditions():
     for case in expand(load(ROOT / "scenarios" / "sparse.yaml")):
-        assert (case.hsk, case.hsv) in ((256, 256), (512, 512), (576, 512))
-        assert case.n_kv >= max(4096, 2 * case.n_kv_max * case.n_q)
-        assert case.n_head // case.n_head_kv > 4
-        shape = MaskShape(case.n_kv, case.n_q, case.n_seq, case.seed, case.n_kv_max)
-        assert max_finite(case.mask, shape) <= case.n_kv_max
+        assert (case.op.sizes.hsk, case.op.sizes.hsv) in ((256, 256), (512, 512), (576, 512))
+        assert case.op.sizes.n_kv >= max(4096, 2 * case.op.params.n_kv_max * case.op.sizes.n_q)
+        assert case.op.sizes.group > 4
+        shape = MaskShape(
+            case.op.sizes.n_kv, case.op.sizes.n_q, case.op.sizes.n_seq, case.seed, case.op.params.n_kv_max
+        )
+        assert max_finite(case.mask, shape) <= case.op.params.n_kv_max
 
 
 @pytest.mark.parametrize(("name", "text"), [("scenario.md", reference()), ("scenario.schema.json", schema_json())])

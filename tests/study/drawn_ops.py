@@ -3,10 +3,10 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from fattn_probe.op import Params
 from fattn_probe.study.algorithms import Subject, Tiling
 from fattn_probe.study.problem import Op
 from fattn_probe.study.stream_k import divide
-from fattn_probe.truth.reference.attention import OpParams
 
 
 def made_op(
@@ -20,7 +20,7 @@ def made_op(
     hsk=8,
     hsv=8,
     mask="none",
-    params=OpParams(0.3),  # noqa: B008
+    params=Params(0.3),  # noqa: B008
     sinks=False,
     spread=1.0,
 ):
@@ -66,7 +66,7 @@ ops = st.builds(
     hsv=st.integers(1, 12),
     mask=st.sampled_from(["none", "causal", "random", "heads", "all"]),
     params=st.builds(
-        OpParams, st.sampled_from([0.05, 0.3, 2.0]), st.sampled_from([0.0, 8.0]), st.sampled_from([0.0, 5.0])
+        Params, st.sampled_from([0.05, 0.3, 2.0]), st.sampled_from([0.0, 8.0]), st.sampled_from([0.0, 5.0])
     ),
     sinks=st.booleans(),
     spread=st.sampled_from([0.01, 1.0, 5.0]),

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from fattn_probe.errors import InputError
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.launch.tiles import BlockWork, Grid, tiles_in_turn, tiles_of
+from fattn_probe.op import Params
 from fattn_probe.study.algorithms import ALGORITHMS, Agreement, agreement, difference, formula, of_head, run, run_all
 from fattn_probe.study.flash_attention_1 import A100_SRAM, block_sizes
 from fattn_probe.study.flash_attention_3 import SOFTMAX, TENSOR_CORES, in_sequence, pipeline
 from fattn_probe.study.problem import op_of
 from fattn_probe.study.split_kv import split_ranges
 from fattn_probe.study.stream_k import divide, launch_of, pieces_of, stream_k
-from fattn_probe.truth.reference.attention import OpParams, attention
+from fattn_probe.truth.reference.attention import attention
 
 
 @given(subjects())
@@ -136,9 +137,7 @@ def test_splits_are_whole_tiles_and_cover_everything():
 
 @pytest.mark.parametrize("blocks", [1, 3, 10, 16, 1000])
 def test_stream_k_is_attention_over_a_whole_op(blocks):
-    op = made_op(
-        5, n_seq=2, n_head_kv=2, group=7, n_q=13, n_kv=50, mask="random", sinks=True, params=OpParams(0.3, 8.0)
-    )
+    op = made_op(5, n_seq=2, n_head_kv=2, group=7, n_q=13, n_kv=50, mask="random", sinks=True, params=Params(0.3, 8.0))
     found = stream_k(op, divide(op.shape, 4, 16, blocks))
     expected = attention(op.Q, op.K, op.V, op.mask, params=op.params, sinks=op.sinks)
     np.testing.assert_allclose(found.out.transpose(0, 2, 1, 3), expected, rtol=0, atol=1e-13)
@@ -220,5 +219,5 @@ def test_a_fault_in_the_data_shows():
 
 def test_any_float_dtype_becomes_float64():
     small = np.ones((1, 1, 2, 4), np.float16)
-    op = op_of(small, small, small, None, params=OpParams(1.0), sinks=np.ones(1, np.float32))
+    op = op_of(small, small, small, None, params=Params(1.0), sinks=np.ones(1, np.float32))
     assert {array.dtype for array in (op.Q, op.K, op.V, op.sinks)} == {np.dtype(np.float64)}

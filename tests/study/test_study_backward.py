@@ -7,12 +7,12 @@ import pytest
 from drawn_ops import made_op, subject_of, subjects
 from hypothesis import given, settings
 
+from fattn_probe.op import Params
 from fattn_probe.study import formulas
 from fattn_probe.study.algorithms import run
 from fattn_probe.study.backward import backward, standard_backward
 from fattn_probe.study.flash_attention_2 import flash_attention_2
 from fattn_probe.study.formulas import Sizes
-from fattn_probe.truth.reference.attention import OpParams
 
 
 def gradients(head, dO, B_r=3, B_c=4):
@@ -33,7 +33,7 @@ def test_recomputed_gradients_are_those_of_the_standard_backward(subject):
 @pytest.mark.parametrize("mask", ["none", "causal", "random"])
 @pytest.mark.parametrize("sinks", [False, True])
 def test_gradients_are_finite_differences(softcap, mask, sinks):
-    op = made_op(7, n_q=4, n_kv=9, hsk=3, hsv=5, mask=mask, params=OpParams(0.7, 0.0, softcap), sinks=sinks)
+    op = made_op(7, n_q=4, n_kv=9, hsk=3, hsv=5, mask=mask, params=Params(0.7, 0.0, softcap), sinks=sinks)
     head = subject_of(op).tensors
     dO = np.random.default_rng(2).normal(size=(head.n_q, head.hsv))
     found = gradients(head, dO)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from fattn_probe.errors import ComparisonError, InputError
 from fattn_probe.inspect.facts import Choice, Facts
 from fattn_probe.inspect.view.show import facts_json
+from fattn_probe.op import Op
 from fattn_probe.scenario import expand, load, make_inputs
 from fattn_probe.study.algorithms import ALGORITHMS, of_head
 from fattn_probe.study.cli import study
@@ -123,9 +124,9 @@ def test_numbers_that_are_not_finite_are_null_in_JSON():
 @pytest.mark.parametrize("name", ["gqa", "alibi", "softcap", "sinks", "mla", "q8-cache", "unpadded-kv", "logits"])
 def test_every_kind_of_scenario_equals_the_reference_of_compare(name):
     case = case_of(name)
-    done = study_case(case, "fa2", Options(head=case.n_head - 1))
+    done = study_case(case, "fa2", Options(head=case.op.sizes.n_head - 1))
     raise_if_different(done)
-    expected = reference_of(case, make_inputs(case))[0, :, case.n_head - 1]
+    expected = reference_of(case, make_inputs(case))[0, :, case.op.sizes.n_head - 1]
     np.testing.assert_allclose(of_head(done.result, done.subject)[0], expected, rtol=0, atol=1e-12)
 
 
@@ -133,8 +134,9 @@ def test_all_invalid_options_are_reported_in_one_message():
     case = case_of("gqa")
     with pytest.raises(InputError, match=r"--head 14: gqa has heads 0 to 13\n--sequence 1: gqa has sequences 0 to 0"):
         study_case(case, "fa2", Options(head=14, sequence=1))
+    long = Op.contiguous(replace(case.op.sizes, n_q=8192, n_kv=1048576), case.op.params, ("f16", "f16"))
     with pytest.raises(InputError, match="8192 x 1048576 scores are too many"):
-        study_case(replace(case, n_q=8192, n_kv=1048576), "fa2", Options())
+        study_case(replace(case, op=long), "fa2", Options())
 
 
 def test_a_difference_raises_ComparisonError():

@@ -7,7 +7,7 @@ import numpy as np
 
 from fattn_probe.arrays import F64, Bytes
 from fattn_probe.scenario import Case
-from fattn_probe.truth.reference.adapter import params_of, stored_rows
+from fattn_probe.truth.reference.adapter import stored_rows
 from fattn_probe.truth.reference.attention import alibi_slopes
 
 
@@ -42,16 +42,16 @@ class AttentionRow:
     @classmethod
     def of(cls, head: Head, query: int, q_head: int) -> "AttentionRow":
         """The row of a query in a head of Q."""
-        case, params = head.case, params_of(head.case)
-        q = np.asarray(stored_rows(case.tensors["Q"], head.inputs))[head.sequence, q_head, query].astype(np.float64)
-        mask = np.zeros(case.n_kv)
-        if "mask" in case.tensors:
-            stored = np.asarray(stored_rows(case.tensors["mask"], head.inputs))
+        case, params = head.case, head.case.op.params.stored
+        q = np.asarray(stored_rows(case.op.tensors["Q"], head.inputs))[head.sequence, q_head, query].astype(np.float64)
+        mask = np.zeros(case.op.sizes.n_kv)
+        if "mask" in case.op.tensors:
+            stored = np.asarray(stored_rows(case.op.tensors["mask"], head.inputs))
             mask = stored[head.sequence % len(stored), 0, query].astype(np.float64)
-            mask = mask * alibi_slopes(case.n_head, params.max_bias)[q_head]
+            mask = mask * alibi_slopes(case.op.sizes.n_head, params.max_bias)[q_head]
         sink = None
-        if "sinks" in case.tensors:
-            sink = float(np.asarray(stored_rows(case.tensors["sinks"], head.inputs)).ravel()[q_head])
+        if "sinks" in case.op.tensors:
+            sink = float(np.asarray(stored_rows(case.op.tensors["sinks"], head.inputs)).ravel()[q_head])
         return cls(head.V, head.K @ q * params.scale, mask, params.logit_softcap, sink)
 
     @property
@@ -75,5 +75,5 @@ class AttentionRow:
 
 
 def _values(case: Case, inputs: Mapping[str, Bytes], name: str, sequence: int, kv_head: int) -> F64:
-    rows = stored_rows(case.tensors[name], inputs)
-    return np.asarray(rows[sequence, kv_head, slice(0, case.n_kv)], np.float64)
+    rows = stored_rows(case.op.tensors[name], inputs)
+    return np.asarray(rows[sequence, kv_head, slice(0, case.op.sizes.n_kv)], np.float64)

@@ -57,7 +57,7 @@ class Evidence:
     def labellings(self) -> list[Labelling]:
         """The properties of the arrays' rows and columns."""
         case = self.case
-        shape = (case.n_seq, case.n_q, case.n_head, case.hsv)
+        shape = (case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head, case.op.sizes.hsv)
         found, rows = labellings(shape, _group(case), self.geometry, _mask(self)), self.rows
         if rows is None:
             return found
@@ -113,15 +113,15 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 
 def _group(case: Case) -> int:
-    return case.n_head // case.n_head_kv
+    return case.op.sizes.group
 
 
 def _mask(evidence: Evidence) -> MaskFacts | None:
     case, geometry = evidence.case, evidence.geometry
-    if "mask" not in case.tensors or case.n_kv * case.n_q * case.n_seq > MOST_MASK:
+    if "mask" not in case.op.tensors or case.op.sizes.n_kv * case.op.sizes.n_q * case.op.sizes.n_seq > MOST_MASK:
         return None
-    mask = np.asarray(stored_rows(case.tensors["mask"], evidence.inputs))
-    return MaskFacts.of(mask, case.n_seq, case.n_q, geometry.rows if geometry else case.n_kv)
+    mask = np.asarray(stored_rows(case.op.tensors["mask"], evidence.inputs))
+    return MaskFacts.of(mask, case.op.sizes.n_seq, case.op.sizes.n_q, geometry.rows if geometry else case.op.sizes.n_kv)
 
 
 def _rows_to_try(evidence: Evidence) -> list[RowIndex]:
@@ -165,7 +165,7 @@ def _cause(evidence: Evidence, row: RowIndex) -> Cause | None:
     if not np.isfinite(evidence.dst[row]).all() or not np.isfinite(evidence.base[row]).all():
         return None
     (sequence, query, head), case, geometry = evidence.place(row), evidence.case, evidence.geometry
-    if case.n_kv * (case.hsk + case.hsv) > MOST_KV:
+    if case.op.sizes.n_kv * (case.op.sizes.hsk + case.op.sizes.hsv) > MOST_KV:
         return None
     kv = Head.of(case, evidence.inputs, sequence, head // _group(case))
     step = 0 if geometry is None or geometry.kernel.sparse else geometry.rows

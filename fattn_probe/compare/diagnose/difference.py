@@ -16,7 +16,6 @@ from fattn_probe.launch.architecture import arch_number
 from fattn_probe.launch.geometry import Geometry, geometry_of
 from fattn_probe.launch.tiles import Tile, tile_at
 from fattn_probe.run.capture import Capture
-from fattn_probe.scenario import TensorView
 
 WORST = 5
 Names = tuple[str, str]
@@ -102,34 +101,13 @@ def compare_captures(a: Capture, b: Capture, names: Names = ("a", "b")) -> Diffe
     )
 
 
-@dataclass(frozen=True)
-class CaptureSizes:
-    """The sizes of an op of which only the tensors are known, as in a capture."""
-
-    n_seq: int
-    n_head: int
-    n_head_kv: int
-    n_q: int
-    n_kv: int
-    n_kv_max: int
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, TensorView], n_kv_max: int) -> "CaptureSizes":
-        """From Q, K and V."""
-        (_, n_q, n_head, n_seq), (_, n_kv, n_head_kv, _) = tensors["Q"].ne, tensors["K"].ne
-        return cls(n_seq, n_head, n_head_kv, n_q, n_kv, n_kv_max)
-
-
 def _tensors(capture: Capture) -> Mapping[str, object]:
-    return getattr(capture.case, "tensors", {})
+    return capture.case.op.tensors
 
 
 def _group(capture: Capture) -> int:
     """How many heads of Q a K/V head has; 1 where the op does not tell."""
-    if not {"Q", "K"} <= set(_tensors(capture)):
-        return 1
-    tensors = capture.case.tensors
-    return int(tensors["Q"].ne[2] // tensors["K"].ne[2])
+    return capture.case.op.sizes.group if {"Q", "K", "V"} <= set(_tensors(capture)) else 1
 
 
 def _geometry(capture: Capture) -> Geometry | None:
@@ -137,8 +115,7 @@ def _geometry(capture: Capture) -> Geometry | None:
     arch = capture.provenance.get("arch", "")
     if not capture.launches or not arch or not {"Q", "K", "V"} <= set(_tensors(capture)):
         return None
-    sizes = CaptureSizes.of(capture.case.tensors, capture.case.n_kv_max)
-    return geometry_of(sizes, capture.launches, arch_number(arch))
+    return geometry_of(capture.case.op, capture.launches, arch_number(arch))
 
 
 def _cut(wrong: Bools, geometry: Geometry | None) -> Cut | None:

@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from fattn_probe.arrays import F32, F64, Bytes
 from fattn_probe.compare.judge.metrics import unequal
-from fattn_probe.scenario import Case, Root, TensorView
+from fattn_probe.op import Op, Root, TensorView
+from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.adapter import stored_rows
 
 MINUS_INFINITY = np.float16(-np.inf)
@@ -74,21 +75,21 @@ def chosen_queries(n_q: int, number: int) -> list[int]:
 
 def slice_of(case: Case, inputs: Mapping[str, Bytes], query: int) -> tuple[Case, dict[str, Bytes]]:
     """The op with one query of a case alone, and its inputs; K and V are the same memory."""
-    q = np.asarray(stored_rows(case.tensors["Q"], inputs))[:, :, query : query + 1]
+    q = np.asarray(stored_rows(case.op.tensors["Q"], inputs))[:, :, query : query + 1]
     made: dict[str, tuple[Root, npt.NDArray[np.generic]]] = {
-        "Q": (Root("Q", "f32", (case.hsk, 1, case.n_head, case.n_seq)), q)
+        "Q": (Root("Q", "f32", (case.op.sizes.hsk, 1, case.op.sizes.n_head, case.op.sizes.n_seq)), q)
     }
-    if "mask" in case.tensors:
-        stored = np.asarray(stored_rows(case.tensors["mask"], inputs))
+    if "mask" in case.op.tensors:
+        stored = np.asarray(stored_rows(case.op.tensors["mask"], inputs))
         pad = case.layout.mask.pad
-        mask = np.full((len(stored), 1, pad, case.n_kv), MINUS_INFINITY)
+        mask = np.full((len(stored), 1, pad, case.op.sizes.n_kv), MINUS_INFINITY)
         mask[:, :, 0] = stored[:, :, query]
-        made["mask"] = (Root("mask", "f16", (case.n_kv, pad, 1, len(stored))), mask)
-    roots = case.roots | {name: root for name, (root, _) in made.items()}
+        made["mask"] = (Root("mask", "f16", (case.op.sizes.n_kv, pad, 1, len(stored))), mask)
+    roots = {name: root for name, (root, _) in made.items()}
     views = {name: TensorView(name, root.type, name, root.ne, root.nb, 0) for name, (root, _) in made.items()}
     memory = {name: np.ascontiguousarray(values).reshape(-1).view(np.uint8) for name, (_, values) in made.items()}
-    single = replace(case, name=f"{case.name}-query={query}", n_q=1, roots=roots, tensors=case.tensors | views)
-    return single, dict(inputs) | memory
+    op = Op(case.op.params, {**case.op.tensors, **views}, {**case.op.roots, **roots})
+    return replace(case, name=f"{case.name}-query={query}", op=op), dict(inputs) | memory
 
 
 def beside(query: int, alone: F32, batch: F32, kernels: tuple[str, ...]) -> Alone:

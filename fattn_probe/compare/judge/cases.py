@@ -58,7 +58,7 @@ class CompareOptions:
 
     def samples(self, case: Case) -> bool:
         """Whether a case is judged by a sample of its rows."""
-        large = case.flop > WHOLE_FLOP or sum(root.nbytes for root in case.roots.values()) > WHOLE_BYTES
+        large = case.op.sizes.flop > WHOLE_FLOP or sum(root.nbytes for root in case.op.roots.values()) > WHOLE_BYTES
         return large if self.sample == "auto" else self.sample != "all"
 
 
@@ -115,7 +115,7 @@ class _Job:
         case, asked = self.case, self.options.sample
         geometry = self.geometry(capture, target)
         rows = sampled_rows(case, geometry, asked if isinstance(asked, int) else None)
-        found = sample(case, rows, {name: stored_rows(view, self.inputs) for name, view in case.tensors.items()})
+        found = sample(case, rows, {name: stored_rows(view, self.inputs) for name, view in case.op.tensors.items()})
         expected = self.expected(capture, target, rows)
         verdict = judge_sample(case, capture.dst, found, expected)
         row = sampled_row(case, str(target), capture, found, expected=expected, verdict=verdict)
@@ -130,7 +130,7 @@ class _Job:
         if not capture.launches:
             return None
         constants = known_constants(self.session.options.tree) or SHIPPED
-        return geometry_of(self.case, capture.launches, arch_number(arch_of(target)), constants)
+        return geometry_of(self.case.op, capture.launches, arch_number(arch_of(target)), constants)
 
     def expected(self, capture: Capture, target: Target, rows: I64 | None = None) -> Expected:
         """What the kernels that ran should have computed, of some rows or of all."""
@@ -172,7 +172,7 @@ class _Job:
 
     def _batch_invariance(self, capture: Capture, target: Target) -> Check:
         alone: list[Alone] = []
-        for query in chosen_queries(self.case.n_q, self.options.batch_invariance):
+        for query in chosen_queries(self.case.op.sizes.n_q, self.options.batch_invariance):
             single, inputs = slice_of(self.case, self.inputs, query)
             found = self.session.capture(single, inputs, target)
             if isinstance(found, Capture):
@@ -207,9 +207,9 @@ def expected_of(
     `constants` are those of the source that was run, which the model needs; None if they are not known. With `rows`
     (sequence, query, head), what is expected of these: (1, rows, 1, hsv).
     """
-    values = {name: stored_rows(view, inputs) for name, view in case.tensors.items()}
+    values = {name: stored_rows(view, inputs) for name, view in case.op.tensors.items()}
     among = None if rows is None else np.unique(rows[:, 1])
-    prediction = predict(case, values, capture.launches, arch, constants=constants or SHIPPED, among=among)
+    prediction = predict(case.op, values, capture.launches, arch, constants=constants or SHIPPED, among=among)
     if prediction is None:
         return Expected(missing="no error model of this kernel: the scenario's tolerance decides")
     prediction = prediction if rows is None else prediction.at(rows)
@@ -224,8 +224,8 @@ def expected_of(
 def _model_flop(case: Case, capture: Capture, arch: int, constants: Constants | None, rows: I64 | None) -> float:
     """Operations that the rounding-faithful model has to do, beside converting K and V."""
     if rows is None or constants is None or not by_row(capture.launches, arch, constants):
-        return case.flop
-    return case.flop / (case.n_seq * case.n_q * case.n_head) * len(rows)
+        return case.op.sizes.flop
+    return case.op.sizes.flop / (case.op.sizes.n_seq * case.op.sizes.n_q * case.op.sizes.n_head) * len(rows)
 
 
 def _model(
@@ -234,7 +234,7 @@ def _model(
     """What the model computes, of some rows or of all."""
     wanted, at = None, () if rows is None else tuple(rows.T)
     if rows is not None:
-        wanted = np.zeros((case.n_seq, case.n_q, case.n_head), np.bool_)
+        wanted = np.zeros((case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head), np.bool_)
         wanted[at] = True
     found = model_of(case, dict(inputs), capture.launches, arch, constants=constants, wanted=wanted)
     return found if found is None or rows is None else found[at][None, :, None]

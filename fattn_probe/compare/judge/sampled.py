@@ -43,7 +43,7 @@ def rows_of(case: Case, geometry: Geometry | None, number: int | None = None) ->
     if number is None:
         return choose_rows(case, seams=seams, rows=rows, random=AT_RANDOM)
     least = choose_rows(case, seams=seams, rows=rows, random=0)
-    axes = (case.n_seq, case.n_q, case.n_head)
+    axes = (case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head)
     others = np.delete(np.arange(np.prod(axes)), np.ravel_multi_index(tuple(least.T), axes))
     more = max(0, min(number - len(least), len(others)))
     chosen = np.random.default_rng((case.seed, RNG)).choice(others, more, replace=False)
@@ -52,7 +52,8 @@ def rows_of(case: Case, geometry: Geometry | None, number: int | None = None) ->
 
 def _tile_seams(case: Case, geometry: Geometry) -> list[int]:
     """Queries where an output tile begins; a few, where there are many."""
-    return [int(query) for query in spaced(np.arange(geometry.kernel.ncols1, case.n_q, geometry.kernel.ncols1))]
+    ncols1 = geometry.kernel.ncols1
+    return [int(query) for query in spaced(np.arange(ncols1, case.op.sizes.n_q, ncols1))]
 
 
 def _block_seams(case: Case, geometry: Geometry) -> Iterator[tuple[int, int, int]]:
@@ -64,7 +65,7 @@ def _block_seams(case: Case, geometry: Geometry) -> Iterator[tuple[int, int, int
         head, query = z_KV * geometry.group + zt_gqa * kernel.ncols2, jt * kernel.ncols1
         last = min(head + kernel.ncols2, (z_KV + 1) * geometry.group) - 1
         yield sequence, query, head
-        yield sequence, min(query + kernel.ncols1, case.n_q) - 1, last
+        yield sequence, min(query + kernel.ncols1, case.op.sizes.n_q) - 1, last
 
 
 def judge_sample(

@@ -16,7 +16,8 @@ from fattn_probe.inspect.procedures.warp import ACCUMULATED, ANCHORS, LOGITS, SO
 from fattn_probe.inspect.trace.fragments import Fragment, Places, WarpFragments
 from fattn_probe.inspect.trace.inputs import Operands, warp_inputs
 from fattn_probe.launch.tiles import BlockWork, TileWork
-from fattn_probe.scenario import Case, view_values
+from fattn_probe.op.tensors import view_values
+from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.adapter import Inputs
 
 Document = Mapping[str, Any]
@@ -52,9 +53,9 @@ class NotFinite:
 def in_inputs(case: Case, inputs: Inputs) -> NotFinite | None:
     """The first value of an input that no kernel can work with, in ggml's order of indices."""
     for name in ("Q", "K", "V", "sinks", "mask"):
-        if name not in case.tensors:
+        if name not in case.op.tensors:
             continue
-        values = view_values(case, inputs, name)
+        values = view_values(case.op.tensors[name], inputs)
         bad = ~np.isfinite(values)
         if name == "mask":
             bad &= ~np.isneginf(values)
@@ -126,7 +127,7 @@ class Hunt:
     @property
     def group(self) -> int:
         """Heads that share a K/V head."""
-        return self.case.n_head // self.case.n_head_kv
+        return self.case.op.sizes.group
 
     def _in_block(self, row: Row, block: BlockWork, tile: int) -> NotFinite | None:
         """Follow the warps that hold the row's column; which these are, the first one read tells for sure."""
@@ -248,7 +249,7 @@ class InWarp:
         Q = np.abs(self.operands.Q[work.sequence, at["head"], at["query"]]).max()
         if quantity == "KQ" and F16_MAX < Q:
             return f"; |Q| reaches {Q:.4g} in this row, more than f16 holds"
-        z_KV = at["head"] // (case.n_head // case.n_head_kv)
+        z_KV = at["head"] // (case.op.sizes.group)
         K, V = self.operands.K[work.sequence, z_KV], self.operands.V[work.sequence, z_KV]
         if quantity == "KQ" and not np.isfinite(K).all():
             return "; K has values that are more than f16 holds"

@@ -8,7 +8,8 @@ import numpy.typing as npt
 from fattn_probe.arrays import F64, Indices
 from fattn_probe.inspect.trace.fragments import WarpFragments
 from fattn_probe.launch.tiles import TileWork
-from fattn_probe.scenario import Case, view_values
+from fattn_probe.op.tensors import view_values
+from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.adapter import Inputs
 from fattn_probe.truth.reference.attention import alibi_slopes
 
@@ -28,8 +29,8 @@ class Operands:
     @classmethod
     def of(cls, case: Case, inputs: Inputs) -> "Operands":
         """From a case and its bytes; K and V of any type are rounded to f16, as the kernels' conversion does."""
-        Q, K, V = (view_values(case, inputs, name) for name in "QKV")
-        mask = view_values(case, inputs, "mask") if "mask" in case.tensors else None
+        Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
+        mask = view_values(case.op.tensors["mask"], inputs) if "mask" in case.op.tensors else None
         return cls(case, Q, _f16(K), _f16(V), mask)
 
 
@@ -59,11 +60,11 @@ class WarpInputs:
 def warp_inputs(operands: Operands, work: TileWork, fragments: WarpFragments) -> WarpInputs:
     """What the warp's columns of a tile are made of."""
     case = operands.case
-    group = case.n_head // case.n_head_kv
+    group = case.op.sizes.group
     columns = fragments.first_column + np.arange(fragments.cols_per_warp)
     query = work.jt * fragments.ncols1 + columns // fragments.ncols2
     in_group = work.zt_gqa * fragments.ncols2 + columns % fragments.ncols2
-    exists = (query < case.n_q) & (in_group < group)
+    exists = (query < case.op.sizes.n_q) & (in_group < group)
     head = work.z_KV * group + in_group
     heads, queries = np.where(exists, head, 0), np.where(exists, query, 0)
     Q = operands.Q[work.sequence, heads, queries] * exists[:, None]
@@ -73,7 +74,7 @@ def warp_inputs(operands: Operands, work: TileWork, fragments: WarpFragments) ->
         operands.K[work.sequence, work.z_KV],
         operands.V[work.sequence, work.z_KV],
         mask,
-        case.logit_softcap,
+        case.op.params.logit_softcap,
         query,
         head,
         exists,
@@ -83,9 +84,9 @@ def warp_inputs(operands: Operands, work: TileWork, fragments: WarpFragments) ->
 
 def _scaled(Q: F64, case: Case) -> F64:
     """half(scale) * half(Q), rounded to f16 once more."""
-    scale = np.float32(case.scale)
-    if case.logit_softcap:
-        scale = scale / np.float32(case.logit_softcap)
+    scale = np.float32(case.op.params.scale)
+    if case.op.params.logit_softcap:
+        scale = scale / np.float32(case.op.params.logit_softcap)
     with np.errstate(over="ignore", invalid="ignore"):
         return (np.float16(scale) * Q.astype(np.float16)).astype(np.float64)
 
@@ -93,7 +94,7 @@ def _scaled(Q: F64, case: Case) -> F64:
 def _mask(operands: Operands, sequence: int, heads: Indices, queries: Indices) -> F64:
     mask, case = operands.mask, operands.case
     assert mask is not None
-    slopes = alibi_slopes(case.n_head, case.max_bias)[heads]
+    slopes = alibi_slopes(case.op.sizes.n_head, case.op.params.max_bias)[heads]
     rows: F64 = mask[sequence % mask.shape[0], heads % mask.shape[1], queries]
     return rows if (slopes == 1.0).all() else rows * slopes[:, None]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +13,10 @@ from fattn_probe.launch.geometry import Geometry
 from fattn_probe.launch.kernel import AttentionKernel, attention_of
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.launch.tiles import Tile
+from fattn_probe.op import Op
 from fattn_probe.truth.error_model.rounding import HALF, SINGLE, Format
 
 QForm = Literal["f16 twice", "f16", "f32", "q8_1"]
-
-
-class StoredTypes(Protocol):
-    """The types that K and V are stored in."""
-
-    @property
-    def type_K(self) -> str: ...  # noqa: D102
-    @property
-    def type_V(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -74,19 +66,17 @@ class Kernel:
     products_f16: bool = False
 
 
-def kernel_of(
-    case: StoredTypes, launches: Iterable[LaunchRecord], arch: int, constants: Constants = SHIPPED
-) -> Kernel | None:
+def kernel_of(op: Op, launches: Iterable[LaunchRecord], arch: int, constants: Constants = SHIPPED) -> Kernel | None:
     """The arithmetic of the attention kernel among the launches of a case; None if its sizes are not known.
 
     `arch` is nvcc's number of the architecture, 90 for Hopper; `constants` are those of the source.
     """
     launched = attention_of(launches, arch, constants)
     describe = None if launched is None else BY_FAMILY.get(launched.family.name)
-    return None if launched is None or describe is None else describe(case, launched, arch)
+    return None if launched is None or describe is None else describe(op, launched, arch)
 
 
-def _mma_f16(case: StoredTypes, launched: AttentionKernel, arch: int) -> Kernel:
+def _mma_f16(op: Op, launched: AttentionKernel, arch: int) -> Kernel:
     generation = generation_of(arch)
     group, np_ = generation.k_half, launched.warps_per_column
     return Kernel(
@@ -102,7 +92,7 @@ def _mma_f16(case: StoredTypes, launched: AttentionKernel, arch: int) -> Kernel:
     )
 
 
-def _tile(case: StoredTypes, launched: AttentionKernel, arch: int) -> Kernel:
+def _tile(op: Op, launched: AttentionKernel, arch: int) -> Kernel:
     fast, np_ = fast_f16(arch), launched.warps_per_column
     number: Format = HALF if fast else SINGLE
     return Kernel(
@@ -119,7 +109,7 @@ def _tile(case: StoredTypes, launched: AttentionKernel, arch: int) -> Kernel:
     )
 
 
-def _vec(case: StoredTypes, launched: AttentionKernel, arch: int) -> Kernel:
+def _vec(op: Op, launched: AttentionKernel, arch: int) -> Kernel:
     D, floats = launched.DKQ, {"f16", "bf16"}
     threads = {True: 128 // copy_bytes(arch), False: min(32, D // 4)}  # that share a row of K or V
     lanes = 32 // threads[launched.type_V in floats]
@@ -130,14 +120,14 @@ def _vec(case: StoredTypes, launched: AttentionKernel, arch: int) -> Kernel:
         accumulator=SINGLE,
         weights=SINGLE,
         q="f32" if own_K else "q8_1",
-        converts_K=launched.type_K != case.type_K,
-        converts_V=launched.type_V != case.type_V,
+        converts_K=launched.type_K != op.type_K,
+        converts_V=launched.type_V != op.type_V,
         chain=_lanes_chain(D if own_K else D // 4, threads[own_K]),
         shares_maximum=(4, 5, 6, 7),
     )
 
 
-BY_FAMILY: Mapping[str, Callable[[StoredTypes, AttentionKernel, int], Kernel]] = {
+BY_FAMILY: Mapping[str, Callable[[Op, AttentionKernel, int], Kernel]] = {
     "mma_f16": _mma_f16,
     "tile": _tile,
     "vec": _vec,

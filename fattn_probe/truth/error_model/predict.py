@@ -1,4 +1,4 @@
-"""From a case, its inputs and its launches to the error that is expected."""
+"""From an op, its inputs and its launches to the error that is expected."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -13,7 +13,7 @@ from fattn_probe.launch.constants import SHIPPED, Constants
 from fattn_probe.launch.geometry import Geometry, geometry
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.launch.tiles import Tile
-from fattn_probe.scenario import Case
+from fattn_probe.op import Op
 from fattn_probe.truth.error_model.block import LARGEST_P, Block, Logits, Rows
 from fattn_probe.truth.error_model.hyperbolic import tanh_error
 from fattn_probe.truth.error_model.kernel import Kernel, kernel_of, pieces_of, steps_of
@@ -34,7 +34,7 @@ MOST_VALUES = 1 << 27
 
 
 def predict(
-    case: Case,
+    op: Op,
     tensors: Tensors,
     launches: Iterable[LaunchRecord],
     arch: int,
@@ -43,7 +43,7 @@ def predict(
     most: int = MOST,
     among: Indices | None = None,
 ) -> Prediction | None:
-    """The error a correct kernel makes of a case; None where the launches show no kernel that is known.
+    """The error a correct kernel makes of an op; None where the launches show no kernel that is known.
 
     `tensors` are the operands' values by name (Q, K, V, mask, sinks), their `ne` reversed, as `stored_rows` gives them:
     of K and V one head's rows are asked for, of the mask those of the queries looked at, which are `among` these (all).
@@ -52,44 +52,45 @@ def predict(
     about `most` of them: where a case has more, queries at even distances stand for those near them, and where K and V
     have more than `MOST_VALUES` values, heads likewise. Memory is O(n_kv) and a block, and arrays by row.
     """
-    kernel = kernel_of(case, launches, arch, constants)
+    kernel = kernel_of(op, launches, arch, constants)
     if kernel is None:
         return None
-    cut = geometry(case, kernel.launched)
-    queries = _sample(case, most, np.arange(case.n_q) if among is None else among)
-    kv_heads = _heads(case)
-    found = np.zeros((len(fields(Rows)), case.n_seq, len(queries), case.n_head))
+    cut = geometry(op, kernel.launched)
+    queries = _sample(op, most, np.arange(op.sizes.n_q) if among is None else among)
+    kv_heads = _heads(op)
+    found = np.zeros((len(fields(Rows)), op.sizes.n_seq, len(queries), op.sizes.n_head))
     heads: dict[tuple[int, int], KVMoments] = {}
-    for seq, kv_head in product(range(case.n_seq), kv_heads.tolist()):
-        k, v = (_head(tensors[name], seq, kv_head, case.n_kv) for name in "KV")
-        kv = KVMoments.of(k, v, kernel, (case.type_K, case.type_V), V_is_K_view=_V_is_K_view(case))
+    for seq, kv_head in product(range(op.sizes.n_seq), kv_heads.tolist()):
+        k, v = (_head(tensors[name], seq, kv_head, op.sizes.n_kv) for name in "KV")
+        kv = KVMoments.of(k, v, kernel, (op.type_K, op.type_V), V_is_K_view=op.V_is_K_view)
         heads[seq, kv_head] = kv.without_rows()
-        job = _Head(case, tensors, kernel, cut, kv, seq, kv_head)
+        job = _Head(op, tensors, kernel, cut, kv, seq, kv_head)
         for alike in job.groups(queries):
-            for some in _split(alike, max(1, BLOCK // case.n_kv)):
+            for some in _split(alike, max(1, BLOCK // op.sizes.n_kv)):
                 rows = job.rows(some)
                 at = (seq, np.searchsorted(queries, [q for _, q in some]), [job.first + h for h, _ in some])
                 for array, field in zip(found, fields(Rows), strict=True):
                     array[at] = getattr(rows, field.name)
-    near, group = kv_heads[_nearest(kv_heads, case.n_head_kv)], case.n_head // case.n_head_kv
+    near, group = kv_heads[_nearest(kv_heads, op.sizes.n_head_kv)], op.sizes.group
     from_head = (near[:, None] * group + np.arange(group)).ravel()
-    everywhere = Rows(*found[:, :, _nearest(queries, case.n_q)][..., from_head])
-    moments = [heads[at] for at in product(range(case.n_seq), near.tolist())]
-    looked_at = np.isin(np.arange(case.n_q), queries)[:, None] & np.isin(np.arange(case.n_head) // group, kv_heads)
-    return _prediction(case, kernel, moments, everywhere, looked_at)
+    everywhere = Rows(*found[:, :, _nearest(queries, op.sizes.n_q)][..., from_head])
+    moments = [heads[at] for at in product(range(op.sizes.n_seq), near.tolist())]
+    heads_seen = np.isin(np.arange(op.sizes.n_head) // group, kv_heads)
+    looked_at = np.isin(np.arange(op.sizes.n_q), queries)[:, None] & heads_seen
+    return _prediction(op, kernel, moments, everywhere, looked_at)
 
 
-def _sample(case: Case, most: int, among: Indices) -> Indices:
+def _sample(op: Op, most: int, among: Indices) -> Indices:
     """The queries that are looked at: all, or as many as `most` allows, the first and the last among them."""
-    number = max(2, most // (case.n_kv * len(_heads(case)) * (case.n_head // case.n_head_kv) * case.n_seq))
+    number = max(2, most // (op.sizes.n_kv * len(_heads(op)) * op.sizes.group * op.sizes.n_seq))
     return among[np.unique(np.linspace(0, len(among) - 1, min(number, len(among))).round().astype(np.intp))]
 
 
-def _heads(case: Case) -> Indices:
+def _heads(op: Op) -> Indices:
     """The K/V heads that are looked at; all, where heads are unlike each other by design."""
-    values = case.n_kv * case.hsv * case.n_seq
-    number = case.n_head_kv if case.max_bias > 0 or case.sinks else max(1, MOST_VALUES // values)
-    return np.unique(np.linspace(0, case.n_head_kv - 1, min(number, case.n_head_kv)).round().astype(np.intp))
+    values = op.sizes.n_kv * op.sizes.hsv * op.sizes.n_seq
+    number = op.sizes.n_head_kv if op.params.max_bias > 0 or op.has_sinks else max(1, MOST_VALUES // values)
+    return np.unique(np.linspace(0, op.sizes.n_head_kv - 1, min(number, op.sizes.n_head_kv)).round().astype(np.intp))
 
 
 def _head(tensor: Any, seq: int, kv_head: int, n_kv: int) -> Floats:  # noqa: ANN401 (an array, or what makes its rows)
@@ -97,12 +98,6 @@ def _head(tensor: Any, seq: int, kv_head: int, n_kv: int) -> Floats:  # noqa: AN
     if isinstance(tensor, np.ndarray):
         return np.asarray(tensor[seq, kv_head])
     return np.concatenate([tensor[seq, kv_head, slice(p.start, min(p.stop, n_kv))] for p in parts_of(n_kv)])
-
-
-def _V_is_K_view(case: Case) -> bool:
-    """Whether V's rows are the beginning of K's."""
-    K, V = case.tensors["K"], case.tensors["V"]
-    return (K.root, K.offset, K.nb) == (V.root, V.offset, V.nb)
 
 
 def _nearest(places: Indices, length: int) -> Indices:
@@ -114,7 +109,7 @@ def _nearest(places: Indices, length: int) -> Indices:
 class _Head:
     """The rows of one K/V head of one sequence; a row is (head within the group, query)."""
 
-    case: Case
+    op: Op
     tensors: Tensors
     kernel: Kernel
     cut: Geometry
@@ -125,13 +120,13 @@ class _Head:
     @property
     def first(self) -> int:
         """The first of its heads of Q."""
-        return self.kv_head * (self.case.n_head // self.case.n_head_kv)
+        return self.kv_head * self.op.sizes.group
 
     def groups(self, queries: npt.NDArray[np.intp]) -> Iterator[list[tuple[int, int]]]:
         """The rows, together with those that the kernel cuts alike."""
         alike: dict[object, list[tuple[int, int]]] = {}
         tiles: dict[Tile, object] = {}
-        for within in range(self.case.n_head // self.case.n_head_kv):
+        for within in range(self.op.sizes.group):
             for query in queries.tolist():
                 tile = self.cut.tile_of(self.seq, query, self.first + within)
                 if tile not in tiles:
@@ -143,9 +138,9 @@ class _Head:
     def rows(self, rows: list[tuple[int, int]]) -> Rows:
         """The expected errors of rows that are cut alike."""
         within, query = (np.array(part) for part in zip(*rows, strict=True))
-        heads, case = self.first + within, self.case
-        scale = np.float32(case.scale)
-        factor = float(scale / np.float32(case.logit_softcap) if case.logit_softcap else scale)
+        heads, op = self.first + within, self.op
+        scale = np.float32(op.params.scale)
+        factor = float(scale / np.float32(op.params.logit_softcap) if op.params.logit_softcap else scale)
         q = QRows.of(self.tensors["Q"][self.seq, heads, query], factor, self.kernel.q)
         logits, kv = self._logits(q, heads, query), self.kv
         if self.kernel.launched.sparse:
@@ -166,7 +161,7 @@ class _Head:
             off = q.kernel @ self.kv.kernel_k.T - raw
             if self.kv.offset_K is not None:
                 off += q.blocks_off() @ self.kv.offset_K.T
-        values, slope, cap = raw, None, np.float32(self.case.logit_softcap)
+        values, slope, cap = raw, None, np.float32(self.op.params.logit_softcap)
         if cap:
             tanh = np.tanh(raw)
             values, slope = cap * tanh, cap * (1 - tanh**2)
@@ -174,7 +169,7 @@ class _Head:
         if "mask" in self.tensors:
             mask = self.tensors["mask"]
             planes = mask[self.seq % mask.shape[0], heads % mask.shape[1], query].astype(np.float32)
-            factors = alibi_slopes(self.case.n_head, self.case.max_bias)[heads].astype(np.float32)
+            factors = alibi_slopes(self.op.sizes.n_head, self.op.params.max_bias)[heads].astype(np.float32)
             values = values + planes * factors[:, None]
         return Logits(values, raw, off, slope)
 
@@ -184,14 +179,14 @@ def _split(rows: list[tuple[int, int]], most: int) -> Iterator[list[tuple[int, i
 
 
 def _prediction(
-    case: Case, kernel: Kernel, heads: list[KVMoments], rows: Rows, looked_at: npt.NDArray[np.bool_]
+    op: Op, kernel: Kernel, heads: list[KVMoments], rows: Rows, looked_at: npt.NDArray[np.bool_]
 ) -> Prediction:
     """Put together what was found by row, arrays (n_seq, n_q, n_head), and the moments by K/V head."""
 
     def by_head(values: list[Any]) -> F64:
         array = np.array(values, np.float64)
-        array = array.reshape(case.n_seq, 1, case.n_head_kv, *array.shape[1:])
-        return array.repeat(case.n_head // case.n_head_kv, axis=2)
+        array = array.reshape(op.sizes.n_seq, 1, op.sizes.n_head_kv, *array.shape[1:])
+        return array.repeat(op.sizes.group, axis=2)
 
     moments = Heads(
         mean=by_head([kv.mean_V for kv in heads]),
@@ -206,4 +201,4 @@ def _prediction(
     overflows = (rows.largest + LARGEST_P * largest > number.largest) | (kernel.converts_V & (largest > HALF.largest))
     seen = np.broadcast_to(looked_at, rows.loss.shape)
     prediction = Prediction(rows, moments, number.half_ulp, seen, overflows, elsewhere_lost(rows), "")
-    return replace(prediction, why=why(case, kernel, rows, prediction.causes))
+    return replace(prediction, why=why(op, kernel, rows, prediction.causes))

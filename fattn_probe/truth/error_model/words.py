@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fattn_probe.scenario import Case
+from fattn_probe.op import Op
 from fattn_probe.truth.error_model.block import Rows
 from fattn_probe.truth.error_model.kernel import Kernel
 from fattn_probe.truth.error_model.rounding import HALF
@@ -16,7 +16,7 @@ CAUSES = {
 }
 
 
-def why(case: Case, kernel: Kernel, rows: Rows, causes: dict[str, float]) -> str:
+def why(op: Op, kernel: Kernel, rows: Rows, causes: dict[str, float]) -> str:
     """Kernel family, accumulator, number of roundings, independent sums, and which error is the largest."""
     family = kernel.launched.family.name.replace("_", "-")
     number = "f16" if kernel.accumulator is HALF else "f32"
@@ -26,11 +26,11 @@ def why(case: Case, kernel: Kernel, rows: Rows, causes: dict[str, float]) -> str
         f"{family} sums P.V in {number}, {kernel.split.group} product{'s' * (kernel.split.group > 1)} a rounding: "
         f"{np.mean(rows.roundings):.0f} roundings in each of {kernel.split.accumulators} accumulators a block; "
         f"Q in {kernel.q}, P in {'f16' if kernel.weights is HALF else 'f32'}"
-        f"{_conversions(case, kernel)}; {share:.0f} % of the expected square error is {CAUSES[most]}"
+        f"{_conversions(op, kernel)}; {share:.0f} % of the expected square error is {CAUSES[most]}"
     )
 
 
-def _conversions(case: Case, kernel: Kernel) -> str:
-    names = {"K": (kernel.converts_K, case.type_K), "V": (kernel.converts_V, case.type_V)}
+def _conversions(op: Op, kernel: Kernel) -> str:
+    names = {"K": (kernel.converts_K, op.type_K), "V": (kernel.converts_V, op.type_V)}
     done = [f"{name} ({type_})" for name, (converts, type_) in names.items() if converts and type_ != "f16"]
     return f", {' and '.join(done)} converted to f16" if done else ""

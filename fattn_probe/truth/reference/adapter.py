@@ -8,10 +8,11 @@ import numpy.typing as npt
 
 from fattn_probe.arrays import F64, Bytes, Floats
 from fattn_probe.errors import InputError
-from fattn_probe.scenario import TensorView, row_bytes
-from fattn_probe.scenario.ggml_types import count_non_finite, decode, type_size
+from fattn_probe.op import TensorView
+from fattn_probe.op.ggml_types import count_non_finite, decode, type_size
+from fattn_probe.op.tensors import row_bytes
 from fattn_probe.scenario.op import Op
-from fattn_probe.truth.reference.attention import OpParams, attention_and_lse, fully_masked_rows
+from fattn_probe.truth.reference.attention import attention_and_lse, fully_masked_rows
 from fattn_probe.truth.reference.mask_tiles import MINUS_INFINITY
 from fattn_probe.truth.reference.shapes import Shape
 from fattn_probe.truth.reference.threads import spread
@@ -34,27 +35,22 @@ def reference_of(case: Op, inputs: Mapping[str, Bytes]) -> F64:
 def reference_and_lse_of(case: Op, inputs: Mapping[str, Bytes]) -> tuple[F64, F64]:
     """The same, and each row's log-sum-exp (n_seq, n_q, n_head)."""
     check_inputs(case, inputs)
-    rows = {name: stored_rows(view, inputs) for name, view in case.tensors.items()}
+    rows = {name: stored_rows(view, inputs) for name, view in case.op.tensors.items()}
     Q, mask, sinks = (None if name not in rows else np.asarray(rows[name]) for name in ("Q", "mask", "sinks"))
     assert Q is not None
     sinks = None if sinks is None else sinks.ravel()
     try:
-        return attention_and_lse(Q, rows["K"], rows["V"], mask, params=params_of(case), sinks=sinks)
+        return attention_and_lse(Q, rows["K"], rows["V"], mask, params=case.op.params.stored, sinks=sinks)
     except InputError as error:
         raise InputError(f"case {case.name}: {error}") from error
 
 
-def params_of(case: Op) -> OpParams:
-    """The op's parameters, rounded as the op stores them."""
-    return OpParams(*(float(np.float32(value)) for value in (case.scale, case.max_bias, case.logit_softcap)))
-
-
 def fully_masked_of(case: Op, inputs: Mapping[str, Bytes]) -> npt.NDArray[np.bool_] | None:
     """The rows of a case that are masked everywhere, (n_seq, n_q, n_head); None without a mask."""
-    if "mask" not in case.tensors:
+    if "mask" not in case.op.tensors:
         return None
-    n_q, n_head, n_seq = case.tensors["Q"].ne[1:]
-    return fully_masked_rows(np.asarray(stored_rows(case.tensors["mask"], inputs)), n_seq, n_head, n_q)
+    n_q, n_head, n_seq = case.op.tensors["Q"].ne[1:]
+    return fully_masked_rows(np.asarray(stored_rows(case.op.tensors["mask"], inputs)), n_seq, n_head, n_q)
 
 
 def stored_rows(view: TensorView, inputs: Mapping[str, Bytes]) -> "Floats | StoredRows":
@@ -77,17 +73,17 @@ class StoredRows:
 
 def check_inputs(case: Op, inputs: Mapping[str, Bytes]) -> None:
     """Raise InputError, naming every tensor, where inputs are missing, too short, or hold NaN or infinities."""
-    problems = [f"there is no tensor {name}" for name in "QKV" if name not in case.tensors]
-    problems += [problem for view in case.tensors.values() for problem in _misfits(view, inputs)]
+    problems = [f"there is no tensor {name}" for name in "QKV" if name not in case.op.tensors]
+    problems += [problem for view in case.op.tensors.values() for problem in _misfits(view, inputs)]
     if not problems:
-        problems = [problem for view in case.tensors.values() for problem in _non_finite(view, inputs)]
+        problems = [problem for view in case.op.tensors.values() for problem in _non_finite(view, inputs)]
     if problems:
         raise InputError(f"case {case.name}: " + "; ".join(problems))
 
 
 def check_output(case: Op, digest: str, dst: npt.NDArray[Any]) -> None:
     """Raise InputError where an output, made for the case of that digest, is not one of this case."""
-    (_, n_q, n_head, n_seq), hsv = case.tensors["Q"].ne, case.tensors["V"].ne[0]
+    (_, n_q, n_head, n_seq), hsv = case.op.tensors["Q"].ne, case.op.tensors["V"].ne[0]
     problems = []
     if digest != case.digest:
         problems.append(f"the output is of another case, its digest is {digest}, not {case.digest}")

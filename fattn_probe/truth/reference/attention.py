@@ -11,16 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.arrays import F64, Floats
+from fattn_probe.op import Params, Sizes
 from fattn_probe.truth.reference.engine import KVHead, RowBlock, attend, slices
 from fattn_probe.truth.reference.mask_tiles import MINUS_INFINITY, Content, GroupMask
-from fattn_probe.truth.reference.shapes import AttentionShape, Rows, check_shapes
+from fattn_probe.truth.reference.shapes import Rows, check_shapes
 from fattn_probe.truth.reference.threads import blas_threads, spread
 
 __all__ = [
     "F64",
     "Blocking",
     "Floats",
-    "OpParams",
     "alibi_slopes",
     "attention",
     "attention_and_lse",
@@ -39,37 +39,16 @@ class Blocking:
     kv: int = 512
     held: int = 8192
 
-    def queries(self, shape: AttentionShape) -> list[slice]:
+    def queries(self, shape: Sizes) -> list[slice]:
         """The query blocks of one K/V head."""
         return list(slices(shape.n_q, max(1, self.rows // shape.group)))
 
-    def tasks(self, shape: AttentionShape, workers: int) -> list[list[slice]]:
+    def tasks(self, shape: Sizes, workers: int) -> list[list[slice]]:
         """The query blocks in runs: no more than are to be held, and short enough that all workers have some."""
         blocks = self.queries(shape)
         heads = shape.n_seq * shape.n_head_kv
         longest = max(1, min(self.held // self.rows, len(blocks) * heads // workers))
         return [blocks[run] for run in slices(len(blocks), longest)]
-
-
-@dataclass(frozen=True)
-class OpParams:
-    """The op's float parameters: scale, max_bias (ALiBi, off at 0) and logit_softcap (off at 0)."""
-
-    scale: float
-    max_bias: float = 0.0
-    logit_softcap: float = 0.0
-
-    @property
-    def factor(self) -> float:
-        """What multiplies q.k; with a softcap the scale is divided by it first."""
-        return self.scale / self.logit_softcap if self.logit_softcap else self.scale
-
-    def cap(self, logits: F64) -> F64:
-        """The softcap, softcap * tanh(logits), done in place."""
-        if self.logit_softcap:
-            np.tanh(logits, out=logits)
-            logits *= self.logit_softcap
-        return logits
 
 
 DEFAULT_BLOCKING = Blocking()
@@ -81,7 +60,7 @@ def attention(
     V: Rows,
     mask: Floats | None = None,
     *,
-    params: OpParams,
+    params: Params,
     sinks: Floats | None = None,
     blocking: Blocking = DEFAULT_BLOCKING,
 ) -> F64:
@@ -112,7 +91,7 @@ def attention_and_lse(
     V: Rows,
     mask: Floats | None = None,
     *,
-    params: OpParams,
+    params: Params,
     sinks: Floats | None = None,
     blocking: Blocking = DEFAULT_BLOCKING,
 ) -> tuple[F64, F64]:
@@ -140,7 +119,7 @@ def attention_and_lse(
 
     runs = blocking.tasks(shape, blas_threads())
     tasks = [(*head, run) for head in np.ndindex(shape.n_seq, shape.n_head_kv) for run in runs]
-    spread(work, tasks, operations=shape.operations)
+    spread(work, tasks, operations=shape.flop)
     return out, lse
 
 
@@ -171,7 +150,7 @@ def fully_masked_rows(mask: Floats, n_seq: int, n_head: int, n_q: int) -> npt.ND
 class _GroupMasks:
     """The mask as each group of heads sees it; what groups share of it is known to all of them."""
 
-    def __init__(self, mask: Floats, shape: AttentionShape, slopes: F64) -> None:
+    def __init__(self, mask: Floats, shape: Sizes, slopes: F64) -> None:
         self._mask, self._n_q, self._slopes = mask, shape.n_q, slopes
         self._known: dict[tuple[int, ...], dict[tuple[int, int], Content]] = {}
 

@@ -16,7 +16,7 @@ from fattn_probe.scenario import Case
 from fattn_probe.scenario.cases import root_bytes
 from fattn_probe.scenario.lazy import GeneratedRows
 from fattn_probe.scenario.mask import sees_something, some_rows, visible
-from fattn_probe.truth.reference.adapter import params_of, stored_rows
+from fattn_probe.truth.reference.adapter import stored_rows
 from fattn_probe.truth.reference.attention import alibi_slopes
 from fattn_probe.truth.reference.engine import KVHead, RowBlock, attend, slices
 from fattn_probe.truth.reference.mask_tiles import MINUS_INFINITY, GroupMask
@@ -78,12 +78,12 @@ def choose_rows(
     multiple of `tile`, and `random` others, different ones in each head. `rows` are taken as well: stream-K seams are
     in one head each.
     """
-    queries = {0, case.n_q - 1} | _mask_edges(case, tile) | {q for seam in seams for q in (seam - 1, seam)}
-    always = np.array(sorted(q for q in queries if 0 <= q < case.n_q))
+    queries = {0, case.op.sizes.n_q - 1} | _mask_edges(case, tile) | {q for seam in seams for q in (seam - 1, seam)}
+    always = np.array(sorted(q for q in queries if 0 <= q < case.op.sizes.n_q))
     rng = np.random.default_rng((case.seed, RNG))
     chosen = {tuple(row) for row in rows}
-    for seq, head in np.ndindex(case.n_seq, case.n_head):
-        here = np.concatenate([always, rng.integers(0, case.n_q, random)])
+    for seq, head in np.ndindex(case.op.sizes.n_seq, case.op.sizes.n_head):
+        here = np.concatenate([always, rng.integers(0, case.op.sizes.n_q, random)])
         chosen |= {(seq, int(query), head) for query in here}
     outside = [row for row in chosen if not all(0 <= i < n for i, n in zip(row, _axes(case), strict=True))]
     if outside:
@@ -97,7 +97,7 @@ def sample(case: Case, rows: I64, operands: Operands | None = None) -> Sample:
     `operands` are the tensors where they are stored, by `stored_rows`; without them they are `generated`.
     """
     work = _Work.of(case, rows, generated(case) if operands is None else operands)
-    heads = list(np.ndindex(case.n_seq, case.n_head_kv))
+    heads = list(np.ndindex(case.op.sizes.n_seq, case.op.sizes.n_head_kv))
     spread(work.run, heads)
     answer = work.answer
     if not (np.isfinite(answer.reference).all() and (answer.low > -np.inf).all() and (answer.high < np.inf).all()):
@@ -109,8 +109,8 @@ def generated(case: Case) -> dict[str, Any]:
     """A case's tensors made row by row where they can be, in the bytes that `make_inputs` would make."""
     keep = blas_threads() + 1
     made: dict[str, Any] = {name: GeneratedRows(case, name, keep) for name in "KV"}
-    made |= {name: _stored(case, name) for name in ("Q", "sinks") if name in case.tensors}
-    return made | ({"mask": GeneratedMask(case)} if "mask" in case.tensors else {})
+    made |= {name: _stored(case, name) for name in ("Q", "sinks") if name in case.op.tensors}
+    return made | ({"mask": GeneratedMask(case)} if "mask" in case.op.tensors else {})
 
 
 class GeneratedMask:
@@ -118,7 +118,7 @@ class GeneratedMask:
 
     def __init__(self, case: Case) -> None:
         self._case = case
-        self.shape = (case.mask_shape.n_seq, 1, case.n_q, case.n_kv)
+        self.shape = (case.mask_shape.n_seq, 1, case.op.sizes.n_q, case.op.sizes.n_kv)
 
     def __getitem__(self, at: tuple[int, Any, I64]) -> npt.NDArray[np.float16]:
         sequence, _, queries = at
@@ -182,17 +182,18 @@ class _Work:
 
     @classmethod
     def of(cls, case: Case, rows: I64, operands: Operands) -> "_Work":
-        first, stop = visible(case.mask, case.mask_shape, np.arange(case.n_q))
+        first, stop = visible(case.mask, case.mask_shape, np.arange(case.op.sizes.n_q))
         V = _Hull(operands["V"], int(first.min()), int(stop.max()))
-        hull = (case.n_seq, case.n_head, case.hsv)
-        answer = Sample(rows, np.empty((len(rows), case.hsv)), np.empty(len(rows)), np.empty(hull), np.empty(hull))
+        n, hsv = len(rows), case.op.sizes.hsv
+        hull = (case.op.sizes.n_seq, case.op.sizes.n_head, hsv)
+        answer = Sample(rows, np.empty((n, hsv)), np.empty(n), np.empty(hull), np.empty(hull))
         mask = _MaskRows(operands["mask"], rows) if "mask" in operands else None
         sinks = np.asarray(operands["sinks"]).ravel() if "sinks" in operands else None
         return cls(case, answer, np.asarray(operands["Q"]), operands["K"], V, mask, sinks)
 
     def run(self, at: tuple[int, ...]) -> None:
         """The rows of the query heads that read one K/V head."""
-        (seq, kv_head), group = at, self.case.n_head // self.case.n_head_kv
+        (seq, kv_head), group = at, self.case.op.sizes.group
         all_rows = self.answer.rows
         mine = np.flatnonzero((all_rows[:, 0] == seq) & (all_rows[:, 2] // group == kv_head))
         if mine.size:
@@ -204,14 +205,14 @@ class _Work:
         self.answer.low[seq, heads], self.answer.high[seq, heads] = np.fmin(ends[0], zero), np.fmax(ends[1], zero)
 
     def _attend(self, mine: I64, kv_head: KVHead) -> None:
-        params = params_of(self.case)
+        params = self.case.op.params.stored
         seqs, queries, heads = self.answer.rows[mine].T
         mask = None
         if self.mask is not None:
-            slopes = alibi_slopes(self.case.n_head, params.max_bias)[heads]
+            slopes = alibi_slopes(self.case.op.sizes.n_head, params.max_bias)[heads]
             mask = GroupMask(self.mask.of(kv_head.seq, queries)[:, None], slopes)
         q = self.Q[seqs, heads, queries][:, None] * np.float64(params.factor)
-        block = RowBlock.of(q, slice(0, 1), self.case.hsv, mask)
+        block = RowBlock.of(q, slice(0, 1), self.case.op.sizes.hsv, mask)
         attend([block], kv_head, STEP, params)
         if self.sinks is not None:
             block.state.add_sink(self.sinks[heads].astype(np.float64))
@@ -233,17 +234,17 @@ class _MaskRows:
 
 
 def _stored(case: Case, name: str) -> Floats:
-    return np.asarray(stored_rows(case.tensors[name], {name: root_bytes(case, name)}))
+    return np.asarray(stored_rows(case.op.tensors[name], {name: root_bytes(case, name)}))
 
 
 def _axes(case: Case) -> tuple[int, int, int]:
-    return (case.n_seq, case.n_q, case.n_head)
+    return (case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head)
 
 
 def _mask_edges(case: Case, tile: int) -> set[int]:
     """Queries where the visible KV rows change their course, and where their end crosses a tile of KV rows."""
-    first, stop = visible(case.mask, case.mask_shape, np.arange(case.n_q))
-    bends = [np.flatnonzero(np.diff(end, 2)) + 1 for end in (first, stop) if case.n_q > 2]
+    first, stop = visible(case.mask, case.mask_shape, np.arange(case.op.sizes.n_q))
+    bends = [np.flatnonzero(np.diff(end, 2)) + 1 for end in (first, stop) if case.op.sizes.n_q > 2]
     around = [np.concatenate([bend, bend + 1]) for bend in bends]
     crossing = [np.flatnonzero((stop % tile == rest) & (np.diff(stop, prepend=-1) != 0)) for rest in (0, 1)]
     return {int(query) for kind in (*around, *crossing) for query in spaced(kind)}

@@ -1,10 +1,10 @@
 """The shapes of one attention, and what is wrong with arrays that do not fit together."""
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fattn_probe.arrays import Floats
 from fattn_probe.errors import InputError
+from fattn_probe.op import Sizes
 
 Shape = tuple[int, ...]
 
@@ -20,35 +20,7 @@ class Rows(Protocol):
         """Float rows (kv, head size) of a sequence and a head."""
 
 
-@dataclass(frozen=True)
-class AttentionShape:
-    """The sizes of one FLASH_ATTN_EXT; `group` query heads read the same K/V head."""
-
-    n_seq: int
-    n_head: int
-    n_head_kv: int
-    n_q: int
-    n_kv: int
-    hsk: int
-    hsv: int
-
-    @property
-    def group(self) -> int:
-        """Query heads per K/V head (upstream's `gqa_ratio`)."""
-        return self.n_head // self.n_head_kv
-
-    @property
-    def operations(self) -> int:
-        """Floating point operations of the two matrix products."""
-        return 2 * self.n_seq * self.n_head * self.n_q * self.n_kv * (self.hsk + self.hsv)
-
-    @property
-    def dst(self) -> Shape:
-        """The shape of the answer, which is dst's `ne` reversed."""
-        return (self.n_seq, self.n_q, self.n_head, self.hsv)
-
-
-def check_shapes(Q: Floats, K: Rows, V: Rows, mask: Floats | None, sinks: Floats | None) -> AttentionShape:
+def check_shapes(Q: Floats, K: Rows, V: Rows, mask: Floats | None, sinks: Floats | None) -> Sizes:
     """The sizes these arrays agree on.
 
     Raises InputError, with every disagreement, where ggml_flash_attn_ext or the op itself would assert.
@@ -66,7 +38,7 @@ def check_shapes(Q: Floats, K: Rows, V: Rows, mask: Floats | None, sinks: Floats
         problems.append(f"sinks are {sinks.shape}, one for each of {n_head} heads is needed")
     if problems:
         raise InputError("\n".join(problems))
-    return AttentionShape(n_seq, n_head, n_head_kv, n_q, n_kv, hsk, hsv)
+    return Sizes(n_seq, n_head, n_head_kv, n_q, n_kv, hsk, hsv)
 
 
 def _core_problems(Q: Floats, K: Rows, V: Rows) -> list[str]:

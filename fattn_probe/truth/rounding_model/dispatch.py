@@ -41,7 +41,7 @@ def model_of(
     for launch in launches:
         found = _model(launch, arch, constants)
         if found is not None:
-            out = found(operands_of(case, inputs), case.n_kv_max, exact_exp, wanted)
+            out = found(operands_of(case, inputs), case.op.params.n_kv_max, exact_exp, wanted)
             out.view(np.uint32)[np.isnan(out)] = 0x7FFFFFFF  # the NaN of a GPU's arithmetic
             return out
     return None

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.arrays import F32, Bytes
-from fattn_probe.scenario import Case, view_values
+from fattn_probe.op.tensors import view_values
+from fattn_probe.scenario import Case
 from fattn_probe.truth.rounding_model.functions import power
 from fattn_probe.truth.rounding_model.quantised import ZERO_CODE, Codes, codes_of
 
@@ -39,20 +40,21 @@ class Operands:
 
 def operands_of(case: Case, inputs: Inputs) -> Operands:
     """The operands of a case; the scale is divided by the softcap, as the host does it."""
-    Q, K, V = (view_values(case, inputs, name) for name in "QKV")
-    mask = view_values(case, inputs, "mask")[:, 0] if "mask" in case.tensors else None
-    softcap = np.float32(case.logit_softcap)
-    scale = np.float32(case.scale)
+    Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
+    mask = view_values(case.op.tensors["mask"], inputs)[:, 0] if case.op.has_mask else None
+    sinks = view_values(case.op.tensors["sinks"], inputs).ravel() if case.op.has_sinks else None
+    softcap = np.float32(case.op.params.logit_softcap)
+    scale = np.float32(case.op.params.scale)
     return Operands(
         Q=Q.astype(np.float32),
         K=K.astype(np.float32),
         V=V.astype(np.float32),
         mask=None if mask is None else mask.astype(np.float32),
-        sinks=view_values(case, inputs, "sinks").ravel().astype(np.float32) if "sinks" in case.tensors else None,
-        slopes=alibi_slopes(case.n_head, case.max_bias),
+        sinks=None if sinks is None else sinks.astype(np.float32),
+        slopes=alibi_slopes(case.op.sizes.n_head, case.op.params.max_bias),
         scale=scale / softcap if softcap != 0 else scale,
         logit_softcap=softcap,
-        codes=codes_of(case, inputs, "K") if case.type_K in ZERO_CODE else None,
+        codes=codes_of(case, inputs, "K") if case.op.type_K in ZERO_CODE else None,
     )
 
 

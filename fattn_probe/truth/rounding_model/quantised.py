@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.arrays import F32, Bytes
+from fattn_probe.op import TensorView
+from fattn_probe.op.ggml_types import type_size
 from fattn_probe.scenario import Case
-from fattn_probe.scenario.ggml_types import type_size
-from fattn_probe.scenario.layout import TensorView
 from fattn_probe.truth.rounding_model.functions import fma, rcp
 from fattn_probe.truth.rounding_model.softmax import total
 
@@ -39,7 +39,7 @@ class Codes:
 
 def codes_of(case: Case, inputs: dict[str, Bytes], name: str) -> Codes:
     """The codes of a tensor, shaped as its `ne` reversed."""
-    view = case.tensors[name]
+    view = case.op.tensors[name]
     blocks = _blocks(view, inputs[view.root])
     scales = np.ascontiguousarray(blocks[..., :4]).view(np.float16).astype(np.float32)
     m = scales[..., 1] if view.type.endswith("_1") else None

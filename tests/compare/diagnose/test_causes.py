@@ -26,7 +26,7 @@ def run():
     case = case_of(512)
     inputs = make_inputs(case)
     dst = model_of(case, inputs, [LAUNCH], 90)
-    return case, inputs, dst, reference_of(case, inputs), geometry_of(case, [LAUNCH], 90)
+    return case, inputs, dst, reference_of(case, inputs), geometry_of(case.op, [LAUNCH], 90)
 
 
 def diagnosis_of(run, dst):

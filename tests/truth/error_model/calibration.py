@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from fattn_probe.op.tensors import view_values
 from fattn_probe.run.capture import Capture
-from fattn_probe.scenario import Case, view_values
+from fattn_probe.scenario import Case
 from fattn_probe.truth.error_model import Prediction, predict
 from fattn_probe.truth.reference.adapter import reference_of
 
@@ -54,8 +55,8 @@ class Measured:
 
 def prediction_of(case: Case, capture: Capture, device: str) -> Prediction:
     """The prediction for a capture; every case here has a kernel that is known."""
-    values = {name: view_values(case, dict(capture.inputs), name) for name in case.tensors}
-    prediction = predict(case, values, capture.launches, ARCHITECTURES[device])
+    values = {name: view_values(case.op.tensors[name], dict(capture.inputs)) for name in case.op.tensors}
+    prediction = predict(case.op, values, capture.launches, ARCHITECTURES[device])
     assert prediction is not None
     return prediction
 
@@ -79,7 +80,7 @@ def measured(case: Case, device: str, capture: Capture, reference: Any, predicti
         name=case.name,
         device=device,
         kernel=f"{kernel.kernel}<{','.join(kernel.values[:5])}>",
-        n_kv=case.n_kv,
+        n_kv=case.op.sizes.n_kv,
         rmse=float(np.sqrt(np.square(error).mean())),
         predicted=float(np.sqrt(np.square(expected).mean())),
         mean_error=float(error.mean()),

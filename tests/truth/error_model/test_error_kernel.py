@@ -12,9 +12,9 @@ F16_TYPES = "(ggml_type)1, (ggml_type)1"
 Q8_TYPES = "(ggml_type)8, (ggml_type)8"
 
 
-def case(**fields):
+def op_of(**fields):
     entry = {"version": 1, "about": "test", "hsk": 128, "n_head": 8, "n_head_kv": 2, "n_q": 16, "n_kv": 1024}
-    return expand(Scenario.model_validate(entry | fields).named("test"))[0]
+    return expand(Scenario.model_validate(entry | fields).named("test"))[0].op
 
 
 def launch(kernel, threads, grid=(64, 1, 1)):
@@ -38,15 +38,15 @@ def launch(kernel, threads, grid=(64, 1, 1)):
     ],
 )
 def test_a_launch_says_how_kv_rows_go_to_accumulators(kernel, threads, arch, split):
-    assert kernel_of(case(), [launch(kernel, threads)], arch).split == split
+    assert kernel_of(op_of(), [launch(kernel, threads)], arch).split == split
 
 
 def test_what_is_rounded_to_what():
-    mma = kernel_of(case(), [launch("flash_attn_ext_f16<128, 128, 8, 8, false, false, false>", 128)], 90)
-    vec = kernel_of(case(), [launch(f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128)], 90)
-    pascal = kernel_of(case(), [launch("flash_attn_tile<128, 128, 4, 1, false>", 128)], 61)
-    volta = kernel_of(case(), [launch("flash_attn_tile<128, 128, 4, 1, false>", 128)], 70)
-    quantised = case(type_K="q8_0")
+    mma = kernel_of(op_of(), [launch("flash_attn_ext_f16<128, 128, 8, 8, false, false, false>", 128)], 90)
+    vec = kernel_of(op_of(), [launch(f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128)], 90)
+    pascal = kernel_of(op_of(), [launch("flash_attn_tile<128, 128, 4, 1, false>", 128)], 61)
+    volta = kernel_of(op_of(), [launch("flash_attn_tile<128, 128, 4, 1, false>", 128)], 70)
+    quantised = op_of(type_K="q8_0")
     q8 = kernel_of(quantised, [launch(f"flash_attn_ext_vec<128, 1, {Q8_TYPES}, false>", 128)], 90)
     fallback = kernel_of(quantised, [launch(f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128)], 90)
     assert [k.accumulator for k in (mma, vec, pascal, volta)] == [HALF, SINGLE, SINGLE, HALF]
@@ -55,11 +55,11 @@ def test_what_is_rounded_to_what():
 
 
 def test_no_prediction_for_a_kernel_that_is_not_known():
-    assert kernel_of(case(), [launch("mul_mat_vec<1>", 128)], 90) is None
+    assert kernel_of(op_of(), [launch("mul_mat_vec<1>", 128)], 90) is None
 
 
 def test_stream_k_seams_are_those_of_the_inspected_arithmetic():
-    op = case(n_q=40, n_kv=1000)
+    op = op_of(n_q=40, n_kv=1000)
     kernel = kernel_of(op, [launch("flash_attn_ext_f16<128, 128, 8, 4, false, false, false>", 128, (23, 1, 1))], 90)
     cut, grid = geometry(op, kernel.launched), Grid(iter_k=16, iter_j=5, iter_z_gqa=1, ne12=2, ne03=1)
     assert cut.grid == grid
@@ -75,7 +75,7 @@ def test_stream_k_seams_are_those_of_the_inspected_arithmetic():
 
 
 def test_other_kernels_take_turns():
-    op = case(n_q=1, n_kv=1024)
+    op = op_of(n_q=1, n_kv=1024)
     kernel = kernel_of(op, [launch(f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128, (1, 3, 8))], 90)
     cut = geometry(op, kernel.launched)
     pieces = pieces_of(cut, cut.tile_of(0, 0, 0))

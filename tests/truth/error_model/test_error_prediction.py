@@ -9,7 +9,8 @@ import pytest
 
 from fattn_probe.compare.judge.agreement import stride_of
 from fattn_probe.launch.record import parse_launch, parse_launches
-from fattn_probe.scenario import expand, load, make_inputs, view_values
+from fattn_probe.op.tensors import view_values
+from fattn_probe.scenario import expand, load, make_inputs
 from fattn_probe.scenario.schema import Scenario
 from fattn_probe.truth.error_model import accuracy_warning, predict
 from fattn_probe.truth.reference.adapter import fully_masked_of, reference_of
@@ -17,7 +18,7 @@ from fattn_probe.truth.reference.adapter import fully_masked_of, reference_of
 ROOT = Path(__file__).parents[3]
 SAMPLES = ROOT / "tests/data/h200"  # of a real H200's outputs, see tests/test_agreement_h200.py
 CASES = [case for path in sorted((ROOT / "scenarios").glob("*.yaml")) for case in expand(load(path))]
-SMALL = [case for case in CASES if case.flop < 2e8]
+SMALL = [case for case in CASES if case.op.sizes.flop < 2e8]
 KEPT = {name: json.loads((ROOT / f"docs/error-model/{name}.json").read_text()) for name in ("random", "biased")}
 
 
@@ -28,7 +29,7 @@ def recording():
 
 def values_of(case):
     inputs = make_inputs(case)
-    return {name: view_values(case, inputs, name) for name in case.tensors}
+    return {name: view_values(case.op.tensors[name], inputs) for name in case.op.tensors}
 
 
 def biased(n_kv, **v):
@@ -57,7 +58,7 @@ def test_the_h200_is_as_wrong_as_predicted(case):
     if case.name not in cases:
         pytest.skip("not in the recording")
     assert cases[case.name]["digest"] == case.digest
-    prediction = predict(case, values_of(case), parse_launches("\n".join(cases[case.name]["launches"])), 90)
+    prediction = predict(case.op, values_of(case), parse_launches("\n".join(cases[case.name]["launches"])), 90)
     inputs = make_inputs(case)
     reference = reference_of(case, inputs)
     stride = stride_of(reference.size)
@@ -77,7 +78,7 @@ def fully_masked(case, inputs, reference):
 @pytest.mark.parametrize("n_kv", [1024, 4096, 16384])
 def test_what_f16_accumulators_lose(n_kv):
     measured = next(case for case in KEPT["biased"]["cases"] if case["n_kv"] == n_kv)
-    prediction = predict(biased(n_kv), values_of(biased(n_kv)), rtx3060(), 86)
+    prediction = predict(biased(n_kv).op, values_of(biased(n_kv)), rtx3060(), 86)
     assert prediction.mean_error == pytest.approx(measured["mean_error"], rel=0.1, abs=3e-4)
     assert prediction.rmse == pytest.approx(measured["rmse"], rel=0.1)
 
@@ -85,17 +86,17 @@ def test_what_f16_accumulators_lose(n_kv):
 def test_a_bad_design_is_warned_of_and_a_good_one_is_not():
     case = biased(16384)
     values, launches = values_of(case), rtx3060()
-    warning = accuracy_warning(predict(case, values, launches, 86))
+    warning = accuracy_warning(predict(case.op, values, launches, 86))
     assert warning == "mean error -2.9 %: increments below half an ulp of the f16 accumulator are lost"
-    assert not accuracy_warning(predict(biased(1024), values_of(biased(1024)), launches, 86))
+    assert not accuracy_warning(predict(biased(1024).op, values_of(biased(1024)), launches, 86))
     zero_mean = values | {"V": values["V"] - 1}
-    assert not accuracy_warning(predict(case, zero_mean, launches, 86))
+    assert not accuracy_warning(predict(case.op, zero_mean, launches, 86))
 
 
 def test_v_near_the_end_of_f16_is_warned_of():
     case = biased(1024)
     values = values_of(case)
-    prediction = predict(case, values | {"V": 60000 * values["V"]}, rtx3060(), 86)
+    prediction = predict(case.op, values | {"V": 60000 * values["V"]}, rtx3060(), 86)
     assert prediction.may_overflow.all()
     assert np.isinf(prediction.bound).all()
     assert "65504" in accuracy_warning(prediction)
@@ -104,7 +105,7 @@ def test_v_near_the_end_of_f16_is_warned_of():
 def test_a_looked_at_query_is_the_same_whatever_the_others():
     case = biased(4096)
     values = values_of(case)
-    few, more = (predict(case, values, rtx3060(), 86, most=most) for most in (1 << 18, 1 << 20))
+    few, more = (predict(case.op, values, rtx3060(), 86, most=most) for most in (1 << 18, 1 << 20))
     one, other = (prediction.looked_at.all(axis=(0, 2)) for prediction in (few, more))
     common = one & other
     assert 2 <= one.sum() < other.sum() < 448
@@ -112,7 +113,7 @@ def test_a_looked_at_query_is_the_same_whatever_the_others():
 
 
 def test_why_names_kernel_accumulator_and_roundings():
-    prediction = predict(biased(4096), values_of(biased(4096)), rtx3060(), 86)
+    prediction = predict(biased(4096).op, values_of(biased(4096)), rtx3060(), 86)
     assert prediction.why.startswith("mma-f16 sums P.V in f16, 16 products a rounding: 256 roundings in each of 1 acc")
 
 

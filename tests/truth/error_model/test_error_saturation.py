@@ -37,7 +37,7 @@ LENGTHS = [(16384, 8), (65536, 6), pytest.param(131072, 3, marks=pytest.mark.slo
 def measured(n_kv, n_q, mean=1):
     (case,) = expand(loads(SCENARIO.format(n_kv=n_kv, n_q=n_q, mean=mean), "biased.yaml"))
     inputs = make_inputs(case)
-    values = {name: stored_rows(view, inputs) for name, view in case.tensors.items()}
+    values = {name: stored_rows(view, inputs) for name, view in case.op.tensors.items()}
     error = model_of(case, inputs, [LAUNCH], 90) - reference_of(case, inputs)
     return case, values, error
 
@@ -45,7 +45,7 @@ def measured(n_kv, n_q, mean=1):
 @pytest.mark.parametrize(("n_kv", "n_q"), LENGTHS)
 def test_no_row_is_beyond_its_bound_whether_it_was_looked_at_or_not(n_kv, n_q):
     case, values, error = measured(n_kv, n_q)
-    few, all_ = (predict(case, values, [LAUNCH], 90, most=most) for most in (1, n_kv * 4 * n_q))
+    few, all_ = (predict(case.op, values, [LAUNCH], 90, most=most) for most in (1, n_kv * 4 * n_q))
     assert few.looked_at.all(axis=(0, 2)).sum() == 2
     assert all_.looked_at.all()
     for prediction in (few, all_):
@@ -57,7 +57,7 @@ def test_no_row_is_beyond_its_bound_whether_it_was_looked_at_or_not(n_kv, n_q):
 @pytest.mark.parametrize(("n_kv", "n_q"), LENGTHS)
 def test_the_loss_of_each_row_is_predicted(n_kv, n_q):
     case, values, error = measured(n_kv, n_q)
-    prediction = predict(case, values, [LAUNCH], 90, most=n_kv * 4 * n_q)
+    prediction = predict(case.op, values, [LAUNCH], 90, most=n_kv * 4 * n_q)
     by_row = error.mean(axis=3)
     assert np.corrcoef(by_row.ravel(), prediction.row_mean_error.ravel())[0, 1] > 0.999
     assert prediction.mean_error == pytest.approx(error.mean(), rel=0.1)
@@ -67,7 +67,7 @@ def test_the_loss_of_each_row_is_predicted(n_kv, n_q):
 
 def test_data_of_zero_mean_lose_nothing_and_keep_their_bound():
     case, values, error = measured(16384, 8, 0)
-    prediction = predict(case, values, [LAUNCH], 90, most=1)
+    prediction = predict(case.op, values, [LAUNCH], 90, most=1)
     assert (prediction.elsewhere < 0.05 * prediction.bound.min()).all()
     assert (np.abs(error) <= prediction.bound).all()
 

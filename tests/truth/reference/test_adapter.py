@@ -8,10 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fattn_probe.errors import InputError
+from fattn_probe.op import Params
+from fattn_probe.op.ggml_types import TYPE_NAMES, encode
+from fattn_probe.op.tensors import view_values
 from fattn_probe.run.capture import Capture, read_capture, write_capture
 from fattn_probe.run.casefile import read_case, write_case
-from fattn_probe.scenario import expand, loads, make_inputs, view_values
-from fattn_probe.scenario.ggml_types import TYPE_NAMES, encode
+from fattn_probe.scenario import expand, loads, make_inputs
 from fattn_probe.truth.reference.adapter import (
     check_output,
     fully_masked_of,
@@ -19,7 +21,7 @@ from fattn_probe.truth.reference.adapter import (
     reference_of,
     stored_rows,
 )
-from fattn_probe.truth.reference.attention import OpParams, attention
+from fattn_probe.truth.reference.attention import attention
 
 OP = "version: 1\nabout: a test\nhsk: 64\nn_q: 3\nn_kv: 64\n"
 
@@ -31,12 +33,13 @@ def case_of(text):
 
 def by_hand(case, inputs, mask=None, sinks=None):
     """The answer from the roots' bytes, for contiguous f32 and f16 tensors only."""
-    shapes = {"Q": (np.float32, case.n_head, case.n_q), "K": (np.float16, case.n_head_kv, case.n_kv),
-              "V": (np.float16, case.n_head_kv, case.n_kv)}  # fmt: skip
+    sizes = case.op.sizes
+    shapes = {"Q": (np.float32, sizes.n_head, sizes.n_q), "K": (np.float16, sizes.n_head_kv, sizes.n_kv)}
+    shapes["V"] = shapes["K"]
     Q, K, V = (
-        inputs[name].view(dtype).reshape(case.n_seq, heads, rows, -1) for name, (dtype, heads, rows) in shapes.items()
+        inputs[name].view(dtype).reshape(sizes.n_seq, heads, rows, -1) for name, (dtype, heads, rows) in shapes.items()
     )
-    return attention(Q, K, V, mask, params=OpParams(case.scale, case.max_bias, case.logit_softcap), sinks=sinks)
+    return attention(Q, K, V, mask, params=case.op.params, sinks=sinks)
 
 
 def test_plain_case_has_the_shape_of_dst_and_the_values_of_the_bytes():
@@ -51,7 +54,7 @@ def test_mask_with_padding_sinks_and_every_parameter_reach_the_answer():
     case, inputs = case_of(
         "n_head: 4\nsinks: true\nmax_bias: 8.0\nlogit_softcap: 10.0\nscale: 0.3\nmask: {kind: masked_rows, first: 1}\n"
     )
-    mask = view_values(case, inputs, "mask")
+    mask = view_values(case.op.tensors["mask"], inputs)
     sinks = inputs["sinks"].view(np.float32)
     got = reference_of(case, inputs)
     np.testing.assert_array_equal(got, by_hand(case, inputs, mask, sinks))
@@ -62,16 +65,16 @@ def test_mask_with_padding_sinks_and_every_parameter_reach_the_answer():
 
 def test_parameters_are_rounded_as_the_op_stores_them():
     case, inputs = case_of("n_head: 1\nlogit_softcap: 0.1\n")
-    Q, K, V = (view_values(case, inputs, name) for name in "QKV")
-    stored = attention(Q, K, V, params=OpParams(case.scale, 0.0, float(np.float32(0.1))))
+    Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
+    stored = attention(Q, K, V, params=Params(case.op.params.scale, 0.0, float(np.float32(0.1))))
     np.testing.assert_array_equal(reference_of(case, inputs), stored)
-    assert (stored != attention(Q, K, V, params=OpParams(case.scale, 0.0, 0.1))).any()
+    assert (stored != attention(Q, K, V, params=Params(case.op.params.scale, 0.0, 0.1))).any()
 
 
 def test_quantised_cache_is_taken_as_its_blocks_say():
     case, inputs = case_of("n_head: 2\ntype_K: q8_0\n")
-    Q, K, V = (view_values(case, inputs, name) for name in "QKV")
-    np.testing.assert_array_equal(reference_of(case, inputs), attention(Q, K, V, params=OpParams(case.scale)))
+    Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
+    np.testing.assert_array_equal(reference_of(case, inputs), attention(Q, K, V, params=Params(case.op.params.scale)))
 
 
 @pytest.mark.parametrize("name", ["Q", "V"])
@@ -94,11 +97,11 @@ LAYOUTS = [
 def test_rows_of_every_type_and_layout_are_those_of_the_view(type_, layout):
     case, inputs = case_of(f"n_head: 2\nn_seq: 2\ntype_K: {type_}\n{layout}")
     for name in "KV":
-        rows, values = stored_rows(case.tensors[name], inputs), view_values(case, inputs, name)
+        rows, values = stored_rows(case.op.tensors[name], inputs), view_values(case.op.tensors[name], inputs)
         assert rows.shape == values.shape
         np.testing.assert_array_equal(rows[1, 1, slice(5, 50)], values[1, 1, 5:50])
-    Q, K, V = (view_values(case, inputs, name) for name in "QKV")
-    np.testing.assert_array_equal(reference_of(case, inputs), attention(Q, K, V, params=OpParams(case.scale)))
+    Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
+    np.testing.assert_array_equal(reference_of(case, inputs), attention(Q, K, V, params=Params(case.op.params.scale)))
 
 
 def test_a_case_read_from_a_file_has_the_same_answer(tmp_path):
@@ -111,7 +114,9 @@ def test_log_sum_exp_comes_with_it():
     case, inputs = case_of("n_head: 2\nmask: {kind: masked_rows, first: 2}\n")
     out, lse = reference_and_lse_of(case, inputs)
     np.testing.assert_array_equal(out, reference_of(case, inputs))
-    logits = case.scale * np.einsum("hqd,hkd->qhk", *(view_values(case, inputs, name)[0] for name in "QK"))
+    logits = case.op.params.scale * np.einsum(
+        "hqd,hkd->qhk", *(view_values(case.op.tensors[name], inputs)[0] for name in "QK")
+    )
     np.testing.assert_allclose(lse[0, :2], np.log(np.exp(logits).sum(axis=2))[:2], rtol=1e-13)
     assert np.isneginf(lse[0, 2]).all()
 
@@ -145,7 +150,12 @@ def test_what_lies_outside_a_view_is_nobodys_business():
 
 def changed(case, name, **values):
     """The case with another view of a tensor."""
-    return dataclasses.replace(case, tensors=case.tensors | {name: dataclasses.replace(case.tensors[name], **values)})
+    views = {**case.op.tensors, name: dataclasses.replace(case.op.tensors[name], **values)}
+    return dataclasses.replace(case, op=dataclasses.replace(case.op, tensors=views))
+
+
+def without_tensors(case):
+    return dataclasses.replace(case, op=dataclasses.replace(case.op, tensors={}))
 
 
 SPOILT = {
@@ -158,7 +168,7 @@ SPOILT = {
     "a-case: head size of K is 32, of Q 64": lambda case, inputs: (changed(case, "K", ne=(32, 64, 1, 1)), inputs),
     r"V has nb\[0\] = 4": lambda case, inputs: (changed(case, "V", nb=(4, 128, 8192, 8192)), inputs),
     "V has 8192 bytes, V .* reaches to 8320": lambda case, inputs: (changed(case, "V", offset=128), inputs),
-    "no tensor Q; there is no tensor K": lambda case, inputs: (dataclasses.replace(case, tensors={}), inputs),
+    "no tensor Q; there is no tensor K": lambda case, inputs: (without_tensors(case), inputs),
 }
 
 

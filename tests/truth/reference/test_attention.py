@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fattn_probe.errors import InputError
+from fattn_probe.op import Params
 from fattn_probe.truth.reference.attention import (
     Blocking,
-    OpParams,
     alibi_slopes,
     attention,
     attention_and_lse,
@@ -80,9 +80,7 @@ def ops(draw):
         mask_heads=mask_heads,
         padding=draw(small) - 1,
     )
-    params = OpParams(
-        draw(st.floats(0.1, 3)), draw(st.sampled_from([0.0, 8.0])), draw(st.sampled_from([0.0, 2.0, 30.0]))
-    )
+    params = Params(draw(st.floats(0.1, 3)), draw(st.sampled_from([0.0, 8.0])), draw(st.sampled_from([0.0, 2.0, 30.0])))
     sinks = rng.standard_normal(n_head).astype(np.float32) * 3 if draw(st.booleans()) else None
     return (*arrays, params, sinks), Blocking(*(draw(st.integers(1, 9)) for _ in range(3)))
 
@@ -143,16 +141,16 @@ def exact_row(arrays, params, sinks, at):
 
 EVERYTHING = {"n_seq": 2, "n_head": 6, "n_head_kv": 2, "n_q": 3, "n_kv": 9, "hsk": 5, "hsv": 3}
 FEATURES = {
-    "plain": ({}, OpParams(0.7), False),
-    "GQA, two sequences": ({"n_seq": 2, "n_head": 6, "n_head_kv": 2}, OpParams(0.7), False),
-    "mask": ({"mask_seq": 1, "padding": 3}, OpParams(1.0), False),
-    "masks of heads and sequences": ({"n_seq": 4, "n_head": 4, "mask_seq": 2, "mask_heads": 2}, OpParams(1.0), False),
-    "ALiBi of 6 heads": ({"n_head": 6, "mask_seq": 1}, OpParams(1.0, max_bias=8.0), False),
-    "softcap": ({}, OpParams(2.0, logit_softcap=1.5), False),
-    "sinks": ({"mask_seq": 1}, OpParams(0.3), True),
-    "far logits": ({"n_kv": 20}, OpParams(300.0), False),
-    "far logits, sinks and mask": ({"n_kv": 20, "mask_seq": 1}, OpParams(300.0), True),
-    "everything": (EVERYTHING | {"mask_seq": 1, "padding": 2}, OpParams(1.3, 8.0, 5.0), True),
+    "plain": ({}, Params(0.7), False),
+    "GQA, two sequences": ({"n_seq": 2, "n_head": 6, "n_head_kv": 2}, Params(0.7), False),
+    "mask": ({"mask_seq": 1, "padding": 3}, Params(1.0), False),
+    "masks of heads and sequences": ({"n_seq": 4, "n_head": 4, "mask_seq": 2, "mask_heads": 2}, Params(1.0), False),
+    "ALiBi of 6 heads": ({"n_head": 6, "mask_seq": 1}, Params(1.0, max_bias=8.0), False),
+    "softcap": ({}, Params(2.0, logit_softcap=1.5), False),
+    "sinks": ({"mask_seq": 1}, Params(0.3), True),
+    "far logits": ({"n_kv": 20}, Params(300.0), False),
+    "far logits, sinks and mask": ({"n_kv": 20, "mask_seq": 1}, Params(300.0), True),
+    "everything": (EVERYTHING | {"mask_seq": 1, "padding": 2}, Params(1.3, 8.0, 5.0), True),
 }
 
 
@@ -179,7 +177,7 @@ def test_fully_masked_row_is_zero_and_its_neighbours_are_not(sinks):
     Q, K, V, _ = random_op(np.random.default_rng(1))
     mask = np.zeros((1, 1, 3, 5), np.float16)
     mask[0, 0, 1] = -np.inf
-    got = attention(Q, K, V, mask, params=OpParams(0.5), sinks=sinks, blocking=Blocking(6, 2))
+    got = attention(Q, K, V, mask, params=Params(0.5), sinks=sinks, blocking=Blocking(6, 2))
     assert (got[0, 1] == 0.0).all()
     assert (got[0, [0, 2]] != 0.0).all()
     assert fully_masked_rows(mask, 1, 2, 3).tolist() == [[[False, False], [True, True], [False, False]]]
@@ -199,17 +197,15 @@ def test_logits_far_beyond_the_range_of_exp():
     Q = np.full((1, 1, 1, 1), 1.0)
     K = np.array([-1000.0, 0.0, 1000.0, 1000.0]).reshape(1, 1, 4, 1)
     V = np.array([5.0, 7.0, 1.0, 2.0]).reshape(1, 1, 4, 1)
-    assert attention(Q, K, V, params=OpParams(1.0), blocking=Blocking(1, 1)).item() == 1.5
+    assert attention(Q, K, V, params=Params(1.0), blocking=Blocking(1, 1)).item() == 1.5
 
 
 def test_a_leading_block_without_any_entry_does_not_make_nan():
     Q, K, V, _ = random_op(np.random.default_rng(2), n_q=2, n_kv=8)
     mask = np.zeros((1, 1, 2, 8))
     mask[0, 0, 0, :6] = -np.inf
-    got = attention(Q, K, V, mask, params=OpParams(0.5), blocking=Blocking(8, 2))
-    np.testing.assert_allclose(
-        got[0, 0], attention(Q, K[:, :, 6:], V[:, :, 6:], params=OpParams(0.5))[0, 0], rtol=1e-13
-    )
+    got = attention(Q, K, V, mask, params=Params(0.5), blocking=Blocking(8, 2))
+    np.testing.assert_allclose(got[0, 0], attention(Q, K[:, :, 6:], V[:, :, 6:], params=Params(0.5))[0, 0], rtol=1e-13)
 
 
 def test_slopes_of_ggml():
@@ -224,7 +220,7 @@ def test_memory_is_the_blocks_not_the_matrix_of_logits():
 
     Q, K, V, _ = random_op(np.random.default_rng(3), n_q=1024, n_kv=4096, hsk=16, hsv=16)
     tracemalloc.start()
-    attention(Q, K, V, params=OpParams(0.25))
+    attention(Q, K, V, params=Params(0.25))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 * 1024 * 4096 * 8 / 4
@@ -250,7 +246,7 @@ def test_arrays_at_odds_are_the_users_mistake(arrays, said):
     tensors = {name: np.zeros(shape) for name, shape in shapes.items()}
     sinks = tensors.pop("sinks", None)
     with pytest.raises(InputError, match=said):
-        attention(tensors["Q"], tensors["K"], tensors["V"], tensors.get("mask"), params=OpParams(1.0), sinks=sinks)
+        attention(tensors["Q"], tensors["K"], tensors["V"], tensors.get("mask"), params=Params(1.0), sinks=sinks)
 
 
 def test_blocks_masked_for_every_query_are_not_worked_on():
@@ -258,8 +254,8 @@ def test_blocks_masked_for_every_query_are_not_worked_on():
     mask = np.zeros((1, 1, 3, 8))
     mask[..., 4:] = -np.inf
     K[:, :, 4:] = np.nan
-    assert np.isfinite(attention(Q, K, V, mask, params=OpParams(0.5), blocking=Blocking(8, 4))).all()
-    assert np.isnan(attention(Q, K, V, mask, params=OpParams(0.5), blocking=Blocking(8, 8))).all()
+    assert np.isfinite(attention(Q, K, V, mask, params=Params(0.5), blocking=Blocking(8, 4))).all()
+    assert np.isnan(attention(Q, K, V, mask, params=Params(0.5), blocking=Blocking(8, 8))).all()
 
 
 def test_a_row_that_saw_nothing_yet_starts_where_its_first_logits_are():
@@ -271,7 +267,7 @@ def test_a_row_that_saw_nothing_yet_starts_where_its_first_logits_are():
     )
     mask = np.zeros((1, 1, 2, 4))
     mask[0, 0, 0, :2] = -np.inf
-    out, lse = attention_and_lse(Q, K, V, mask, params=OpParams(1.0), blocking=Blocking(2, 2))
+    out, lse = attention_and_lse(Q, K, V, mask, params=Params(1.0), blocking=Blocking(2, 2))
     assert out[0, 0].item() == 1.5
     assert lse[0, 0].item() == pytest.approx(-1000 + math.log(2), rel=1e-15)
     assert out[0, 1].item() == pytest.approx((5 + 7 * math.e) / (1 + math.e), rel=1e-14)

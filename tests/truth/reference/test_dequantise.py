@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from fattn_probe.device import load_devices, parse_target
+from fattn_probe.op.ggml_types import TYPE_NAMES
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import expand, loads, make_inputs
-from fattn_probe.scenario.ggml_types import TYPE_NAMES
 from fattn_probe.source import DEFAULT_SOURCE, resolve
 from fattn_probe.truth.reference.adapter import reference_of
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fattn_probe.errors import InputError
-from fattn_probe.scenario import expand, loads, make_inputs, view_values
+from fattn_probe.op.tensors import view_values
+from fattn_probe.scenario import expand, loads, make_inputs
 from fattn_probe.truth.reference.adapter import fully_masked_of, reference_and_lse_of
 from fattn_probe.truth.reference.sampled import choose_rows, fully_masked, sample
 
@@ -35,7 +36,7 @@ def test_sampled_rows_are_those_of_the_whole_and_all_of_it_is_in_the_hull(text):
     case = case_of(text)
     inputs = make_inputs(case)
     reference, lse = reference_and_lse_of(case, inputs)
-    rows = choose_rows(case, seams=[16, 32], rows=[(case.n_seq - 1, 33, 2)])
+    rows = choose_rows(case, seams=[16, 32], rows=[(case.op.sizes.n_seq - 1, 33, 2)])
     found = sample(case, rows)
     np.testing.assert_allclose(found.reference, found.of(reference), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(found.lse, found.of(lse), rtol=1e-12)
@@ -51,7 +52,7 @@ def test_sampled_rows_are_those_of_the_whole_and_all_of_it_is_in_the_hull(text):
 def test_the_hull_is_of_the_rows_that_some_query_sees():
     case = case_of("mask: {kind: masked_tiles, leading: 600, trailing: 100}\n")
     found = sample(case, choose_rows(case))
-    V = view_values(case, make_inputs(case), "V")[0, :, 600:1400].repeat(2, axis=0)
+    V = view_values(case.op.tensors["V"], make_inputs(case))[0, :, 600:1400].repeat(2, axis=0)
     np.testing.assert_array_equal(found.low[0], V.min(axis=1))
     np.testing.assert_array_equal(found.high[0], V.max(axis=1))
 
@@ -59,7 +60,7 @@ def test_the_hull_is_of_the_rows_that_some_query_sees():
 def test_the_hull_is_whole_where_the_sample_sees_little_of_it():
     case = case_of("mask: {kind: sliding_window, window: 10}\n")
     found = sample(case, np.array([[0, 0, 0]]))
-    V = view_values(case, make_inputs(case), "V")[0, :, 1500 - 70 - 9 :].repeat(2, axis=0)
+    V = view_values(case.op.tensors["V"], make_inputs(case))[0, :, 1500 - 70 - 9 :].repeat(2, axis=0)
     np.testing.assert_array_equal(found.low[0], V.min(axis=1))
     np.testing.assert_array_equal(found.high[0], V.max(axis=1))
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from fattn_probe.op import Sizes
 from fattn_probe.scenario import expand, loads, make_inputs
 from fattn_probe.truth.reference import attention as module
 from fattn_probe.truth.reference import threads
 from fattn_probe.truth.reference.adapter import reference_of
 from fattn_probe.truth.reference.attention import Blocking
 from fattn_probe.truth.reference.sampled import choose_rows, sample
-from fattn_probe.truth.reference.shapes import AttentionShape
 
 OP = "version: 1\nabout: x\nhsk: 32\nn_q: 70\nn_kv: 300\nn_head: 6\nn_head_kv: 3\nmask: {kind: causal}\n"
 
@@ -73,7 +73,7 @@ def test_the_answer_does_not_hang_on_the_threads(three_workers, monkeypatch, typ
 
 
 def test_rows_are_cut_so_that_all_workers_have_some_and_few_sums_are_held():
-    shape = AttentionShape(n_seq=1, n_head=2, n_head_kv=1, n_q=70, n_kv=300, hsk=32, hsv=32)
+    shape = Sizes(n_seq=1, n_head=2, n_head_kv=1, n_q=70, n_kv=300, hsk=32, hsv=32)
     runs = Blocking(rows=20, held=8192).tasks(shape, workers=2)
     assert [len(run) for run in runs] == [3, 3, 1]
     assert [len(run) for run in Blocking(rows=20, held=40).tasks(shape, workers=1)] == [2, 2, 2, 1]

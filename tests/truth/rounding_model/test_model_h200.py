@@ -20,7 +20,7 @@ LARGE = 6e8  # floating-point operations
 
 
 def marks(case):
-    return [pytest.mark.night] if case.flop > LARGE else []
+    return [pytest.mark.night] if case.op.sizes.flop > LARGE else []
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(case)) for name, case in CASES.items()])

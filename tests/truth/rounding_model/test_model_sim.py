@@ -100,13 +100,13 @@ def right(session):
 
 def values(case, inputs, name):
     """An input as floats that can be changed, (heads, rows, elements)."""
-    n, m, k = case.tensors[name].ne[2], case.tensors[name].ne[1], case.tensors[name].ne[0]
-    return inputs[name].view({"f32": np.float32, "f16": np.float16}[case.tensors[name].type]).reshape(n, m, k)
+    n, m, k = case.op.tensors[name].ne[2], case.op.tensors[name].ne[1], case.op.tensors[name].ne[0]
+    return inputs[name].view({"f32": np.float32, "f16": np.float16}[case.op.tensors[name].type]).reshape(n, m, k)
 
 
 def last_key_dropped(case, inputs):
     mask = values(case, inputs, "mask")
-    for query in range(case.n_q):
+    for query in range(case.op.sizes.n_q):
         mask[0, query, np.flatnonzero(mask[0, query] == 0)[-1]] = -np.inf
 
 

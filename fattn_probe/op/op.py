@@ -1,0 +1,155 @@
+"""One FLASH_ATTN_EXT: parameters and tensors; everything else about it is derived from these."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fattn_probe.arrays import F64
+from fattn_probe.op.tensors import Root, TensorView
+
+PREC = {"default": 0, "f32": 10}
+"""ggml_prec."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of an op; `hsk` and `hsv` are the head sizes of K and V (the kernels' DKQ and DV)."""
+
+    n_seq: int
+    n_head: int
+    n_head_kv: int
+    n_q: int
+    n_kv: int
+    hsk: int
+    hsv: int
+
+    @property
+    def group(self) -> int:
+        """Query heads per K/V head (upstream's `gqa_ratio`)."""
+        return self.n_head // self.n_head_kv
+
+    @property
+    def flop(self) -> int:
+        """Floating point operations of the two matrix products, as test-backend-ops counts them."""
+        return 2 * self.n_seq * self.n_head * self.n_q * self.n_kv * (self.hsk + self.hsv)
+
+    @property
+    def dst(self) -> tuple[int, int, int, int]:
+        """The shape of the output (n_seq, n_q, n_head, hsv): dst's `ne` reversed."""
+        return (self.n_seq, self.n_q, self.n_head, self.hsv)
+
+
+@dataclass(frozen=True)
+class Params:
+    """The op's parameters; `max_bias` (ALiBi), `logit_softcap` and `n_kv_max` are off at 0, `prec` is a ggml_prec."""
+
+    scale: float
+    max_bias: float = 0.0
+    logit_softcap: float = 0.0
+    prec: int = PREC["f32"]
+    n_kv_max: int = 0
+
+    @property
+    def stored(self) -> "Params":
+        """The parameters as the op stores them, in float32."""
+        scale, bias, softcap = (float(np.float32(value)) for value in (self.scale, self.max_bias, self.logit_softcap))
+        return replace(self, scale=scale, max_bias=bias, logit_softcap=softcap)
+
+    @property
+    def factor(self) -> float:
+        """The factor on q.k: the scale, divided by the softcap if there is one."""
+        return self.scale / self.logit_softcap if self.logit_softcap else self.scale
+
+    def cap(self, logits: F64) -> F64:
+        """The softcap, softcap * tanh(logits), done in place."""
+        if self.logit_softcap:
+            np.tanh(logits, out=logits)
+            logits *= self.logit_softcap
+        return logits
+
+
+@dataclass(frozen=True)
+class Op:
+    """A FLASH_ATTN_EXT: its parameters, and by name its operands (Q, K, V, mask, sinks) and their allocations."""
+
+    params: Params
+    tensors: Mapping[str, TensorView] = field(hash=False)
+    roots: Mapping[str, Root] = field(hash=False)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """The sizes, from Q, K and V."""
+        (hsk, n_q, n_head, n_seq), K, V = self.tensors["Q"].ne, self.tensors["K"], self.tensors["V"]
+        return Sizes(n_seq, n_head, K.ne[2], n_q, K.ne[1], hsk, V.ne[0])
+
+    @property
+    def type_K(self) -> str:
+        """ggml type of K."""
+        return self.tensors["K"].type
+
+    @property
+    def type_V(self) -> str:
+        """ggml type of V."""
+        return self.tensors["V"].type
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether there is a mask."""
+        return "mask" in self.tensors
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether there are attention sinks."""
+        return "sinks" in self.tensors
+
+    @property
+    def V_is_K_view(self) -> bool:
+        """Whether V's rows are the beginning of K's, as in the MLA kernels."""
+        K, V = self.tensors["K"], self.tensors["V"]
+        return (K.root, K.offset, K.nb) == (V.root, V.offset, V.nb)
+
+    def to_json(self) -> dict[str, Any]:
+        """The op as plain data, which `from_json` reads."""
+        views = {name: {key: value for key, value in asdict(view).items() if key != "name"}
+                 for name, view in self.tensors.items()}  # fmt: skip
+        roots = {name: {"type": root.type, "ne": root.ne} for name, root in self.roots.items()}
+        return {"params": asdict(self.params), "tensors": views, "roots": roots}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> "Op":
+        """An op from what `to_json` made, as it is or once JSON has turned its tuples into lists."""
+        views = {
+            name: TensorView(name, view["type"], view["root"], _four(view["ne"]), _four(view["nb"]), view["offset"])
+            for name, view in plain["tensors"].items()
+        }
+        roots = {name: Root(name, root["type"], _four(root["ne"])) for name, root in plain["roots"].items()}
+        return cls(Params(**plain["params"]), views, roots)
+
+    @classmethod
+    def contiguous(
+        cls, sizes: Sizes, params: Params, types: tuple[str, str], *, mask: bool = False, sinks: bool = False
+    ) -> "Op":
+        """An op whose tensors are allocations of their own; `types` are those of K and V."""
+        s = sizes
+        roots = [
+            Root("Q", "f32", (s.hsk, s.n_q, s.n_head, s.n_seq)),
+            Root("K", types[0], (s.hsk, s.n_kv, s.n_head_kv, s.n_seq)),
+            Root("V", types[1], (s.hsv, s.n_kv, s.n_head_kv, s.n_seq)),
+        ]
+        roots += [Root("mask", "f16", (s.n_kv, s.n_q, 1, s.n_seq))] * mask
+        roots += [Root("sinks", "f32", (s.n_head, 1, 1, 1))] * sinks
+        views = {root.name: TensorView(root.name, root.type, root.name, root.ne, root.nb, 0) for root in roots}
+        return cls(params, views, {root.name: root for root in roots})
+
+
+def default_scale(hsk: int) -> float:
+    """1/sqrt(hsk), rounded as the float32 arithmetic of ggml's callers rounds it."""
+    return float(np.float32(1) / np.sqrt(np.float32(hsk)))
+
+
+def _four(numbers: Iterable[int]) -> tuple[int, int, int, int]:
+    a, b, c, d = numbers
+    return (a, b, c, d)
