@@ -78,7 +78,7 @@ def beside_the_product(benchmark, function, gflop):
 def test_reference(benchmark, kind):
     (case,) = expand(loads(OP + KINDS[kind]))
     inputs = make_inputs(case)
-    beside_the_product(benchmark, lambda: reference_of(case, inputs), case.op.sizes.flop * SEEN.get(kind, 1.0) / 1e9)
+    beside_the_product(benchmark, lambda: reference_of(case.op, inputs), case.op.sizes.flop * SEEN.get(kind, 1.0) / 1e9)
 
 
 def test_torch(benchmark):

@@ -26,7 +26,7 @@ def kernel_and_error(source, device, case=GQA):
     kernel = next(
         launch for launch in capture.launches if launch.kernel.startswith(("flash_attn_ext", "flash_attn_tile"))
     )
-    return kernel, measure(capture.dst, reference_of(case, inputs)).nmse
+    return kernel, measure(capture.dst, reference_of(case.op, inputs)).nmse
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def compare_files(paths: Sequence[Path], as_json: bool) -> None:
         raise InputError(f"two captures are compared, not {len(paths)}; scenarios are a comparison of their own")
     a, b = (read_capture(path) for path in paths)
     for capture in (a, b):
-        check_output(capture.case, capture.case.digest, capture.dst)
-        check_inputs(capture.case, capture.inputs)
+        check_inputs(capture.op, capture.inputs, capture.name)
+        check_output(capture.op, capture.dst, capture.name)
     difference = compare_captures(a, b, (paths[0].name, paths[1].name))
     show(verdicts.difference_as_json(difference), lambda: verdicts.render_difference(difference), as_json)

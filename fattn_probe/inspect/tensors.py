@@ -61,7 +61,12 @@ def read_tensors(
         provenance = inspector.session.provenance(case, target) | {"read": "through the debugger"}
         dst = memory["dst"].view(np.float32).reshape(case.op.sizes.dst)
         roots = roots_of(case, inputs, memory)
-        write_capture(Capture(case, roots, dst, launches, "", (), target.backend, str(target), provenance), file)
+        write_capture(
+            Capture(
+                case.name, case.digest, case.op, roots, dst, launches, "", (), target.backend, str(target), provenance
+            ),
+            file,
+        )
     return TensorReading(memory, check_bytes(case, inputs, memory), parts, file)
 
 

@@ -221,8 +221,8 @@ def _judged(session: Session, case: Case, target: Target) -> Result:
         case,
         str(target),
         outcome,
-        reference_of(case, inputs),
-        fully_masked_of(case, inputs),
+        reference_of(case.op, inputs, case.name),
+        fully_masked_of(case.op, inputs),
         expected=expected_of(
             case,
             inputs,

@@ -12,11 +12,12 @@ from gguf import GGUFValueType
 from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
 from fattn_probe.launch.record import LaunchRecord, Names, Types, parse_launches
-from fattn_probe.run.casefile import case_fields, case_of, case_tensors
+from fattn_probe.op import Op
+from fattn_probe.run.casefile import CaseFile, case_fields, case_of, case_tensors
 from fattn_probe.run.gguf_file import TensorData, array, read_gguf, string, write_gguf
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.result import read_dst
-from fattn_probe.scenario.op import Op as Named
+from fattn_probe.scenario import Case
 
 PROVENANCE = "fattn.provenance."
 
@@ -25,12 +26,14 @@ PROVENANCE = "fattn.provenance."
 class Capture:
     """One run of one case.
 
-    `inputs` are the bytes of each root; `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed; `launches`
-    are those of the first run; `seconds` has one time for each repeat by `clock` (`gpu` or `wall`, see RunResult), none
-    where nothing was timed; `provenance` says what ran where.
+    `name`, `digest` and `op` are the case's; `inputs` are the bytes of each root; `dst` is float32 (n_seq, n_q, n_head,
+    hsv), dst's `ne` reversed; `launches` are those of the first run; `seconds` has one time for each repeat by `clock`
+    (`gpu` or `wall`, see RunResult), none where nothing was timed; `provenance` says what ran where.
     """
 
-    case: Named
+    name: str
+    digest: str
+    op: Op
     inputs: Mapping[str, Bytes]
     dst: npt.NDArray[np.float32]
     launches: tuple[LaunchRecord, ...]
@@ -46,7 +49,7 @@ class Capture:
         return statistics.median(self.seconds)
 
 
-def capture_of(case: Named, inputs: Mapping[str, Bytes], ran: Ran, provenance: Mapping[str, str]) -> Capture:
+def capture_of(case: Case | CaseFile, inputs: Mapping[str, Bytes], ran: Ran, provenance: Mapping[str, str]) -> Capture:
     """The capture of a case that ran to its end."""
     result = ran.result
     if result.dst is None:
@@ -54,7 +57,9 @@ def capture_of(case: Named, inputs: Mapping[str, Bytes], ran: Ran, provenance: M
     if result.digest != case.digest:
         raise InputError(f"{case.name}: the result is of case {result.digest}, not of {case.digest}")
     return Capture(
-        case=case,
+        name=case.name,
+        digest=case.digest,
+        op=case.op,
         inputs=inputs,
         dst=result.dst,
         launches=ran.launches,
@@ -68,7 +73,7 @@ def capture_of(case: Named, inputs: Mapping[str, Bytes], ran: Ran, provenance: M
 
 def write_capture(capture: Capture, path: Path) -> None:
     """Write a capture, whole or not at all."""
-    fields = case_fields(capture.case) | {
+    fields = case_fields(capture.name, capture.digest, capture.op) | {
         "fattn.run.backend": string(capture.backend),
         "fattn.run.device": string(capture.device),
         "fattn.run.clock": string(capture.clock),
@@ -79,7 +84,7 @@ def write_capture(capture: Capture, path: Path) -> None:
     fields |= {PROVENANCE + key: string(value) for key, value in capture.provenance.items()}
     n_seq, n_q, n_head, hsv = capture.dst.shape
     bytes_of_dst = np.ascontiguousarray(capture.dst, dtype=np.float32).reshape(-1).view(np.uint8)
-    tensors = case_tensors(capture.case, capture.inputs)
+    tensors = case_tensors(capture.op, capture.inputs)
     tensors["dst"] = TensorData("f32", (hsv, n_head, n_q, n_seq), bytes_of_dst)
     write_gguf(path, fields, tensors)
 
@@ -87,11 +92,13 @@ def write_capture(capture: Capture, path: Path) -> None:
 def read_capture(path: Path, *, types: Types | None = None, names: Names | None = None) -> Capture:
     """Read a capture; InputError for a file that is truncated, or is not a capture."""
     file = read_gguf(path)
-    case, inputs = case_of(file)
+    case = case_of(file)
     lines = "\n".join(file.fields.get("fattn.launches", ()))
     return Capture(
-        case=case,
-        inputs=inputs,
+        name=case.name,
+        digest=case.digest,
+        op=case.op,
+        inputs=case.inputs,
         dst=read_dst(file),
         launches=parse_launches(lines, types=types, names=names),
         clock=file["fattn.run.clock"],

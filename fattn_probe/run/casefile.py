@@ -27,7 +27,6 @@ from fattn_probe.run.gguf_file import (
 )
 from fattn_probe.scenario import Case, make_inputs
 from fattn_probe.scenario.cases import fill_root
-from fattn_probe.scenario.op import Op as Named
 
 VERSION = 1
 LARGE = 1 << 30
@@ -36,17 +35,18 @@ TENSORS = ("Q", "K", "V", "mask", "sinks")
 
 
 @dataclass(frozen=True)
-class CaseRecord:
-    """The op of a case file: what the runner was told, and no more."""
+class CaseFile:
+    """What a case file holds: a case's name and digest, its op, and the bytes of each root by the root's name."""
 
     name: str
     digest: str
     op: Op
+    inputs: Mapping[str, Bytes]
 
 
-def write_case(case: Named, inputs: Mapping[str, Bytes], path: Path) -> None:
-    """Write a case file; `inputs` holds each root's bytes by the root's name."""
-    write_gguf(path, case_fields(case), case_tensors(case, inputs))
+def write_case(case: Case | CaseFile, inputs: Mapping[str, Bytes], path: Path) -> None:
+    """Write a case file, whole or not at all; `inputs` holds each root's bytes by the root's name."""
+    write_gguf(path, case_fields(case.name, case.digest, case.op), case_tensors(case.op, inputs))
 
 
 class FiledInputs(dict[str, Bytes]):
@@ -60,10 +60,10 @@ class FiledInputs(dict[str, Bytes]):
 def make_case_file(case: Case, path: Path) -> FiledInputs:
     """Write a case file with the inputs of a case, made in their place, so that memory holds a head at a time."""
     roots = {name: (root.type, root.ne) for name, root in case.op.roots.items()}
-    mapped = allocate_gguf(path, case_fields(case), roots)
+    mapped = allocate_gguf(path, case_fields(case.name, case.digest, case.op), roots)
     for name, memory in mapped.items():
         fill_root(case, name, memory)
-    return FiledInputs(path, read_case(path)[1])
+    return FiledInputs(path, read_case(path).inputs)
 
 
 @contextmanager
@@ -76,38 +76,38 @@ def inputs_of(case: Case) -> Iterator[Mapping[str, Bytes]]:
         yield make_case_file(case, Path(folder) / "case.gguf")
 
 
-def case_fields(case: Named) -> dict[str, Field]:
+def case_fields(name: str, digest: str, op: Op) -> dict[str, Field]:
     """The case file's fields."""
     fields = {
         "fattn.version": u32(VERSION),
-        "fattn.case": string(case.name),
-        "fattn.digest": string(case.digest),
-        "fattn.scale": f32(case.op.params.scale),
-        "fattn.max_bias": f32(case.op.params.max_bias),
-        "fattn.logit_softcap": f32(case.op.params.logit_softcap),
-        "fattn.prec": i32(case.op.params.prec),
-        "fattn.n_kv_max": i32(case.op.params.n_kv_max),
+        "fattn.case": string(name),
+        "fattn.digest": string(digest),
+        "fattn.scale": f32(op.params.scale),
+        "fattn.max_bias": f32(op.params.max_bias),
+        "fattn.logit_softcap": f32(op.params.logit_softcap),
+        "fattn.prec": i32(op.params.prec),
+        "fattn.n_kv_max": i32(op.params.n_kv_max),
     }
-    for name, view in case.op.tensors.items():
-        fields[f"fattn.{name}.root"] = string(view.root)
-        fields[f"fattn.{name}.ne"] = array(GGUFValueType.INT64, view.ne)
-        fields[f"fattn.{name}.nb"] = array(GGUFValueType.UINT64, view.nb)
-        fields[f"fattn.{name}.offset"] = u64(view.offset)
+    for tensor, view in op.tensors.items():
+        fields[f"fattn.{tensor}.root"] = string(view.root)
+        fields[f"fattn.{tensor}.ne"] = array(GGUFValueType.INT64, view.ne)
+        fields[f"fattn.{tensor}.nb"] = array(GGUFValueType.UINT64, view.nb)
+        fields[f"fattn.{tensor}.offset"] = u64(view.offset)
     return fields
 
 
-def case_tensors(case: Named, inputs: Mapping[str, Bytes]) -> dict[str, TensorData]:
+def case_tensors(op: Op, inputs: Mapping[str, Bytes]) -> dict[str, TensorData]:
     """The case file's tensors: the roots."""
-    return {name: TensorData(root.type, root.ne, inputs[name]) for name, root in case.op.roots.items()}
+    return {name: TensorData(root.type, root.ne, inputs[name]) for name, root in op.roots.items()}
 
 
-def read_case(path: Path) -> tuple[CaseRecord, dict[str, Bytes]]:
-    """The op and the bytes of its roots (read-only, mapped from the file)."""
+def read_case(path: Path) -> CaseFile:
+    """Read a case file; the bytes are read-only, mapped from the file."""
     return case_of(read_gguf(path))
 
 
-def case_of(file: GgufFile) -> tuple[CaseRecord, dict[str, Bytes]]:
-    """The op and the bytes of its roots, from a case file or a capture."""
+def case_of(file: GgufFile) -> CaseFile:
+    """The case in a case file or a capture."""
     if file.fields.get("fattn.version") != VERSION:
         found = file.fields.get("fattn.version", "no such key")
         raise InputError(f"{file.path}: not a case file of fattn-probe (fattn.version: {found}, expected {VERSION})")
@@ -121,8 +121,8 @@ def case_of(file: GgufFile) -> tuple[CaseRecord, dict[str, Bytes]]:
         prec=file["fattn.prec"],
         n_kv_max=file["fattn.n_kv_max"],
     )
-    case = CaseRecord(name=file["fattn.case"], digest=file["fattn.digest"], op=Op(params, views, roots))
-    return case, {name: file.tensors[name].data for name in roots}
+    inputs = {name: file.tensors[name].data for name in roots}
+    return CaseFile(file["fattn.case"], file["fattn.digest"], Op(params, views, roots), inputs)
 
 
 def _view(file: GgufFile, name: str) -> TensorView:

@@ -25,7 +25,7 @@ def capture_of(seed=0, digest="0123456789abcdef", **inputs):
     for name, value in inputs.items():
         gqa.values(name).flat[5] = value
     dst = np.zeros((1, toy.N_Q, toy.HEADS, toy.D), np.float32)
-    return Capture(gqa.record(), gqa.inputs, dst, (), "wall", (), "CPU", "CPU", {})
+    return Capture("toy", digest, gqa.record().op, gqa.inputs, dst, (), "wall", (), "CPU", "CPU", {})
 
 
 def ending(paths, capsys):
@@ -109,7 +109,9 @@ class Never:
 
     def capture(self, case, inputs, target):
         shape = (case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head, case.op.sizes.hsv)
-        return Capture(case, inputs, np.zeros(shape, np.float32), (), "wall", (), "CPU", "CPU", {})
+        return Capture(
+            case.name, case.digest, case.op, inputs, np.zeros(shape, np.float32), (), "wall", (), "CPU", "CPU", {}
+        )
 
 
 @pytest.mark.parametrize("sample", ["all", 3])

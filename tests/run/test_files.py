@@ -37,12 +37,12 @@ def make_capture(case, inputs, launches=LAUNCH):
 def test_a_case_comes_back(case_and_inputs, tmp_path):
     case, inputs = case_and_inputs
     write_case(case, inputs, tmp_path / "case.gguf")
-    read, read_inputs = read_case(tmp_path / "case.gguf")
+    read = read_case(tmp_path / "case.gguf")
     assert (read.name, read.digest) == ("toy", case.digest)
     params = read.op.params
     assert (params.prec, params.n_kv_max, params.logit_softcap) == (10, 3, 0.5)
     assert (read.op.roots, read.op.tensors) == (case.op.roots, case.op.tensors)
-    assert all(np.array_equal(read_inputs[name], inputs[name]) for name in inputs)
+    assert all(np.array_equal(read.inputs[name], inputs[name]) for name in inputs)
     assert [path.name for path in tmp_path.iterdir()] == ["case.gguf"]
 
 
@@ -55,9 +55,9 @@ def test_a_view_of_another_root_and_a_quantised_one_come_back(tmp_path):
     gqa.inputs["Q"] = np.arange(6 * 68, dtype=np.uint8)
     gqa.tensors["Q"] = TensorView("Q", "q8_0", "Q", (64, 1, 2, 3), gqa.roots["Q"].nb, 0)
     write_case(gqa.record(), gqa.inputs, tmp_path / "case.gguf")
-    read, inputs = read_case(tmp_path / "case.gguf")
+    read = read_case(tmp_path / "case.gguf")
     assert (read.op.roots, read.op.tensors) == (gqa.roots, gqa.tensors)
-    assert np.array_equal(inputs["Q"], gqa.inputs["Q"])
+    assert np.array_equal(read.inputs["Q"], gqa.inputs["Q"])
 
 
 def test_a_capture_comes_back(case_and_inputs, tmp_path):
@@ -65,7 +65,7 @@ def test_a_capture_comes_back(case_and_inputs, tmp_path):
     write_capture(capture, tmp_path / "capture.gguf")
     read = read_capture(tmp_path / "capture.gguf")
     assert np.array_equal(read.dst, capture.dst)
-    assert (read.case.op.tensors, read.launches) == (capture.case.op.tensors, capture.launches)
+    assert (read.op.tensors, read.launches) == (capture.op.tensors, capture.launches)
     assert (read.launches[0].spelling, read.launches[0].regs) == ("f<true>", 40)
     assert (read.backend, read.device, read.clock, read.seconds) == ("CUDA0", "NVIDIA H200", "gpu", capture.seconds)
     assert read.median_seconds == 2e-3

@@ -28,7 +28,11 @@ def launch(kernel="flash_attn_ext_f16<64, 64, 8, 2, false>"):
 def captured():
     dst = np.zeros((1, 3, 2, 64), np.float32)
     return Done(
-        CASE, "sim:h200", Capture(CASE, {}, dst, (launch(),), "wall", (0.004, 0.002, 0.003), "CUDA0", "H200", {})
+        CASE,
+        "sim:h200",
+        Capture(
+            CASE.name, CASE.digest, CASE.op, {}, dst, (launch(),), "wall", (0.004, 0.002, 0.003), "CUDA0", "H200", {}
+        ),
     )
 
 

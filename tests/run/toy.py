@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fattn_probe.op import Op, Params, Root, TensorView
-from fattn_probe.run.casefile import CaseRecord
+from fattn_probe.run.casefile import CaseFile
 
 N_Q, N_KV, HEADS, KV_HEADS, D = 7, 64, 4, 2, 64
 
@@ -39,7 +39,7 @@ class Toy:
     def record(self, **params):
         """The case of what was added."""
         op = Op(Params(**{"scale": D**-0.5} | params), self.tensors, self.roots)
-        return CaseRecord("toy", self.digest, op)
+        return CaseFile("toy", self.digest, op, self.inputs)
 
 
 def gqa(rng, n_seq=1):

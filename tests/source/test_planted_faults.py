@@ -44,7 +44,7 @@ def outcome_of(text, patch=None, flavour="release"):
     (case,) = expand(loads(text))
     inputs = make_inputs(case)
     outcome = session.run(case, inputs, H200)
-    return outcome, nmse(outcome.result.dst, reference_of(case, inputs)) if isinstance(outcome, Ran) else None
+    return outcome, nmse(outcome.result.dst, reference_of(case.op, inputs)) if isinstance(outcome, Ran) else None
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ class Difference:
 
 def compare_captures(a: Capture, b: Capture, names: Names = ("a", "b")) -> Difference:
     """Compare two captures; `names` are what to call them. Raises InputError where they are not of the same op."""
-    if a.case.digest != b.case.digest:
-        digests = f"{a.case.digest} and {b.case.digest}"
+    if a.digest != b.digest:
+        digests = f"{a.digest} and {b.digest}"
         raise InputError(f"{names[0]} and {names[1]} are of different ops or inputs: digests {digests}")
     likeness, wrong = liken(a.dst, b.dst), unequal(a.dst, b.dst)
     cut = [_geometry(capture) for capture in (a, b)]
@@ -102,12 +102,12 @@ def compare_captures(a: Capture, b: Capture, names: Names = ("a", "b")) -> Diffe
 
 
 def _tensors(capture: Capture) -> Mapping[str, object]:
-    return capture.case.op.tensors
+    return capture.op.tensors
 
 
 def _group(capture: Capture) -> int:
     """How many heads of Q a K/V head has; 1 where the op does not tell."""
-    return capture.case.op.sizes.group if {"Q", "K", "V"} <= set(_tensors(capture)) else 1
+    return capture.op.sizes.group if {"Q", "K", "V"} <= set(_tensors(capture)) else 1
 
 
 def _geometry(capture: Capture) -> Geometry | None:
@@ -115,7 +115,7 @@ def _geometry(capture: Capture) -> Geometry | None:
     arch = capture.provenance.get("arch", "")
     if not capture.launches or not arch or not {"Q", "K", "V"} <= set(_tensors(capture)):
         return None
-    return geometry_of(capture.case.op, capture.launches, arch_number(arch))
+    return geometry_of(capture.op, capture.launches, arch_number(arch))
 
 
 def _cut(wrong: Bools, geometry: Geometry | None) -> Cut | None:

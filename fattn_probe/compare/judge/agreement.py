@@ -55,12 +55,12 @@ def write_recording(captures: Sequence[Capture], path: Path, about: dict[str, st
     """Write PATH.json and PATH.npz; `about` says where and when (device, driver, date)."""
     cases = {}
     for capture in captures:
-        cases[capture.case.name] = {
-            "digest": capture.case.digest,
+        cases[capture.name] = {
+            "digest": capture.digest,
             "sha256": digest_of(capture.dst),
             "launches": [launch.to_json() for launch in capture.launches],
         }
-    samples = {item.case.name: item.dst.ravel()[:: stride_of(item.dst.size)] for item in captures}
+    samples = {item.name: item.dst.ravel()[:: stride_of(item.dst.size)] for item in captures}
     np.savez_compressed(path.with_suffix(".npz"), **samples)  # type: ignore[arg-type]
     path.with_suffix(".json").write_text(json.dumps({"about": about, "cases": cases}, indent=1) + "\n")
 

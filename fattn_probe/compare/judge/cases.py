@@ -93,7 +93,7 @@ class _Job:
         for target in targets:
             result = self.session.capture(self.case, self.inputs, target)
             if isinstance(result, Capture):
-                check_output(self.case, result.case.digest, result.dst)
+                check_output(self.case.op, result.dst, self.case.name)
                 yield dataclasses.replace(judged(result, target), checks=tuple(self.checks(result, target)))
             elif not isinstance(result, Ran):
                 yield row_without_output(self.case, str(target), verdict_without_output(result))
@@ -101,7 +101,8 @@ class _Job:
     @functools.cached_property
     def reference(self) -> tuple[F64, Bools | None]:
         """The exact answer, and which rows are fully masked."""
-        return reference_of(self.case, self.inputs), fully_masked_of(self.case, self.inputs)
+        op = self.case.op
+        return reference_of(op, self.inputs, self.case.name), fully_masked_of(op, self.inputs)
 
     def whole(self, capture: Capture, target: Target) -> Row:
         """Judge all of an output."""

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from fattn_probe.arrays import F32, F64, Bools
 from fattn_probe.compare.diagnose.diagnosis import Diagnosis
@@ -13,41 +12,11 @@ from fattn_probe.compare.judge.metrics import Tolerance
 from fattn_probe.compare.judge.sampled import Sampled
 from fattn_probe.compare.judge.verdict import Status, UpstreamSays, Verdict, judge, upstream_says
 from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.run.capture import Capture
+from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.sampled import Sample
 
 ATTENTION_KERNEL = re.compile(r"\bflash_attn_(ext|tile)")
-
-
-class CaseLike(Protocol):
-    """What is needed of a case."""
-
-    @property
-    def name(self) -> str:
-        """Unique among the cases of a run."""
-
-    @property
-    def tolerance(self) -> Tolerance:
-        """Up to which error an output passes."""
-
-
-class LaunchLike(Protocol):
-    """What is needed of a launch record."""
-
-    @property
-    def spelling(self) -> str:
-        """The kernel with its template arguments, as the source writes it."""
-
-
-class CaptureLike(Protocol):
-    """What is needed of a capture."""
-
-    @property
-    def dst(self) -> F32:
-        """The output, (n_seq, n_q, n_head, hsv)."""
-
-    @property
-    def launches(self) -> Sequence[LaunchLike]:
-        """In order of launch; none for ggml's CPU backend."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +62,9 @@ def attention_kernel(spellings: Iterable[str]) -> str:
 
 
 def row_of(
-    case: CaseLike,
+    case: Case,
     on: str,
-    outcome: CaptureLike | Verdict,
+    outcome: Capture | Verdict,
     reference: F64,
     fully_masked: Bools | None = None,
     *,
@@ -114,14 +83,12 @@ def row_of(
     return Row(case.name, on, case.tolerance, kernels, verdict, says, missing, dst=outcome.dst)
 
 
-def row_without_output(case: CaseLike, on: str, verdict: Verdict) -> Row:
+def row_without_output(case: Case, on: str, verdict: Verdict) -> Row:
     """The row of a backend that left no output."""
     return Row(case.name, on, case.tolerance, (), verdict, None)
 
 
-def sampled_row(
-    case: CaseLike, on: str, capture: CaptureLike, sample: Sample, *, expected: Expected, verdict: Verdict
-) -> Row:
+def sampled_row(case: Case, on: str, capture: Capture, sample: Sample, *, expected: Expected, verdict: Verdict) -> Row:
     """The row of an output of which a sample was judged."""
     kernels = tuple(launch.spelling for launch in capture.launches)
     rows, reference = sample.of(capture.dst)[None, :, None], sample.reference[None, :, None]

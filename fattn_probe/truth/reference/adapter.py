@@ -8,10 +8,9 @@ import numpy.typing as npt
 
 from fattn_probe.arrays import F64, Bytes, Floats
 from fattn_probe.errors import InputError
-from fattn_probe.op import TensorView
+from fattn_probe.op import Op, TensorView
 from fattn_probe.op.ggml_types import count_non_finite, decode, type_size
 from fattn_probe.op.tensors import row_bytes
-from fattn_probe.scenario.op import Op
 from fattn_probe.truth.reference.attention import attention_and_lse, fully_masked_rows
 from fattn_probe.truth.reference.mask_tiles import MINUS_INFINITY
 from fattn_probe.truth.reference.shapes import Shape
@@ -23,34 +22,34 @@ OF_THE_OP = {"Q": "f32", "mask": "f16", "sinks": "f32"}
 AT_ONCE = 4096  # rows
 
 
-def reference_of(case: Op, inputs: Mapping[str, Bytes]) -> F64:
-    """The exact output of a case, (n_seq, n_q, n_head, hsv), from the bytes its kernels read.
+def reference_of(op: Op, inputs: Mapping[str, Bytes], case: str = "") -> F64:
+    """The exact output of an op, (n_seq, n_q, n_head, hsv), from the bytes its kernels read.
 
     The op's parameters are rounded to float32 first, as the op stores them. Raises InputError where an input holds NaN
     or an infinity (-inf is what masks are made of, and allowed there), or has not the bytes that the case says.
     """
-    return reference_and_lse_of(case, inputs)[0]
+    return reference_and_lse_of(op, inputs, case)[0]
 
 
-def reference_and_lse_of(case: Op, inputs: Mapping[str, Bytes]) -> tuple[F64, F64]:
+def reference_and_lse_of(op: Op, inputs: Mapping[str, Bytes], case: str = "") -> tuple[F64, F64]:
     """The same, and each row's log-sum-exp (n_seq, n_q, n_head)."""
-    check_inputs(case, inputs)
-    rows = {name: stored_rows(view, inputs) for name, view in case.op.tensors.items()}
+    check_inputs(op, inputs, case)
+    rows = {name: stored_rows(view, inputs) for name, view in op.tensors.items()}
     Q, mask, sinks = (None if name not in rows else np.asarray(rows[name]) for name in ("Q", "mask", "sinks"))
     assert Q is not None
     sinks = None if sinks is None else sinks.ravel()
     try:
-        return attention_and_lse(Q, rows["K"], rows["V"], mask, params=case.op.params.stored, sinks=sinks)
+        return attention_and_lse(Q, rows["K"], rows["V"], mask, params=op.params.stored, sinks=sinks)
     except InputError as error:
-        raise InputError(f"case {case.name}: {error}") from error
+        raise InputError(f"{_prefix(case)}{error}") from error
 
 
-def fully_masked_of(case: Op, inputs: Mapping[str, Bytes]) -> npt.NDArray[np.bool_] | None:
-    """The rows of a case that are masked everywhere, (n_seq, n_q, n_head); None without a mask."""
-    if "mask" not in case.op.tensors:
+def fully_masked_of(op: Op, inputs: Mapping[str, Bytes]) -> npt.NDArray[np.bool_] | None:
+    """The rows of an op that are masked everywhere, (n_seq, n_q, n_head); None without a mask."""
+    if "mask" not in op.tensors:
         return None
-    n_q, n_head, n_seq = case.op.tensors["Q"].ne[1:]
-    return fully_masked_rows(np.asarray(stored_rows(case.op.tensors["mask"], inputs)), n_seq, n_head, n_q)
+    n_q, n_head, n_seq = op.tensors["Q"].ne[1:]
+    return fully_masked_rows(np.asarray(stored_rows(op.tensors["mask"], inputs)), n_seq, n_head, n_q)
 
 
 def stored_rows(view: TensorView, inputs: Mapping[str, Bytes]) -> "Floats | StoredRows":
@@ -71,28 +70,29 @@ class StoredRows:
         return decode(packed.reshape(-1), self._type).reshape(len(packed), self.shape[3])
 
 
-def check_inputs(case: Op, inputs: Mapping[str, Bytes]) -> None:
+def check_inputs(op: Op, inputs: Mapping[str, Bytes], case: str = "") -> None:
     """Raise InputError, naming every tensor, where inputs are missing, too short, or hold NaN or infinities."""
-    problems = [f"there is no tensor {name}" for name in "QKV" if name not in case.op.tensors]
-    problems += [problem for view in case.op.tensors.values() for problem in _misfits(view, inputs)]
+    problems = [f"there is no tensor {name}" for name in "QKV" if name not in op.tensors]
+    problems += [problem for view in op.tensors.values() for problem in _misfits(view, inputs)]
     if not problems:
-        problems = [problem for view in case.op.tensors.values() for problem in _non_finite(view, inputs)]
+        problems = [problem for view in op.tensors.values() for problem in _non_finite(view, inputs)]
     if problems:
-        raise InputError(f"case {case.name}: " + "; ".join(problems))
+        raise InputError(_prefix(case) + "; ".join(problems))
 
 
-def check_output(case: Op, digest: str, dst: npt.NDArray[Any]) -> None:
-    """Raise InputError where an output, made for the case of that digest, is not one of this case."""
-    (_, n_q, n_head, n_seq), hsv = case.op.tensors["Q"].ne, case.op.tensors["V"].ne[0]
+def check_output(op: Op, dst: npt.NDArray[Any], case: str = "") -> None:
+    """Raise InputError where an output cannot be this op's."""
     problems = []
-    if digest != case.digest:
-        problems.append(f"the output is of another case, its digest is {digest}, not {case.digest}")
     if dst.dtype != np.float32:
         problems.append(f"dst is {dst.dtype}, the op writes float32")
-    if dst.shape != (n_seq, n_q, n_head, hsv):
-        problems.append(f"dst is {dst.shape}, the op writes {(n_seq, n_q, n_head, hsv)}")
+    if dst.shape != op.sizes.dst:
+        problems.append(f"dst is {dst.shape}, the op writes {op.sizes.dst}")
     if problems:
-        raise InputError(f"case {case.name}: " + "; ".join(problems))
+        raise InputError(_prefix(case) + "; ".join(problems))
+
+
+def _prefix(case: str) -> str:
+    return f"case {case}: " if case else ""
 
 
 def _misfits(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:

@@ -26,7 +26,7 @@ def run():
     case = case_of(512)
     inputs = make_inputs(case)
     dst = model_of(case, inputs, [LAUNCH], 90)
-    return case, inputs, dst, reference_of(case, inputs), geometry_of(case.op, [LAUNCH], 90)
+    return case, inputs, dst, reference_of(case.op, inputs), geometry_of(case.op, [LAUNCH], 90)
 
 
 def diagnosis_of(run, dst):
@@ -121,4 +121,4 @@ def test_a_row_is_what_the_reference_says():
     (case,) = expand(loads(IGNORING, "ignoring.yaml"))
     inputs = make_inputs(case)
     row = AttentionRow.of(Head.of(case, inputs, 0, 1), 2, 1)
-    np.testing.assert_allclose(row.output(row.logits), reference_of(case, inputs)[0, 2, 1], rtol=1e-12)
+    np.testing.assert_allclose(row.output(row.logits), reference_of(case.op, inputs)[0, 2, 1], rtol=1e-12)

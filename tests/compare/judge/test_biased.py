@@ -38,8 +38,8 @@ LAUNCH = parse_launch(
 def test_as_designed_and_yet_inaccurate(n_kv, percent):
     (case,) = expand(loads(SCENARIO.format(n_kv=n_kv), "biased.yaml"))
     inputs = make_inputs(case)
-    dst, reference = model_of(case, inputs, [LAUNCH], 90), reference_of(case, inputs)
-    capture = Capture(case, inputs, dst, (LAUNCH,), "gpu", (), "CUDA0", "NVIDIA H200", {})
+    dst, reference = model_of(case, inputs, [LAUNCH], 90), reference_of(case.op, inputs)
+    capture = Capture(case.name, case.digest, case.op, inputs, dst, (LAUNCH,), "gpu", (), "CUDA0", "NVIDIA H200", {})
     verdict = judge(dst, reference, case.tolerance, expected=expected_of(case, inputs, capture, 90, "always"))
     assert verdict.status is Status.PASS
     assert verdict.design.passes
@@ -62,7 +62,7 @@ class H200:
         dst = model_of(case, dict(inputs), [TILE], 90)
         if self.spoil is not None:
             self.spoil(dst)
-        return Capture(case, inputs, dst, (TILE,), "gpu", (), "CUDA0", "NVIDIA H200", {})
+        return Capture(case.name, case.digest, case.op, inputs, dst, (TILE,), "gpu", (), "CUDA0", "NVIDIA H200", {})
 
     class options:
         tree = None

@@ -73,7 +73,7 @@ def test_all_planted_faults_are_caught(session, n_kv):
     case = case_of(n_kv)
     inputs = make_inputs(case)
     capture = session.capture(case, inputs, H200)
-    reference, geometry = reference_of(case, inputs), geometry_of(case.op, capture.launches, 90)
+    reference, geometry = reference_of(case.op, inputs), geometry_of(case.op, capture.launches, 90)
     expected = expected_of(case, inputs, capture, 90, "always")
     assert judge(capture.dst, reference, case.tolerance, expected=expected).status is Status.PASS
     upstream = 0

@@ -15,6 +15,7 @@ from fattn_probe.compare.judge.verdict import Status, Verdict
 from fattn_probe.compare.present.tables import difference_as_json, render, render_difference, rows_as_json
 from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.launch.record import LaunchRecord
+from fattn_probe.op import Op, Params, Sizes
 from fattn_probe.run.capture import Capture
 from fattn_probe.scenario.schema import Tolerance
 
@@ -26,12 +27,8 @@ LOST = Verdict(Status.LOST, "no answer after 60 s")
 UNSUPPORTED = Verdict(Status.UNSUPPORTED, "ggml_backend_supports_op says no")
 
 
-@dataclass(frozen=True)
-class Op:
-    digest: str = "0123456789abcdef"
-
-
-OP = Op()
+DIGEST = "0123456789abcdef"
+OP = Op.contiguous(Sizes(1, 14, 2, 7, 64, 8, 8), Params(1.0), ("f16", "f16"))
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,8 @@ def launch(spelling):
     return LaunchRecord(0, kernel, template_args, (1, 1, 1), (32, 4, 1), 0)
 
 
-def capture(dst, spellings=(), op=OP):
-    return Capture(op, {}, dst, tuple(map(launch, spellings)), "gpu", (0.1,), "CUDA0", "NVIDIA H200", {})
+def capture(dst, spellings=(), digest=DIGEST):
+    return Capture("gqa", digest, OP, {}, dst, tuple(map(launch, spellings)), "gpu", (0.1,), "CUDA0", "NVIDIA H200", {})
 
 
 def good():
@@ -214,7 +211,7 @@ def test_captures_of_different_shapes_are_refused():
 def test_captures_of_different_ops_are_refused():
     dst = good().dst
     with pytest.raises(InputError, match=r"x.gguf and y.gguf are of different ops .* aaaa and bbbb"):
-        compare_captures(capture(dst, op=Op("aaaa")), capture(dst, op=Op("bbbb")), ("x.gguf", "y.gguf"))
+        compare_captures(capture(dst, digest="aaaa"), capture(dst, digest="bbbb"), ("x.gguf", "y.gguf"))
 
 
 def test_the_table_fits_100_columns_and_shows_what_is_not_finite():

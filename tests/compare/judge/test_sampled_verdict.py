@@ -25,7 +25,7 @@ def rows(case):
 
 @pytest.fixture
 def dst(case):
-    return reference_of(case, make_inputs(case)).astype(np.float32)
+    return reference_of(case.op, make_inputs(case)).astype(np.float32)
 
 
 def unsampled(rows):

@@ -64,7 +64,7 @@ def prediction_of(case: Case, capture: Capture, device: str) -> Prediction:
 def held(case: Case, capture: Capture, device: str) -> Measured:
     """Measure a capture; rows that are masked everywhere (0/0 on CUDA) are left out."""
     return measured(
-        case, device, capture, reference_of(case, dict(capture.inputs)), prediction_of(case, capture, device)
+        case, device, capture, reference_of(case.op, dict(capture.inputs)), prediction_of(case, capture, device)
     )
 
 

@@ -60,7 +60,7 @@ def test_the_h200_is_as_wrong_as_predicted(case):
     assert cases[case.name]["digest"] == case.digest
     prediction = predict(case.op, values_of(case), parse_launches("\n".join(cases[case.name]["launches"])), 90)
     inputs = make_inputs(case)
-    reference = reference_of(case, inputs)
+    reference = reference_of(case.op, inputs)
     stride = stride_of(reference.size)
     error = samples[case.name] - reference.ravel()[::stride]
     live = np.broadcast_to(~fully_masked(case, inputs, reference)[..., None], reference.shape).ravel()[::stride]
@@ -71,7 +71,7 @@ def test_the_h200_is_as_wrong_as_predicted(case):
 
 
 def fully_masked(case, inputs, reference):
-    masked = fully_masked_of(case, inputs)
+    masked = fully_masked_of(case.op, inputs)
     return np.zeros(reference.shape[:3], bool) if masked is None else masked
 
 

@@ -38,7 +38,7 @@ def measured(n_kv, n_q, mean=1):
     (case,) = expand(loads(SCENARIO.format(n_kv=n_kv, n_q=n_q, mean=mean), "biased.yaml"))
     inputs = make_inputs(case)
     values = {name: stored_rows(view, inputs) for name, view in case.op.tensors.items()}
-    error = model_of(case, inputs, [LAUNCH], 90) - reference_of(case, inputs)
+    error = model_of(case, inputs, [LAUNCH], 90) - reference_of(case.op, inputs)
     return case, values, error
 
 

@@ -43,7 +43,7 @@ def test_the_rmse_is_as_predicted_whether_or_not_v_is_k(V):
         (case,) = expand(loads(SCENARIO.format(seed=seed, V=V), "view.yaml"))
         inputs = make_inputs(case)
         values = {name: stored_rows(view, inputs) for name, view in case.op.tensors.items()}
-        error = model_of(case, inputs, LAUNCHES, 90) - reference_of(case, inputs)
+        error = model_of(case, inputs, LAUNCHES, 90) - reference_of(case.op, inputs)
         prediction = predict(case.op, values, LAUNCHES, 90)
         assert (np.abs(error) <= prediction.bound).all()
         square += float(np.square(error).mean())

@@ -35,7 +35,7 @@ def test_rows_that_nobody_looked_at_are_within_their_bound_and_the_others_too(se
     (case,) = expand(loads(SCENARIO.format(seed=seed), "wide.yaml"))
     inputs = make_inputs(case)
     values = {name: stored_rows(view, inputs) for name, view in case.op.tensors.items()}
-    error = np.abs(model_of(case, inputs, [LAUNCH], 90) - reference_of(case, inputs))
+    error = np.abs(model_of(case, inputs, [LAUNCH], 90) - reference_of(case.op, inputs))
     few, all_ = (predict(case.op, values, [LAUNCH], 90, most=most) for most in (1, 10**9))
     assert few.looked_at.all(axis=(0, 2)).sum() == 2
     assert (error <= all_.bound).all()

@@ -35,14 +35,14 @@ FEATURES = [
 def test_sampled_rows_are_those_of_the_whole_and_all_of_it_is_in_the_hull(text):
     case = case_of(text)
     inputs = make_inputs(case)
-    reference, lse = reference_and_lse_of(case, inputs)
+    reference, lse = reference_and_lse_of(case.op, inputs)
     rows = choose_rows(case, seams=[16, 32], rows=[(case.op.sizes.n_seq - 1, 33, 2)])
     found = sample(case, rows)
     np.testing.assert_allclose(found.reference, found.of(reference), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(found.lse, found.of(lse), rtol=1e-12)
     exact = reference.astype(np.float32)
     bad = found.implausible(exact, 1e-6)
-    whole = fully_masked_of(case, inputs)
+    whole = fully_masked_of(case.op, inputs)
     assert bad.size == 0 or whole[tuple(bad.T)].all()
     everywhere = np.argwhere(np.ones(reference.shape[:3], bool))
     masked = np.zeros(reference.shape[:3], bool) if whole is None else whole
@@ -129,6 +129,6 @@ def test_fully_masked_everywhere_is_an_answer_of_zeros():
 def test_any_small_case(n_q, n_kv, seed, mask):
     op = f"version: 1\nabout: x\nhsk: 8\nn_head: 2\nn_q: {n_q}\nn_kv: {n_kv}\nseed: {seed}\nmask: {{kind: {mask}}}\n"
     case = case_of("", op)
-    reference = reference_and_lse_of(case, make_inputs(case))[0]
+    reference = reference_and_lse_of(case.op, make_inputs(case))[0]
     found = sample(case, choose_rows(case))
     np.testing.assert_allclose(found.reference, found.of(reference), rtol=1e-12, atol=1e-14)

@@ -173,6 +173,6 @@ def test_an_ulp_of_a_value_hides_from_the_exact_answer_and_not_from_the_model(se
     case, inputs, capture, model = right
     wrong = {name: data.copy() for name, data in inputs.items()}
     one_value_off_by_an_ulp(case, wrong)
-    faulty, exact = captured(session, case, wrong), reference_of(case, inputs)
+    faulty, exact = captured(session, case, wrong), reference_of(case.op, inputs)
     assert nmse(faulty.dst, exact) == pytest.approx(nmse(capture.dst, exact), rel=0.05)
     assert liken(faulty.dst, model).share < 0.99
