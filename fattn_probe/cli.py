@@ -112,7 +112,9 @@ def build(
     arch: Annotated[str, typer.Option(help="GPU architecture, such as 90 or 120a; this machine's GPU.")] = "",
     kernel: Annotated[list[str] | None, typer.Option(help='A kernel such as "mma 64,64,8,8"; repeatable.')] = None,
     full: Annotated[bool, typer.Option("--full", help="Everything upstream would compile.")] = False,
-    export: Annotated[Path | None, typer.Option(help="Copy what runs to a new folder, for another machine.")] = None,
+    export: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Copy what runs to a new folder, for another machine.")
+    ] = None,
     ops: Annotated[bool, typer.Option("--ops", help="test-backend-ops too.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands, run none.")] = False,
     source: flags.Source = DEFAULT_SOURCE,
@@ -153,7 +155,10 @@ def build(
 def run(
     paths: flags.Scenarios,
     on: flags.On = "",
-    captures: Annotated[Path | None, typer.Option("--captures", help="Write a GGUF capture of each run here.")] = None,
+    captures: Annotated[
+        Path | None,
+        typer.Option("--captures", file_okay=False, help="Write a GGUF capture of each run to this folder."),
+    ] = None,
     repeat: flags.Repeat = 1,
     source: flags.Source = DEFAULT_SOURCE,
     patch: flags.Patches = [],  # noqa: B006

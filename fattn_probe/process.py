@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fattn_probe.errors import BuildError, FattnProbeError, LostError
+from fattn_probe.errors import BuildError, FattnProbeError, LostError, MachineError
 
 log = logging.getLogger(__name__)
 TAIL_LINES = 30
@@ -59,8 +59,8 @@ def run(
     """Run a program to its end and return what it printed.
 
     `env` is added to this process's environment. A non-zero exit raises `failure` (pass None to look at the code
-    yourself); a missing program raises BuildError; `timeout` seconds without an end raise LostError, and the whole
-    process group is killed.
+    yourself). A missing program raises BuildError, one that the machine refuses to start MachineError. After `timeout`
+    seconds the whole process group is killed, and LostError is raised.
     """
     words = tuple(str(word) for word in argv)
     log.info("$ %s", shlex.join(words))
@@ -79,11 +79,13 @@ def run(
         )
     except FileNotFoundError as error:
         raise BuildError(f"{words[0]} is not on this machine (`fattn-probe doctor` names what to install)") from error
+    except OSError as error:  # no permission, of another processor, no memory for a process
+        raise MachineError(f"{words[0]} cannot be run: {error.strerror}") from error
     try:
         stdout, stderr = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as error:
         kill_group(child)
-        raise LostError(f"no end after {timeout:.0f} s: {shlex.join(words)}") from error
+        raise LostError(f"timed out after {timeout:.0f} s: {shlex.join(words)}") from error
     except BaseException:
         kill_group(child)
         raise

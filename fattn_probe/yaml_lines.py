@@ -6,13 +6,32 @@ from typing import Any
 
 import yaml
 
-MAX_NODES = 100_000
+MAX_NODES = 20_000
 MAX_DEPTH = 50
+TOO_MUCH = f"too many or too deeply nested values, allowed: {MAX_NODES} values, {MAX_DEPTH} deep"
 Key = tuple[str | int, ...]
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader, with 1e-5 read as the number it is in YAML 1.2."""
+    """SafeLoader, with 1e-5 read as the number it is in YAML 1.2, and with bounds.
+
+    Its composer calls itself for each level, so depth is bounded before Python's stack is; an alias costs nothing here,
+    and is counted when its value is made.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401 (as in yaml)
+        """One node with all below it."""
+        self._depth, self._nodes = self._depth + 1, self._nodes + 1
+        if self._depth > MAX_DEPTH or self._nodes > 2 * MAX_NODES:  # keys are nodes too
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem=TOO_MUCH, problem_mark=mark)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 _Loader.yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()}
@@ -61,7 +80,7 @@ def parse(text: str) -> Document:
 def _value(loader: _Loader, node: yaml.Node, key: Key, document: Document) -> object:
     document.lines.setdefault(key, node.start_mark.line + 1)
     if len(document.lines) > MAX_NODES or len(key) > MAX_DEPTH:
-        raise yaml.MarkedYAMLError(problem="too many or too deeply nested values", problem_mark=node.start_mark)
+        raise yaml.MarkedYAMLError(problem=TOO_MUCH, problem_mark=node.start_mark)
     if isinstance(node, yaml.SequenceNode):
         return [_value(loader, item, (*key, number), document) for number, item in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):

@@ -32,6 +32,7 @@ from fattn_probe.build.steps import Plan
 from fattn_probe.build.symbols import case_of, defining_source, demangle
 from fattn_probe.build.toolchain import Toolchain, find_toolchain
 from fattn_probe.errors import BuildError, InputError
+from fattn_probe.process import log
 from fattn_probe.source import KernelCase, ggml_types
 
 MANIFEST = "manifest.json"
@@ -74,9 +75,15 @@ def lock_of(folder: Path) -> FileLock:
 
 
 def existing(folder: Path, request: BuildRequest | None) -> Build | None:
-    """The build in a folder, or None if there is no complete one."""
+    """The build in a folder, or None if there is no complete one; a damaged manifest counts as none."""
     manifest = folder / MANIFEST
-    return Build(folder, manifest_of(manifest.read_text()), request) if manifest.is_file() else None
+    if not manifest.is_file():
+        return None
+    try:
+        return Build(folder, manifest_of(manifest.read_text()), request)
+    except ValueError as error:
+        log.warning("%s is damaged (%s)", manifest, error)
+        return None
 
 
 def is_complete(manifest: Manifest, wanted: Contents) -> bool:
@@ -196,7 +203,7 @@ def open_build(folder: Path) -> Build:
     """Open the build in a folder made by `export`, or in the cache."""
     build = existing(folder, None)
     if build is None:
-        raise InputError(f"{folder} is not a build of fattn-probe: it has no {MANIFEST}")
+        raise InputError(f"{folder} is not a build of fattn-probe: it has no whole {MANIFEST}")
     return build
 
 

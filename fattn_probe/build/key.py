@@ -163,9 +163,12 @@ class Manifest:
 
 
 def manifest_of(text: str) -> Manifest:
-    """Parse the text of a manifest.json."""
-    value = tuples(json.loads(text))
-    return Manifest(**{**value, "contents": Contents(**tuples(value["contents"]))})
+    """Parse the text of a manifest.json; ValueError if it is damaged."""
+    try:
+        value = tuples(json.loads(text))
+        return Manifest(**{**value, "contents": Contents(**tuples(value["contents"]))})
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"not the keys of a manifest: {error}") from error
 
 
 def tuples(value: dict[str, Any]) -> dict[str, Any]:

@@ -62,6 +62,8 @@ def find_toolchain(engine: str) -> Toolchain:
     if cxx is None or cc is None:
         raise BuildError(f"g++ is not on this machine; {INSTALL_GXX}")
     gxx = version_line(run([cxx, "--version"]).stdout)
+    if not gxx:
+        raise BuildError(f"{cxx} does not tell its version: it is not g++; {INSTALL_GXX}")
     if engine == "cuda":
         return find_cuda(cc, cxx, gxx, machine)
     wheels = wheel_root()
@@ -83,4 +85,4 @@ def find_cuda(cc: str, cxx: str, gxx: str, machine: str) -> Toolchain:
 def version_line(text: str) -> str:
     """The line of `--version` with the version: the release line of nvcc, the first line of g++."""
     release = re.search(r"release \S+ (V[\d.]+)", text)
-    return f"nvcc {release.group(1)}" if release else text.splitlines()[0]
+    return f"nvcc {release.group(1)}" if release else text.partition("\n")[0]

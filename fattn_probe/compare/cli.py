@@ -28,7 +28,10 @@ def compare(
     ],
     on: flags.On = "",
     model: Annotated[UseModel, typer.Option(help="The kernel's arithmetic, rounding by rounding.")] = "auto",
-    plot: Annotated[Path | None, typer.Option(help="Write error maps here, as PNG and SVG.", metavar="DIR")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Write error maps to this folder, as PNG and SVG.", metavar="DIR"),
+    ] = None,
     maps: Annotated[bool, typer.Option("--maps/--no-maps", help="Error maps of what fails.")] = True,
     repeat: Annotated[
         int, typer.Option(help="Runs of each case; all must have the same bits.", min=1, max=flags.MOST_REPEATS)

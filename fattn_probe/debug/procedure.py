@@ -2,13 +2,13 @@
 
 import importlib
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import fattn_probe
 from fattn_probe.debug.mi import OverMI
 from fattn_probe.debug.session import Session
+from fattn_probe.scratch import scratch
 
 LOAD = """
 import sys
@@ -34,8 +34,8 @@ def run_procedure(
         module, _, name = procedure.partition(":")
         function = getattr(importlib.import_module(module), name)
         return json.loads(json.dumps(function(OverMI(session, deadline), argument)))
-    with tempfile.TemporaryDirectory(prefix="fattn-probe-") as name:
-        return _inside(session, procedure, argument, deadline, Path(name))
+    with scratch() as folder:
+        return _inside(session, procedure, argument, deadline, folder)
 
 
 def _inside(session: Session, procedure: str, argument: dict[str, Any], deadline: float, folder: Path) -> Any:  # noqa: ANN401

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shlex
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from fattn_probe.debug.channel import Channel, GoneError
 from fattn_probe.debug.protocol import DebuggerError
 from fattn_probe.debug.records import Reply, ReplyBuilder, c_string
 from fattn_probe.errors import BuildError, InputError, LostError
+from fattn_probe.scratch import scratch
 
 INSTALL = "Debian and Ubuntu: apt install gdb; Fedora: dnf install gdb; cuda-gdb comes with NVIDIA's CUDA toolkit"
 ENVIRONMENT = {
@@ -93,7 +93,7 @@ class Session:
         self._said: dict[str, str] = {}
 
     def __enter__(self) -> Self:
-        self.folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="fattn-probe-")))
+        self.folder = self._resources.enter_context(scratch())
         try:
             self._start()
         except BaseException:

@@ -27,15 +27,21 @@ from fattn_probe.source import DEFAULT_SOURCE
 
 DebuggerFlag = Annotated[str, typer.Option("--debugger", help="Another gdb or cuda-gdb, with its own flags.")]
 At = Annotated[str, typer.Option("--at", help="A place in the kernel: block=5,warp=2,lane=0,kb0=3, or less.")]
-Transcript = Annotated[Path | None, typer.Option("--transcript", help="Keep the whole dialogue with the debugger.")]
+Transcript = Annotated[
+    Path | None, typer.Option("--transcript", dir_okay=False, help="Write the whole dialogue with the debugger here.")
+]
 
 
 def inspect(
     paths: flags.Scenarios = [],  # noqa: B006
     on: flags.On = "",
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Every block, tile and condition.")] = False,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page with the map as a picture.")] = None,
-    svg: Annotated[Path | None, typer.Option("--svg", help="Write the map of the work as a picture.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", dir_okay=False, help="Write a page with the map as a picture.")
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", dir_okay=False, help="Write the map of the work as a picture.")
+    ] = None,
     host: Annotated[bool, typer.Option("--host", help="Host facts alone; leave the kernel's blocks out.")] = False,
     program: Annotated[str, typer.Option(help="test-backend-ops: upstream's own case instead.")] = RUNNER,
     only: Annotated[str, typer.Option("--filter", help="Upstream's case, or a regular expression over it.")] = "",
@@ -43,7 +49,9 @@ def inspect(
     trace: Annotated[bool, typer.Option("--trace", help="Follow the warp at --at through its KV steps.")] = False,
     find_nan: Annotated[bool, typer.Option("--find-nan", help="Where the first NaN or infinity is made.")] = False,
     values: Annotated[list[str] | None, typer.Option("--values", help="A tensor's values: K[:8,0,1].")] = None,
-    captures: Annotated[Path | None, typer.Option("--captures", help="Write what memory holds, as GGUF.")] = None,
+    captures: Annotated[
+        Path | None, typer.Option("--captures", file_okay=False, help="Write what memory holds, as GGUF.")
+    ] = None,
     break_: Annotated[str, typer.Option("--break", help="Stop at lines that match: PATTERN@FILE.")] = "",
     print_: Annotated[list[str] | None, typer.Option("--print", help="An expression to print there.")] = None,
     stops: Annotated[int, typer.Option(help="How often to stop at --break.", min=1)] = 1,

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.files import write_text
 from fattn_probe.inspect.breakpoints import WatchResult
 from fattn_probe.inspect.coverage import check
 from fattn_probe.inspect.expect import mismatches
@@ -123,10 +124,10 @@ def write_page(done: Sequence[Seen], path: Path) -> None:
         raise InputError(f"--html shows one inspection, or two side by side; these are {len(done)}")
     (first, *_) = done
     if both is not None:
-        path.write_text(side_by_side_page(side_by_side(*both)), encoding="utf-8")
+        write_text(path, side_by_side_page(side_by_side(*both)))
     elif first.facts is not None:
         trace = [Section("trace", "Trace", Markup(trace_picture(first.trace)))] if first.trace else []
-        path.write_text(page(first.facts, first.inspection.reasons, trace), encoding="utf-8")
+        write_text(path, page(first.facts, first.inspection.reasons, trace))
 
 
 def write_map(done: Sequence[Seen], path: Path) -> None:
@@ -134,7 +135,7 @@ def write_map(done: Sequence[Seen], path: Path) -> None:
     facts = [item.facts for item in done if item.facts is not None]
     if len(facts) != 1 or not facts[0].blocks:
         raise InputError(f"--svg shows the blocks of one inspection; these are {len(facts)}")
-    path.write_text(svg_of(facts[0]), encoding="utf-8")
+    write_text(path, svg_of(facts[0]))
 
 
 def raise_if_wrong(done: Sequence[Seen]) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from fattn_probe.run.outcome import Missing as MissingSymbol
 from fattn_probe.run.result import read_result
 from fattn_probe.run.session import MOST_RETRIES, Session
 from fattn_probe.scenario import Case
+from fattn_probe.scratch import scratch
 from fattn_probe.source import ggml_types, template_parameters
 from fattn_probe.source.features import CUDA
 
@@ -107,8 +107,8 @@ class Inspector:
 
     def inspect_upstream(self, case: str, words: Sequence[str], target: Target) -> Inspection:
         """The same of a case of upstream's test-backend-ops, which `words` make it run."""
-        with tempfile.TemporaryDirectory(prefix="fattn-probe-") as name:
-            return self._inspect(Started(case, TEST_BACKEND_OPS, tuple(words), Path(name)), target)
+        with scratch() as folder:
+            return self._inspect(Started(case, TEST_BACKEND_OPS, tuple(words), folder), target)
 
     def words(self, target: Target) -> tuple[str, ...]:
         """The runner's arguments."""
@@ -147,9 +147,9 @@ class Inspector:
     @contextmanager
     def place(self, case: Case, inputs: Mapping[str, Bytes]) -> Iterator[Path]:
         """A folder with the case's file, for as long as its program runs."""
-        with tempfile.TemporaryDirectory(prefix="fattn-probe-") as name:
-            write_case(case, inputs, Path(name) / "case.gguf")
-            yield Path(name)
+        with scratch() as folder:
+            write_case(case, inputs, folder / "case.gguf")
+            yield folder
 
     def _completed(self, started: Started, target: Target) -> Read:
         """Try until the build has every kernel that the run asks for."""

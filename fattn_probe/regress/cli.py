@@ -20,6 +20,7 @@ from fattn_probe import flags
 from fattn_probe.console import NOTES, OUT, show
 from fattn_probe.device import load_devices, parse_targets
 from fattn_probe.errors import InputError, LostError, RegressionError
+from fattn_probe.files import write_text, writing
 from fattn_probe.ops.render import short
 from fattn_probe.regress import tables as regressing
 from fattn_probe.regress import versions
@@ -45,8 +46,10 @@ COLUMNS = (
 )
 PROGRESS = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
 HistoryFile = Annotated[Path, typer.Option("--history", help="The database of all runs.")]
-Markdown = Annotated[Path | None, typer.Option("--markdown", help="Append a summary to this file, for a CI job.")]
-JunitFile = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file.")]
+Markdown = Annotated[
+    Path | None, typer.Option("--markdown", dir_okay=False, help="Append a summary to this file, for a CI job.")
+]
+JunitFile = Annotated[Path | None, typer.Option("--junit", dir_okay=False, help="Write JUnit XML to this file.")]
 history_app = typer.Typer(help="The results of all regression runs.", no_args_is_help=True)
 
 
@@ -97,9 +100,9 @@ def regress(
 def write_for_ci(found: Sequence[Outcome], markdown: Path | None, junit_file: Path | None) -> None:
     """What a CI system shows of a run."""
     if junit_file is not None:
-        junit_file.write_text(junit(found), encoding="utf-8")
+        write_text(junit_file, junit(found))
     if markdown is not None:
-        with markdown.open("a", encoding="utf-8") as file:
+        with writing(markdown), markdown.open("a", encoding="utf-8") as file:
             file.write(regressing.markdown(found))
 
 
@@ -248,13 +251,13 @@ def _where(run: Run) -> dict[str, str]:
 
 @history_app.command("report")
 def history_report(
-    page: Annotated[Path, typer.Argument(help="The HTML file to write.")],
+    page: Annotated[Path, typer.Argument(dir_okay=False, help="The HTML file to write.")],
     suite: Annotated[str, typer.Option(help="Runs of this suite alone.")] = "",
     history_file: HistoryFile = DEFAULT_HISTORY,
 ) -> None:
     """One self-contained page: what changed, and each case through the nights."""
     with open_existing(history_file) as history:
-        page.write_text(report(history, suite), encoding="utf-8")
+        write_text(page, report(history, suite))
     NOTES.print(f"wrote {page}")
 
 

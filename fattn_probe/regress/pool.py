@@ -22,6 +22,7 @@ from fattn_probe.process import describe_code
 from fattn_probe.regress.records import Result
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import Case
+from fattn_probe.scratch import scratch
 
 Judge = Callable[[Session, Case, Target], Result]
 MOST_DEATHS = 2  # of workers with one and the same case
@@ -148,8 +149,8 @@ def judged(job: Job, cases: Sequence[Case], workers: int, progress: Report = sil
     """
     if not cases:
         return
-    with tempfile.TemporaryDirectory(prefix="fattn-probe-workers-", ignore_cleanup_errors=True) as folder:
-        job = replace(job, target=picklable(job.target), folder=folder)
+    with scratch() as folder:
+        job = replace(job, target=picklable(job.target), folder=str(folder))
         pool = Pool(job, left=deque(sorted(cases, key=lambda case: -case.op.sizes.flop)))
         try:
             for _ in range(min(workers, len(cases))):

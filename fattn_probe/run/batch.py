@@ -4,7 +4,6 @@ import contextlib
 import os
 import selectors
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from fattn_probe.launch.record import LaunchRecord, Names, Types
 from fattn_probe.process import Completed, kill_group
 from fattn_probe.run.execute import LAUNCHES_ENV, outcome_of, read_launches
 from fattn_probe.run.outcome import Missing, RunOutcome, missing_symbol
+from fattn_probe.scratch import scratch
 
 READY, DONE = "fattn-runner: ready", "fattn-runner: done"
 
@@ -121,8 +121,7 @@ def batch_runner(
     names: Names | None = None,
 ) -> Iterator[BatchRunner]:
     """Start a runner, and end it with everything it started; RunnerEndedError if it does not get ready."""
-    with tempfile.TemporaryDirectory(prefix="fattn-probe-batch-") as name:
-        folder = Path(name)
+    with scratch() as folder:
         process = _start([str(runner), "--batch", *args], folder, env)
         try:
             batch = BatchRunner(process, folder, types, names)

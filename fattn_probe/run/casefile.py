@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from gguf import GGUFValueType
 
@@ -27,6 +26,7 @@ from fattn_probe.run.gguf_file import (
 )
 from fattn_probe.scenario import Case, make_inputs
 from fattn_probe.scenario.cases import fill_root
+from fattn_probe.scratch import scratch
 
 VERSION = 1
 LARGE = 1 << 30
@@ -72,8 +72,8 @@ def inputs_of(case: Case) -> Iterator[Mapping[str, Bytes]]:
     if sum(root.nbytes for root in case.op.roots.values()) < LARGE:
         yield make_inputs(case)
         return
-    with TemporaryDirectory(prefix="fattn-probe-") as folder:
-        yield make_case_file(case, Path(folder) / "case.gguf")
+    with scratch() as folder:
+        yield make_case_file(case, folder / "case.gguf")
 
 
 def case_fields(name: str, digest: str, op: Op) -> dict[str, Field]:

@@ -12,6 +12,7 @@ from rich.text import Text
 from fattn_probe.arrays import Bytes
 from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.files import make_folder
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.run.capture import Capture, write_capture
 from fattn_probe.run.casefile import inputs_of
@@ -81,7 +82,7 @@ def keep(result: Capture | RunOutcome, case: Case, target: Target, folder: Path 
     """Write a capture to a folder; its path."""
     if folder is None or not isinstance(result, Capture):
         return None
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, "--captures")
     path = folder / f"{case.name}@{str(target).replace(':', '-')}.gguf"
     write_capture(result, path)
     return path

@@ -13,7 +13,7 @@ from gguf.gguf_reader import ReaderTensor
 
 from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
-from fattn_probe.files import check_readable
+from fattn_probe.files import check_readable, writing
 
 ARCHITECTURE = "fattn-probe"
 
@@ -111,11 +111,12 @@ def byte_shape(type: GGMLQuantizationType, ne: Ne) -> tuple[int, ...]:
 def write_gguf(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, TensorData]) -> None:
     """Write a file beside its place and rename it into it."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        _write(partial, fields, tensors)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with writing(path):
+        try:
+            _write(partial, fields, tensors)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def allocate_gguf(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> dict[str, Bytes]:
@@ -127,7 +128,8 @@ def allocate_gguf(path: Path, fields: Mapping[str, Field], roots: Mapping[str, t
         starts[name] = writer.ggml_pad(end, writer.data_alignment)
         end = starts[name] + size
     writer.close()
-    os.truncate(path, writer.ggml_pad(end, writer.data_alignment))
+    with writing(path), path.open("r+b") as file:  # the disk has room for all of it, or says so here: a write to a
+        os.posix_fallocate(file.fileno(), 0, writer.ggml_pad(end, writer.data_alignment))  # full one kills the process
     return {name: np.memmap(path, np.uint8, "r+", starts[name], (size,)) for name, size in sizes.items()}
 
 

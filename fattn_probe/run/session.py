@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from fattn_probe.run.outcome import Missing, Ran, RunOutcome
 from fattn_probe.run.provenance import driver, versions
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
+from fattn_probe.scratch import scratch
 from fattn_probe.source import Tree, ggml_types, template_parameters
 from fattn_probe.source.patches import Patch
 
@@ -120,8 +120,7 @@ class Session:
         """Run one case; a kernel that the build left out is compiled in and the run repeated."""
         program = CPU_RUNNER if target.engine == "cpu" else RUNNER
         build, missed = self.build_for(target, program), ""
-        with tempfile.TemporaryDirectory(prefix="fattn-probe-") as name:
-            folder = Path(name)
+        with scratch() as folder:
             case_file = inputs.file if isinstance(inputs, FiledInputs) else folder / "case.gguf"
             if not isinstance(inputs, FiledInputs):
                 write_case(case, inputs, case_file)

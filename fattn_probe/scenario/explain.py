@@ -24,6 +24,7 @@ PATTERNS = {
     FACT_NAME: "the name of a variable, such as ntiles_dst",
     DEVICE: "sim:NAME such as sim:h200, gpu, gpu:N, or cpu",
 }
+MOST_BITS = 256  # of an integer that is shown; Python refuses to print one of 4300 digits
 FACTS = "true, false, a number, text, or a list of numbers or of texts"
 KINDS = {
     "int_type": "a whole number",
@@ -126,5 +127,7 @@ def _about(loc: Key) -> str:
 
 
 def _show(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        return f"an integer of {value.bit_length()} bits"
     text = repr(value) if not isinstance(value, bool) else str(value).lower()
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,5 +1,6 @@
 """Why ggml, or the op, would refuse a scenario: the assertions of ggml_flash_attn_ext and of the code that runs it."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -30,12 +31,18 @@ def refusals(op: Scenario) -> list[Refusal]:
 def _heads(op: Scenario) -> Iterator[Refusal]:
     n_head_kv = op.n_head_kv or op.n_head
     if op.n_head % n_head_kv:
-        fits = ", ".join(str(n) for n in range(1, op.n_head + 1) if op.n_head % n == 0)
+        fits = ", ".join(map(str, divisors(op.n_head)))
         yield Refusal(
             ("n_head_kv",),
             f"{n_head_kv} K/V heads do not divide {op.n_head} heads (the kernels assert Q->ne[2] % K->ne[2] == 0), "
             f"allowed: {fits}",
         )
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, in order."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
 
 
 def _rows(op: Scenario) -> Iterator[Refusal]:
@@ -186,6 +193,23 @@ def _size(op: Scenario) -> Iterator[Refusal]:
     biggest = 4 * op.n_seq * max(op.n_kv, op.n_q) * op.n_head * max(op.hsk, op.hsv or 0)
     if biggest > MAX_BYTES:
         yield Refusal(("n_kv",), f"the operands take {biggest / 2**40:.1f} TiB, allowed: up to 1 TiB each")
+        return
+    for name, size in _allocations(op):
+        if size > MAX_BYTES:
+            said = f"an allocation of {size / 2**40:.1f} TiB, allowed: up to 1 TiB"
+            yield Refusal(("layout", name), said)
+
+
+def _allocations(op: Scenario) -> Iterator[tuple[str, int]]:
+    """The bytes that a layout may take: of f32, whatever the type."""
+    heads_kv, mask = op.n_head_kv or op.n_head, op.layout.mask
+    sizes = {"Q": (op.hsk, op.n_q, op.n_head), "K": (op.hsk, op.n_kv, heads_kv)}
+    for name, (elements, rows, heads) in (sizes | {"V": (op.hsv or op.hsk, op.n_kv, heads_kv)}).items():
+        view = getattr(op.layout, name)
+        if isinstance(view, View):
+            allocated = (view.rows or view.offset + rows) * (view.heads or heads)
+            yield name, 4 * op.n_seq * (elements + view.pad) * allocated
+    yield "mask", 4 * op.n_kv * (mask.offset + (op.n_q + mask.pad) * op.n_seq)
 
 
 _CHECKS: tuple[Callable[[Scenario], Iterator[Refusal]], ...] = (

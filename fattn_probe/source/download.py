@@ -1,17 +1,22 @@
 """A file from the network, verified while it streams."""
 
 import hashlib
+import http.client
 import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from fattn_probe.errors import InputError, LostError
+from fattn_probe.files import MIB, writing
 from fattn_probe.source.index import IndexFile, open_url
 
 log = logging.getLogger(__name__)
 CHUNK = 1 << 18
 ATTEMPTS = 3
+MOST_BYTES = 1024 * MIB
+"""Bytes of a download; the default source's sdist has 36 MiB."""
+BROKEN = (OSError, http.client.HTTPException)
 
 Progress = Callable[[str, int, int | None], None]
 """Told (what is being fetched, bytes so far, bytes in all or None) as a download goes on."""
@@ -28,6 +33,8 @@ def download(file: IndexFile, sha256: str | None, target: Path, progress: Progre
     """
     part = target.with_name(target.name + ".part")
     try:
+        with writing(part):
+            part.touch()
         digest = stream_again(file, part, progress)
         if sha256 is not None and digest != sha256:
             raise InputError(f"{file.url} has the sha256 {digest}, and {sha256} is expected: it is not used")
@@ -41,25 +48,28 @@ def stream_again(file: IndexFile, part: Path, progress: Progress) -> str:
     for attempt in range(1, ATTEMPTS):
         try:
             return stream(file, part, progress)
-        except OSError as error:
+        except BROKEN as error:
             log.warning("%s: %s; trying again (%d of %d)", file.filename, error, attempt + 1, ATTEMPTS)
             time.sleep(0.2 * attempt)
     try:
         return stream(file, part, progress)
-    except OSError as error:
+    except BROKEN as error:
         raise LostError(f"the download of {file.url} broke off {ATTEMPTS} times: {error}") from error
 
 
 def stream(file: IndexFile, part: Path, progress: Progress) -> str:
     """Copy the whole body to `part` and return its sha256; a short body is a ConnectionError."""
     digest, done = hashlib.sha256(), 0
-    with open_url(file.url) as answer, part.open("wb") as output:
-        length = answer.headers.get("Content-Length")
-        total = int(length) if length else None
+    with open_url(file.url) as answer, part.open("wb", buffering=0) as output:
+        length = answer.headers.get("Content-Length", "")
+        total = int(length) if length.isdecimal() else None
         while chunk := answer.read(CHUNK):
-            output.write(chunk)
+            with writing(part):
+                output.write(chunk)
             digest.update(chunk)
             done += len(chunk)
+            if max(done, total or 0) > MOST_BYTES:
+                raise InputError(f"{file.url} has more than {MOST_BYTES // MIB} MiB: it is not used")
             progress(file.filename, done, total)
     if total is not None and done != total:
         raise ConnectionError(f"{done} of {total} bytes arrived")

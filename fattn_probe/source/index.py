@@ -1,6 +1,7 @@
 """The sdist of a release, found through a simple package index (PEP 503 HTML, PEP 691 JSON)."""
 
 import difflib
+import http.client
 import json
 import os
 import re
@@ -11,11 +12,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from fattn_probe.errors import InputError, LostError
+from fattn_probe.files import MIB
 from fattn_probe.source.spec import PypiSpec, normalise_name
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 TIMEOUT = 60.0
+MOST_PAGE = 64 * MIB
 SDIST_ENDING = ".tar.gz"
 
 
@@ -79,7 +82,10 @@ def sdist_version(name: str, filename: str) -> str | None:
 def list_files(page: str) -> list[IndexFile]:
     """Every file on a project's page, whichever of the two forms the index answers in."""
     body, kind, final_url = fetch_page(page)
-    return parse_json(body, final_url) if kind.endswith("json") else parse_html(body, final_url)
+    try:
+        return parse_json(body, final_url) if kind.endswith("json") else parse_html(body, final_url)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LostError(f"the package index answered with a damaged page: {page} ({error!r})") from error
 
 
 def parse_html(body: str, page: str) -> list[IndexFile]:
@@ -108,19 +114,25 @@ def fetch_page(page: str) -> tuple[str, str, str]:
     """A page's text, its media type and the URL it came from after redirects."""
     try:
         with open_url(page) as answer:
-            return answer.read().decode("utf-8"), answer.headers.get_content_type(), answer.url
+            body = answer.read(MOST_PAGE + 1)
+            if len(body) > MOST_PAGE:
+                raise LostError(f"the package index answered with more than {MOST_PAGE // MIB} MiB: {page}")
+            return body.decode("utf-8", errors="replace"), answer.headers.get_content_type(), answer.url
     except urllib.error.HTTPError as error:
         if error.code == 404:
             raise InputError(f"the package index has no such project: {page} ({error})") from error
         raise LostError(f"the package index answered {error}: {page}") from error
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise LostError(f"the package index cannot be reached: {page} ({error})") from error
 
 
 def open_url(url: str) -> "urllib.response.addinfourl":
     """Open a URL of an index; a folder given as file:// answers with its index.html, as pip reads it."""
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme == "file" and Path(urllib.parse.unquote(parts.path)).is_dir():
-        url = urllib.parse.urljoin(url, "index.html")
-    request = urllib.request.Request(url, headers={"Accept": ACCEPT, "User-Agent": "fattn-probe"})
+    try:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme == "file" and Path(urllib.parse.unquote(parts.path)).is_dir():
+            url = urllib.parse.urljoin(url, "index.html")
+        request = urllib.request.Request(url, headers={"Accept": ACCEPT, "User-Agent": "fattn-probe"})
+    except ValueError as error:
+        raise InputError(f"{url!r} is not a URL (see $FATTN_PROBE_INDEX and $PIP_INDEX_URL): {error}") from error
     return urllib.request.urlopen(request, timeout=TIMEOUT)  # type: ignore[no-any-return]

@@ -54,7 +54,7 @@ def fetch_release(release: PypiSpec, folder: Path, progress: Progress) -> store.
     sha256 = release.pin or file.sha256
     if sha256 is None:
         log.warning("the package index gives no sha256 for %s: what it sends is taken as it is", file.filename)
-    archive = folder / "sdist.tar.gz"
+    archive = folder / Path(file.filename).name
     download(file, sha256, archive, progress)
     unpack(archive, folder / "llama.cpp")
     archive.unlink()

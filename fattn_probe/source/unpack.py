@@ -1,28 +1,68 @@
 """The llama.cpp tree inside an archive, and nothing else of it."""
 
+import gzip
+import lzma
+import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from fattn_probe.errors import InputError
+from fattn_probe.files import MIB, writing
 from fattn_probe.source.tree import LANDMARK, is_kept
+
+MOST_MEMBERS = 100_000
+MOST_BYTES = 2048 * MIB
+"""Bytes of all members of an archive; the default source's sdist has 170 MiB in 4,191 members."""
+MOST_KEPT = 512 * MIB
+"""Bytes of the members that are unpacked; a tree of October 2026 has 10 MB."""
+MOST_RATIO = 100
+"""Bytes of all members for each byte of the archive; 5 in the default source's sdist, 1000 in one of zeros."""
+BROKEN = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
 def unpack(archive: Path, target: Path) -> None:
     """Write the kept files of the llama.cpp tree in a tar archive into the new folder `target`.
 
     Files are written one by one instead of by `tarfile.extract`, whose safe filter is missing in Python 3.11.2.
-    A member whose name leaves the archive's folder condemns the whole archive, and so does a link or device among
-    the kept files: InputError.
+    InputError for an archive that is damaged, that is too large when unpacked, or in which a member's name leaves the
+    archive's folder or a kept member is a link or a device; MachineError if the disk refuses. Then `target` is removed.
     """
     try:
         with tarfile.open(archive) as tar:
-            members = tar.getmembers()
-            prefix = find_prefix(archive, members)
-            for member, relative in kept_members(members, prefix):
+            members = bounded_members(archive, tar)
+            files = list(kept_members(members, find_prefix(archive, members)))
+            check_kept(archive, files)
+            for member, relative in files:
                 write_member(tar, member, target / relative)
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise InputError(f"{archive.name} is not a whole tar archive: {error}") from error
+    except BROKEN as error:
+        shutil.rmtree(target, ignore_errors=True)
+        said = (str(error).splitlines() or ["it is empty"])[0].rstrip(":")
+        raise InputError(f"{archive.name} is not a whole tar archive: {said}") from error
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+
+
+def bounded_members(archive: Path, tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
+    """The members, read until one too many: a member's size stands before its content, which is not read."""
+    members, most = list[tarfile.TarInfo](), min(MOST_BYTES, MOST_RATIO * archive.stat().st_size + MIB)
+    total = 0
+    for member in tar:
+        members.append(member)
+        total += member.size
+        if len(members) > MOST_MEMBERS:
+            raise InputError(f"{archive.name} has more than {MOST_MEMBERS} members: it is not used")
+        if total > most:
+            raise InputError(f"{archive.name} would unpack to more than {most // MIB} MiB: it is not used")
+    return members
+
+
+def check_kept(archive: Path, files: list[tuple[tarfile.TarInfo, PurePosixPath]]) -> None:
+    """Refuse a tree that is too large to be llama.cpp's."""
+    if sum(member.size for member, _ in files) > MOST_KEPT:
+        raise InputError(f"the llama.cpp tree in {archive.name} has more than {MOST_KEPT // MIB} MiB: it is not used")
 
 
 def find_prefix(archive: Path, members: list[tarfile.TarInfo]) -> PurePosixPath:
@@ -61,5 +101,7 @@ def write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> N
     """Write one regular file."""
     content = tar.extractfile(member)
     assert content is not None, f"{member.name} is a regular file"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.read())
+    data = content.read()
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)

@@ -69,7 +69,7 @@ def test_an_op_that_is_not_supported(fake, tmp_path):
 def test_a_time_out_is_lost(fake, tmp_path):
     outcome = execute(fake("import time; time.sleep(60)"), tmp_path / "c", tmp_path / "out", timeout=0.3)
     assert isinstance(outcome, Lost)
-    assert "no end after" in outcome.message
+    assert "timed out after" in outcome.message
 
 
 def test_a_runner_that_is_not_there(tmp_path):

@@ -1,0 +1,67 @@
+"""Folders for the files of one run: gone when it ends, and at the next start if it was killed."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fattn_probe.errors import MachineError
+from fattn_probe.files import writing
+
+LOCK = ".lock"
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A new folder, removed at the end; first, the folders of processes that were killed are.
+
+    Its owner holds a lock beside it, `NAME.lock`, which the kernel takes back when the owner dies: process numbers are
+    used again, and mean nothing in another container that shares the folder.
+    """
+    root = scratch_root()
+    sweep(root)
+    descriptor, lock = _new_lock(root)
+    folder = lock.with_suffix("")
+    try:
+        folder.mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def scratch_root() -> Path:
+    """The folder of all of a user's scratch folders, `fattn-probe-UID` in $TMPDIR; MachineError if it is not ours."""
+    root = Path(tempfile.gettempdir()) / f"fattn-probe-{os.getuid()}"
+    with writing(root):
+        root.mkdir(mode=0o700, exist_ok=True)
+        status = root.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise MachineError(f"{root}: this place for temporary files is another user's; set TMPDIR")
+    return root
+
+
+def sweep(root: Path) -> None:
+    """Remove the folders whose owners are dead."""
+    for lock in root.glob(f"*{LOCK}"):
+        with contextlib.suppress(OSError), lock.open("rb") as held:  # its owner lives, or another process was faster
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink(missing_ok=True)
+
+
+def _new_lock(root: Path) -> tuple[int, Path]:
+    """A lock file that is held; another process may sweep it away before it is, and then there is another try."""
+    with writing(root):
+        while True:
+            descriptor, name = tempfile.mkstemp(suffix=LOCK, dir=root)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor, Path(name)
+            os.close(descriptor)
