@@ -175,6 +175,39 @@ __global__ void copy_not_waited_for(int * data, int) {
     data[4 + thread_number()] = shared[4 * threadIdx.x]; // fault: copy_not_waited_for
     asm volatile("cp.async.wait_all;");
 }
+// Every block from 3 on has faults, a late block long before an early one. In a block threads 5, 9 and 40 have them, and
+// after the barrier the last warp runs first.
+static __device__ bool has_one_of_many_faults() {
+    volatile int turns = 0;
+    for (int i = 0; thread_number() == 0 && i < 2000 * (int) (16 - blockIdx.x); i++) {
+        turns = turns + 1;
+    }
+    __syncthreads();
+    const int thread = thread_number();
+    return blockIdx.x >= 3 && (thread == 5 || thread == 9 || thread == 40);
+}
+__global__ void many_reads_past_the_end(int * data, int n) {
+    if (has_one_of_many_faults()) {
+        data[0] = data[n + thread_number()]; // fault: many_reads_past_the_end
+    }
+}
+__global__ void faults_of_many_kinds(int * data, int n) {
+    if (has_one_of_many_faults()) {
+        if (blockIdx.x % 2 == 1) {
+            data[0] = data[n + thread_number()]; // fault: faults_of_many_kinds
+        }
+        __trap();
+    }
+}
+__global__ void many_races(int * data, int) {
+    __shared__ int shared[64];
+    shared[thread_number()] = 0;
+    has_one_of_many_faults(); // a barrier
+    if (blockIdx.x >= 3) {
+        data[thread_number()] = shared[thread_number()]; // fault: many_races
+        shared[thread_number() ^ 32] = 1;
+    }
+}
 
 __global__ void same_value_twice(int * data, int) {
     __shared__ int shared[1];
@@ -219,8 +252,10 @@ __global__ void whole_block_returns(int * data, int) {
 struct Entry {
     const char * name;
     void (*kernel)(int *, int);
+    int blocks;
 };
-#define ENTRY(name) {#name, name}
+#define ENTRY(name) {#name, name, 2}
+#define MANY(name) {#name, name, 16}
 static const Entry entries[] = {
     ENTRY(read_past_the_end), ENTRY(write_past_the_end), ENTRY(write_before_the_start), ENTRY(wide_read_past_the_end),
     ENTRY(dynamic_shared_past_the_end), ENTRY(static_shared_past_the_end), ENTRY(misaligned_16), ENTRY(misaligned_8),
@@ -228,7 +263,7 @@ static const Entry entries[] = {
     ENTRY(unknown_instruction), ENTRY(barrier_not_reached), ENTRY(lane_missing), ENTRY(lanes_in_two_instructions),
     ENTRY(uninitialized), ENTRY(read_after_write), ENTRY(write_after_read), ENTRY(write_after_write),
     ENTRY(lanes_not_in_step), ENTRY(vector_race), ENTRY(copy_not_waited_for), ENTRY(same_value_twice),
-    ENTRY(atomic_counter), ENTRY(lanes_in_step), ENTRY(waits_for_its_copy), ENTRY(whole_block_returns),
+    MANY(many_reads_past_the_end), MANY(faults_of_many_kinds), MANY(many_races), ENTRY(atomic_counter), ENTRY(lanes_in_step), ENTRY(waits_for_its_copy), ENTRY(whole_block_returns),
 };
 
 extern "C" void fattn_probe_name_allocation(const void * start, const char * name);
@@ -248,7 +283,7 @@ int main(int count, char ** words) {
     for (const Entry & entry : entries) {
         if (strcmp(entry.name, words[1]) == 0) {
             void (*kernel)(int *, int) = entry.kernel;
-            kernel<<<2, dim3(32, 2), 512>>>(data, n);
+            kernel<<<entry.blocks, dim3(32, 2), 512>>>(data, n);
             return 0;
         }
     }

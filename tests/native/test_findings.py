@@ -6,12 +6,13 @@ import pytest
 from cuda_program import FLAVOURS, SANITIZED, place
 
 from fattn_probe.run.outcome import Index
+from fattn_probe.run.simulator import Simulation
 
 pytestmark = pytest.mark.build
 
 FAULTY = ((1, 0, 0), (5, 1, 0))
-# Lanes run from the last to the first.
-LAST_OF_WARP_0, LAST_OF_WARP_1 = ((0, 0, 0), (31, 0, 0)), ((0, 0, 0), (31, 1, 0))
+# Lanes run from the last to the first, and the first one with a fault is reported.
+FIRST_OF_WARP_0, FIRST_OF_WARP_1 = ((0, 0, 0), (0, 0, 0)), ((0, 0, 0), (0, 1, 0))
 BOTH = FLAVOURS
 CHECK = ("check",)
 
@@ -48,15 +49,15 @@ FAULTS = [
     Planted("traps", "trap", BOTH, 192, FAULTY),
     Planted("unknown_instruction", "unknown-ptx", BOTH, 192, FAULTY),
     Planted("barrier_not_reached", "barrier-divergence", BOTH, 192, ((1, 0, 0), (0, 0, 0))),
-    Planted("lane_missing", "lanes-missing", BOTH, 192, ((1, 0, 0), (6, 1, 0))),
-    Planted("lanes_in_two_instructions", "lanes-missing", BOTH, 192, ((0, 0, 0), (15, 0, 0))),
+    Planted("lane_missing", "lanes-missing", BOTH, 192, ((1, 0, 0), (0, 1, 0))),
+    Planted("lanes_in_two_instructions", "lanes-missing", BOTH, 192, FIRST_OF_WARP_0),
     Planted("uninitialized", "uninitialized-shared", CHECK, 192, FAULTY),
-    Planted("read_after_write", "race", CHECK, 192, LAST_OF_WARP_1),
-    Planted("write_after_read", "race", CHECK, 192, LAST_OF_WARP_0),
+    Planted("read_after_write", "race", CHECK, 192, FIRST_OF_WARP_1),
+    Planted("write_after_read", "race", CHECK, 192, FIRST_OF_WARP_0),
     Planted("write_after_write", "race", CHECK, 192, ((0, 0, 0), (0, 1, 0))),
     Planted("lanes_not_in_step", "race", CHECK, 192, ((0, 0, 0), (0, 0, 0))),
-    Planted("vector_race", "race", CHECK, 192, LAST_OF_WARP_1),
-    Planted("copy_not_waited_for", "race", CHECK, 192, LAST_OF_WARP_0),
+    Planted("vector_race", "race", CHECK, 192, FIRST_OF_WARP_1),
+    Planted("copy_not_waited_for", "race", CHECK, 192, FIRST_OF_WARP_0),
 ]
 RIGHT = ["same_value_twice", "atomic_counter", "lanes_in_step", "waits_for_its_copy", "whole_block_returns"]
 
@@ -95,11 +96,40 @@ def test_what_only_looks_like_a_fault_is_none(programs, flavour, kernel):
         ("release", "lane_missing", 192, "thread (5,1,0) returned while other lanes of its warp wait for it in shfl"),
         ("release", "barrier_not_reached", 192, "63 of 64 threads wait at the barrier"),
         ("release", "unknown_instruction", 192, "frobnicate.sync.b32"),
-        ("check", "read_after_write", 192, "after a write by thread (31,0,0) of warp 0"),
+        ("check", "read_after_write", 192, "after a write by thread (0,0,0) of warp 0"),
     ],
 )
 def test_the_message_says_what_and_by_how_much(programs, flavour, kernel, size, said):
     assert said in programs["faults", flavour].fault(kernel, size, "K").message
+
+
+MANY = [
+    ("many_reads_past_the_end", "out-of-bounds", BOTH, (5, 0, 0)),
+    ("faults_of_many_kinds", "out-of-bounds", BOTH, (5, 0, 0)),
+    ("many_races", "race", CHECK, (0, 0, 0)),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+@pytest.mark.parametrize(
+    ("flavour", "kernel", "kind", "thread"),
+    [(flavour, kernel, kind, thread) for kernel, kind, flavours, thread in MANY for flavour in flavours],
+)
+def test_of_many_faults_the_first_in_block_and_thread_is_reported(programs, flavour, kernel, kind, thread, threads):
+    program, simulation = programs["faults", flavour], Simulation(threads=threads)
+    runs = 20 if flavour == "release" else 5
+    (said,) = {program.run(kernel, 192, simulation=simulation).stderr for _ in range(runs)}
+    found = program.fault(kernel, 192, simulation=simulation)
+    assert (found.kind, found.block, found.thread) == (kind, (3, 0, 0), thread), said
+    assert (found.line, found.message in said) == (program.line(f"fault: {kernel}"), True)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_the_order_of_the_schedule_does_not_decide_which_fault_is_reported(programs, flavour):
+    program = programs["faults", flavour]
+    for seed in range(10):
+        found = program.fault("many_reads_past_the_end", 192, simulation=Simulation(threads=2, schedule=seed))
+        assert (found.block, found.thread) == ((3, 0, 0), (5, 0, 0))
 
 
 @pytest.mark.parametrize(

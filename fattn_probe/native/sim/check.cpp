@@ -121,14 +121,15 @@ void note_overwrite(const char *address, size_t bytes, const Access &earlier) {
 }
 
 void settle_overwrite(bool write) {
-    const std::optional<Overwrite> &overwrite = shadow().overwrite;
-    if (!overwrite || (self == overwrite->finding.fiber && !write)) {
+    std::optional<Overwrite> &pending = shadow().overwrite;
+    if (!pending || (self == pending->finding.fiber && !write)) {
         return;
     }
-    if (memcmp(overwrite->address, overwrite->before.data(), overwrite->before.size()) != 0) {
-        report(overwrite->finding);
+    const Overwrite overwrite = std::move(*pending);
+    pending.reset();
+    if (memcmp(overwrite.address, overwrite.before.data(), overwrite.before.size()) != 0) {
+        worker->note_fault(overwrite.finding);
     }
-    shadow().overwrite.reset();
 }
 
 void check_bounds(const char *address, size_t bytes, bool write) {
@@ -210,6 +211,7 @@ void check_access(const void *pointer, size_t bytes, size_t alignment, Kind kind
         return;
     }
     settle_overwrite(kind != Kind::read);
+    worker->stop_if_after_fault();
     check_alignment(pointer, alignment);
     const char *address = static_cast<const char *>(pointer);
     if (is_shared(address)) {
@@ -232,7 +234,7 @@ void check_new_block() {
     }
 }
 
-void check_end_of_block() { settle_overwrite(true); }
+void check_pending() { settle_overwrite(true); }
 
 void check_new_shared(const void *address, size_t bytes) {
     std::fill_n(shadow().bytes + (static_cast<const char *>(address) - worker->shared_arena()), bytes, Byte{});
@@ -248,6 +250,7 @@ void check_copy_begins(const void *to, size_t bytes) {
 
 void check_copy_ends(const void *to, size_t bytes) {
     settle_overwrite(true);
+    worker->stop_if_after_fault();
     Byte *first = shadow().bytes + (static_cast<const char *>(to) - worker->shared_arena());
     for (size_t i = 0; i < bytes; i++) {
         first[i].copy = {};

@@ -1,5 +1,6 @@
 #include "finding.h"
 
+#include "check.h"
 #include "environment.h"
 #include "host_memory.h"
 #include "worker.h"
@@ -109,7 +110,7 @@ void on_address_error(const char *text) {
     if (self != nullptr) {
         const std::string all = text;
         const size_t start = all.find("AddressSanitizer");
-        report({"address", all.substr(start, all.find('\n', start) - start)});
+        end_with(json_of({"address", all.substr(start, all.find('\n', start) - start)}));
     }
 }
 #endif
@@ -137,9 +138,7 @@ Stack call_stack() {
     return stack;
 }
 
-void report(const Finding &finding) {
-    static std::mutex only_one;
-    only_one.lock(); // never unlocked: the first finding is the one
+std::string json_of(const Finding &finding) {
     std::string text = "{\"kind\":" + json_string(finding.kind) + ",\"message\":" + json_string(finding.message);
     if (finding.fiber != nullptr) {
         const uint3 thread = finding.fiber->thread_idx;
@@ -147,9 +146,23 @@ void report(const Finding &finding) {
                 ",\"block\":" + json_triple(blockIdx.x, blockIdx.y, blockIdx.z) +
                 ",\"thread\":" + json_triple(thread.x, thread.y, thread.z);
     }
-    text += ",\"frames\":" + json_frames(finding.stack.empty() ? call_stack() : finding.stack) + "}";
+    return text + ",\"frames\":" + json_frames(finding.stack.empty() ? call_stack() : finding.stack) + "}";
+}
+
+void report(const Finding &finding) {
+    if (self == nullptr) {
+        end_with(json_of(finding));
+    }
+    check_pending(); // what this thread did before comes first
+    worker->note_fault(finding);
+    worker->stop_thread();
+}
+
+void end_with(const std::string &json) {
+    static std::mutex only_one;
+    only_one.lock(); // never unlocked: the first finding is the one
     fflush(stdout);
-    fprintf(stderr, "fattn-probe: finding: %s\n", text.c_str());
+    fprintf(stderr, "fattn-probe: finding: %s\n", json.c_str());
     fflush(stderr);
     _exit(86);
 }
@@ -195,6 +208,7 @@ extern "C" void __ubsan_on_report() {
         unsigned line, column;
         char *address;
         __ubsan_get_current_report_data(&kind, &message, &file, &line, &column, &address);
-        simt::report({"undefined", std::string(message) + " in " + file + ":" + std::to_string(line)});
+        simt::end_with(
+            simt::json_of({"undefined", std::string(message) + " in " + file + ":" + std::to_string(line)}));
     }
 }

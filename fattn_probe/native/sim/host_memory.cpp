@@ -100,10 +100,10 @@ const char *kind_of_fault(const void *address) {
 
 std::string describe_fault(const void *address) {
     const Allocation *allocation = find_allocation(address);
-    if (allocation == nullptr) {
-        char text[100];
-        snprintf(text, sizeof(text), "global memory is accessed at %p, far from every allocation", address);
-        return text;
+    if (allocation == nullptr) { // an address would be another one in each run
+        const auto byte = reinterpret_cast<uintptr_t>(address);
+        return byte < guard_bytes ? "byte " + std::to_string(byte) + " of a null pointer is accessed"
+                                  : "global memory is accessed far from every allocation";
     }
     const std::string number = "allocation " + std::to_string(allocation->number);
     const std::string name = allocation->name.empty() ? number : allocation->name + " (" + number + ")";

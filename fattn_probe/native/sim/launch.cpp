@@ -6,7 +6,9 @@
 #include "focus.h"
 #include "worker.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <functional>
@@ -22,14 +24,22 @@ volatile Focus focus;
 
 namespace {
 
+constexpr uint64_t no_block = UINT64_MAX;
+
 // Host threads that run the blocks of one launch at a time. Blocks are taken in order of their index; they share
 // nothing but global memory, so the result does not depend on who runs which.
 class Pool {
   public:
+    Pool() : running_(std::max(1u, environment().threads)) {
+        for (std::atomic<uint64_t> &block : running_) {
+            block = no_block;
+        }
+    }
+
     void run(const Launch &launch) {
-        const unsigned threads = environment().threads;
-        while (threads_.size() + 1 < threads) {
-            threads_.emplace_back([this] { serve(); });
+        while (threads_.size() + 1 < running_.size()) {
+            std::atomic<uint64_t> &running = running_[threads_.size() + 1];
+            threads_.emplace_back([this, &running] { serve(running); });
         }
         {
             const std::lock_guard<std::mutex> lock(mutex_);
@@ -39,7 +49,7 @@ class Pool {
             round_++;
         }
         start_.notify_all();
-        run_blocks(launch);
+        run_blocks(launch, running_[0]);
         std::unique_lock<std::mutex> lock(mutex_);
         finished_.wait(lock, [this] { return busy_ == 0; });
     }
@@ -55,14 +65,25 @@ class Pool {
         }
     }
 
+    bool runs_before(uint64_t index) const {
+        return std::any_of(running_.begin(), running_.end(),
+                           [index](const std::atomic<uint64_t> &block) { return block < index; });
+    }
+
   private:
-    void run_blocks(const Launch &launch) {
+    // The next block, at once known to `runs_before`: until it has its number, `running` is no higher than that.
+    uint64_t take(std::atomic<uint64_t> &running) {
+        running = next_.load();
+        return running = next_++;
+    }
+
+    void run_blocks(const Launch &launch, std::atomic<uint64_t> &running) {
         static thread_local const std::unique_ptr<Worker> own = std::make_unique<Worker>();
         catch_signals_on_this_thread();
         own->begin(launch);
         const dim3 grid = launch.grid;
         const uint64_t total = static_cast<uint64_t>(grid.x) * grid.y * grid.z;
-        for (uint64_t i = next_++; i < total; i = next_++) {
+        for (uint64_t i = take(running); i < total; i = take(running)) {
             if (focus.block >= 0 && i != static_cast<uint64_t>(focus.block)) {
                 continue;
             }
@@ -70,9 +91,10 @@ class Pool {
             const auto y = static_cast<uint32_t>(i / grid.x % grid.y);
             own->run_block({x, y, static_cast<uint32_t>(i / grid.x / grid.y)});
         }
+        running = no_block;
     }
 
-    void serve() {
+    void serve(std::atomic<uint64_t> &running) {
         uint64_t seen = 0;
         for (;;) {
             std::unique_lock<std::mutex> lock(mutex_);
@@ -83,7 +105,7 @@ class Pool {
             seen = round_;
             const Launch &launch = *launch_;
             lock.unlock();
-            run_blocks(launch);
+            run_blocks(launch, running);
             lock.lock();
             if (--busy_ == 0) {
                 finished_.notify_one();
@@ -91,6 +113,7 @@ class Pool {
         }
     }
 
+    std::vector<std::atomic<uint64_t>> running_; // the block that each host thread runs, the caller's first
     std::vector<std::thread> threads_;
     std::mutex mutex_;
     std::condition_variable start_, finished_;
@@ -100,6 +123,11 @@ class Pool {
     uint64_t round_ = 0;
     bool stop_ = false;
 };
+
+Pool &pool() {
+    static Pool once;
+    return once;
+}
 
 std::string json_dim(dim3 d) {
     return "[" + std::to_string(d.x) + "," + std::to_string(d.y) + "," + std::to_string(d.z) + "]";
@@ -160,11 +188,16 @@ cudaError_t execute(const Launch &launch) {
     const std::lock_guard<std::mutex> lock(turn);
     record(launch);
     if (!environment().dry && !focus.skip) {
-        static Pool pool;
         catch_signals();
-        pool.run(launch);
+        pool().run(launch);
     }
     return cudaSuccess;
+}
+
+void wait_for_earlier_blocks() {
+    while (pool().runs_before(worker->block_index())) {
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
 }
 
 } // namespace simt

@@ -49,6 +49,9 @@ struct Launch {
 cudaError_t execute(const Launch &launch);
 cudaError_t take_last_error();
 
+// Sleep until no block with a lower index runs on another host thread.
+void wait_for_earlier_blocks();
+
 template <class Call> Description description_of(Call &&call) {
     Description description;
     describing = &description;

@@ -12,6 +12,7 @@ namespace ptx {
 
 void load_matrices(Registers &registers, int tiles, bool transposed) {
     Fiber *const last = self;
+    last->warp->runnable &= ~(1u << last->lane); // after a fault it does not go on; otherwise release_warp sets this
     for (int tile = 0; tile < tiles; tile++) {
         auto *out = reinterpret_cast<uint16_t *>(registers.out[tile]);
         for (int row = 0; row < 8; row++) {

@@ -66,6 +66,14 @@ bool Worker::owns_stack(const void *address) const {
 
 namespace {
 
+std::string returned(const Fiber &fiber, const char *instruction) {
+    const uint3 thread = fiber.thread_idx;
+    char text[200];
+    snprintf(text, sizeof(text), "thread (%u,%u,%u) returned while other lanes of its warp wait for it in %s", thread.x,
+             thread.y, thread.z, instruction);
+    return text;
+}
+
 void fiber_main() {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
@@ -98,9 +106,7 @@ void Worker::run_block(uint3 index) {
     block.threads = focus.scout ? 1 : blockDim.x * blockDim.y * blockDim.z;
     block.alive = block.threads;
     block.warps = (block.threads + warp_size - 1) / warp_size;
-    const uint64_t linear =
-        index.x + static_cast<uint64_t>(gridDim.x) * (index.y + static_cast<uint64_t>(gridDim.y) * index.z);
-    random_state_ = schedule_seed_ * 0x9E3779B97F4A7C15 + linear;
+    random_state_ = schedule_seed_ * 0x9E3779B97F4A7C15 + block_index();
     memset(dynamic_memory(), 0xFF, dynamic_bytes_); // NaN in every format: what nobody wrote shows in the output
     for (const StaticVariable &variable : static_) {
         memset(arena_ + variable.offset, 0xFF, variable.bytes);
@@ -129,7 +135,14 @@ void Worker::run_block(uint3 index) {
     __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 #endif
     self = nullptr;
-    check_end_of_block();
+    check_pending();
+    if (!fault_.empty()) {
+        report_fault();
+    }
+}
+
+uint64_t Worker::block_index() const {
+    return blockIdx.x + static_cast<uint64_t>(gridDim.x) * (blockIdx.y + static_cast<uint64_t>(gridDim.y) * blockIdx.z);
 }
 
 void Worker::switch_to(Fiber *fiber) {
@@ -147,7 +160,9 @@ void Worker::switch_to(Fiber *fiber) {
     __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 #endif
     if (__builtin_expect(doomed_ != nullptr, 0)) {
-        report(*doomed_);
+        const Finding finding = *doomed_;
+        doomed_ = nullptr;
+        report(finding);
     }
 }
 
@@ -226,13 +241,9 @@ void Worker::finish_fiber() {
     warp.runnable &= ~(1u << self->lane);
     block.alive--;
     if (warp.arrived > 0) {
-        const uint3 thread = self->thread_idx;
-        char text[200];
-        snprintf(text, sizeof(text), "thread (%u,%u,%u) returned while other lanes of its warp wait for it in %s",
-                 thread.x, thread.y, thread.z, warp.instruction);
         Fiber *waiting = *std::find_if(warp.lanes, warp.lanes + warp_size,
                                        [](const Fiber *fiber) { return fiber->wait == Wait::warp; });
-        report_from(waiting, {"lanes-missing", text, waiting});
+        report_from(waiting, {"lanes-missing", returned(*self, warp.instruction), waiting});
     }
     if (warp.alive == 0) {
         block.gone += static_cast<uint32_t>(__builtin_popcount(warp.existing));
@@ -251,7 +262,42 @@ void Worker::finish_fiber() {
     __builtin_unreachable();
 }
 
+void Worker::note_fault(const Finding &finding) {
+    const uint32_t thread = finding.fiber->thread_number();
+    if (thread >= faulty_thread_) {
+        return;
+    }
+    faulty_thread_ = thread;
+    fault_ = json_of(finding);
+    // A thread that no longer runs arrives at no barrier, so none of these masks is set again.
+    for (uint32_t i = thread / warp_size; i < block.warps; i++) {
+        warps[i].runnable &= i == thread / warp_size ? (1u << thread % warp_size) - 1 : 0;
+    }
+}
+
+void Worker::stop_if_after_fault() {
+    if (__builtin_expect(!fault_.empty(), 0) && self->thread_number() >= faulty_thread_) {
+        stop_thread();
+    }
+}
+
+void Worker::stop_thread() {
+    const FlushDenormals flush; // which a signal handler does not
+    self->warp->runnable &= ~(1u << self->lane);
+    reschedule();
+    __builtin_unreachable();
+}
+
+void Worker::report_fault() {
+    check_pending();
+    wait_for_earlier_blocks();
+    end_with(fault_);
+}
+
 void Worker::report_deadlock() {
+    if (!fault_.empty()) {
+        report_fault();
+    }
     uint32_t waiting = 0, returned = 0, in_warp = 0;
     Fiber *at_barrier = nullptr;
     Fiber *stuck = nullptr;
@@ -296,7 +342,8 @@ bool arrive_at_warp(uint32_t mask, const char *instruction) {
         report({"unsupported", std::string(instruction) + " with a mask that leaves lanes out"});
     }
     if (warp.alive != warp.existing) {
-        report({"lanes-missing", std::string(instruction) + " names lanes that have already returned"});
+        const int gone = __builtin_ctz(warp.existing & ~warp.alive);
+        report({"lanes-missing", returned(*warp.lanes[gone], instruction)});
     }
     return ++warp.arrived == static_cast<uint32_t>(__builtin_popcount(warp.alive));
 }

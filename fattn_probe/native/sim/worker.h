@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace simt {
@@ -65,6 +66,14 @@ class Worker {
     const Fiber &thread(uint32_t number) const { return fibers_[number]; }
     void finish_fiber(); // called on the fiber's own stack; does not return
 
+    uint64_t block_index() const; // of the running block, x fastest
+
+    // A fault of a thread of the running block. From now on threads with lower numbers alone run; when none of them can
+    // go on, the fault of the lowest ends the process.
+    void note_fault(const Finding &finding);
+    void stop_if_after_fault(); // the running thread, if it is not one of them
+    [[noreturn]] void stop_thread();
+
     const Launch *launch = nullptr;
     Block block;
     Warp warps[max_threads / warp_size];
@@ -77,10 +86,13 @@ class Worker {
     void prepare_fiber(Fiber &fiber, uint32_t thread);
     void switch_to(Fiber *fiber);
     [[noreturn]] void report_deadlock();
+    [[noreturn]] void report_fault();
     [[noreturn]] void report_from(Fiber *fiber, Finding finding);
 
     std::vector<Fiber> fibers_;
     const Finding *doomed_ = nullptr; // what the fiber switched to has to report
+    uint32_t faulty_thread_ = max_threads;
+    std::string fault_; // of that thread, as JSON
     char *stacks_ = nullptr;
     char *arena_ = nullptr;
     size_t dynamic_bytes_ = 0;
