@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import gdb
 
+from fattn_probe.debug.backtrace import shorten_backtraces
 from fattn_probe.debug.names import without_parameters
 from fattn_probe.debug.protocol import DebuggerError, Frame, Stop
 
@@ -29,6 +30,7 @@ class InProcess:
         self._host = ""  # the architecture of host code, which the program begins with
         self._in_kernel = False  # whether cuda-gdb's focus is on a thread of a GPU
         gdb.execute("set print frame-arguments presence")
+        shorten_backtraces()
         gdb.execute("set breakpoint always-inserted on")
         gdb.events.stop.connect(self._on_stop)
         gdb.events.exited.connect(self._on_exit)
@@ -101,6 +103,14 @@ class InProcess:
             return [_text(None, expression) for expression in expressions]
         with _frame(level) as frame:
             return [_text(None if self._in_kernel else frame, expression) for expression in expressions]
+
+    def refusal(self, expression: str) -> str:
+        """Why an expression cannot be evaluated in the newest frame, in the debugger's words; empty if it can."""
+        try:
+            gdb.parse_and_eval(expression).format_string(deref_refs=True)
+        except (gdb.error, gdb.MemoryError) as error:
+            return str(error)
+        return ""
 
     def local_names(self, level: int = 0) -> set[str]:
         """The variables and arguments in scope in a frame."""
@@ -197,11 +207,13 @@ def _function(frame: gdb.Frame) -> str:
 
 
 def call(path: str, argument_file: str, result_file: str) -> None:
-    """Run `module:function(debugger, argument)`; the result file gets `{"result": ...}` or `{"error": traceback}`."""
+    """Run `module:function(debugger, argument)`; the result file gets `result`, `refused` or `error`, a traceback."""
     module, _, name = path.partition(":")
     argument = json.loads(Path(argument_file).read_text())
     try:
         document = {"result": getattr(importlib.import_module(module), name)(InProcess(), argument)}
+    except DebuggerError as error:
+        document = {"refused": str(error)}
     except Exception:  # noqa: BLE001 - the boundary to gdb, which would print the traceback and lose it
         document = {"error": traceback.format_exc()}
     Path(result_file).write_text(json.dumps(document))

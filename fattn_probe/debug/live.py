@@ -11,6 +11,7 @@ from typing import Any
 import gdb
 import gdb.printing
 
+from fattn_probe.debug.backtrace import shorten_backtraces
 from fattn_probe.debug.printers import printers
 
 TILE_VARIABLES = ("kb0", "kb0_start", "kb0_stop", "jt", "zt_gqa", "z_KV", "zt", "sequence", "kbc", "kbc_stop", "iter_k")
@@ -78,6 +79,7 @@ def start(path: str) -> None:
     """Set up the session that the file describes, and run to the kernel's first line."""
     plan: dict[str, Any] = json.loads(Path(path).read_text())
     gdb.printing.register_pretty_printer(None, printers(), replace=True)
+    shorten_backtraces()
     Fattn(plan)
     for command in plan["before"]:
         gdb.execute(command)

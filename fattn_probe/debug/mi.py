@@ -86,6 +86,11 @@ class OverMI:
             values[at] = value
         return values
 
+    def refusal(self, expression: str) -> str:
+        """Why an expression cannot be evaluated in the newest frame, in the debugger's words; empty if it can."""
+        (reply,) = self._in_frame(0, [f"-data-evaluate-expression {c_string(expression)}"])
+        return reply.error if reply.kind == "error" else ""
+
     def local_names(self, level: int = 0) -> set[str]:
         """The variables and arguments in scope in a frame."""
         (reply,) = self._in_frame(level, ["-stack-list-variables --no-values"])

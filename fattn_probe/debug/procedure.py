@@ -7,6 +7,7 @@ from typing import Any
 
 import fattn_probe
 from fattn_probe.debug.mi import OverMI
+from fattn_probe.debug.protocol import DebuggerError
 from fattn_probe.debug.session import Session
 from fattn_probe.scratch import scratch
 
@@ -26,6 +27,8 @@ def run_procedure(
     session: Session, procedure: str, argument: dict[str, Any], deadline: float, inside: bool | None = None
 ) -> Any:  # noqa: ANN401 - JSON
     """Run `module:function(debugger, argument)` and return its JSON answer; `deadline` in seconds is for all of it.
+
+    A command that the debugger refuses raises DebuggerError, inside it as over MI.
 
     `inside` forces one way or the other; None takes the debugger's own Python where there is one, which reads a hundred
     thousand values a second, and MI where there is not.
@@ -48,6 +51,8 @@ def _inside(session: Session, procedure: str, argument: dict[str, Any], deadline
     if not answered.exists():
         raise ProcedureError(f"the debugger's Python could not load fattn-probe: {said}")
     document = json.loads(answered.read_text())
+    if "refused" in document:
+        raise DebuggerError(document["refused"])
     if "error" in document:
         raise ProcedureError(document["error"])
     return document["result"]

@@ -66,6 +66,10 @@ class Debugger(Protocol):
         """Expressions as gdb prints their values, in frame `level` (0 is the newest); None what cannot be evaluated."""
         ...
 
+    def refusal(self, expression: str) -> str:
+        """Why an expression cannot be evaluated in the newest frame, in the debugger's words; empty if it can."""
+        ...
+
     def local_names(self, level: int = 0) -> set[str]:
         """The variables and arguments in scope in a frame; what `evaluate` finds beside them is global."""
         ...

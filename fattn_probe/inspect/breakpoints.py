@@ -1,9 +1,10 @@
-"""What is looked at besides the facts: tensors' values, one's own breakpoints."""
+"""The user's own breakpoints: `--break` and `--print`."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from fattn_probe.arrays import Bytes
 from fattn_probe.build import RUNNER
@@ -14,13 +15,14 @@ from fattn_probe.scenario import Case
 from fattn_probe.scenario.schema import Trace
 from fattn_probe.source.features import CUDA
 
+SHOWN = 12  # names of a refusal
 WATCH = "fattn_probe.inspect.procedures.watch:watch"
 THREAD = "simt::self == 0 || (simt::self->warp->index == {warp} && simt::self->lane == {lane})"
 
 
 @dataclass(frozen=True)
 class Watch:
-    """`--break 'PATTERN@FILE' --print EXPR`: expressions to read at lines that match, at most `stops` times."""
+    """`--break 'PATTERN@FILE' --print EXPR`: expressions to evaluate at matching lines, at most `stops` times."""
 
     pattern: str
     file: str
@@ -29,21 +31,69 @@ class Watch:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Why an expression has no value: the debugger's reason.
+
+    Where a name is unknown, `names` are the arguments and locals in scope, and `near` those that are spelt like it.
+    """
+
+    reason: str
+    near: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        reason = f"{self.reason.rstrip('.')}."
+        if self.near:
+            return f"{reason} Similar names in scope: {', '.join(self.near)}"
+        more = f" and {len(self.names) - SHOWN} more" if len(self.names) > SHOWN else ""
+        return f"{reason} In scope: {', '.join(self.names[:SHOWN])}{more}" if self.names else reason
+
+
+@dataclass(frozen=True)
 class Watched:
-    """One stop: where, and each expression's value as the debugger prints it; None if it cannot be evaluated."""
+    """One stop: its place, and each expression's value as the debugger prints it; None if it was refused."""
 
     function: str
     file: str
     line: int
     values: Mapping[str, str | None]
+    refusals: Mapping[str, Refusal]
+
+    @property
+    def place(self) -> str:
+        """`flash_attn_ext_f16_iter at fattn-mma-f16.cuh:671`."""
+        return f"{self.function.partition('<')[0]} at {PurePosixPath(self.file).name}:{self.line}"
+
+    @classmethod
+    def of(cls, stop: Mapping[str, Any]) -> "Watched":
+        """A stop as the procedure returns it."""
+        refusals = {
+            text: Refusal(said["reason"], tuple(said["near"]), tuple(said["names"]))
+            for text, said in stop["refusals"].items()
+        }
+        return cls(stop["function"], stop["file"], stop["line"], stop["values"], refusals)
 
 
 @dataclass(frozen=True)
 class WatchResult:
-    """The stops, and why there were no more of them; empty if there may be."""
+    """The stops; `why` says what ended the program before there were as many as wanted, else it is empty."""
 
     stops: tuple[Watched, ...]
     why: str
+
+    @property
+    def never_read(self) -> Mapping[str, tuple[Watched, Refusal]]:
+        """Expressions that had no value at any stop, with their first stop and its refusal."""
+        read = {text for stop in self.stops for text, value in stop.values.items() if value is not None}
+        first = {text: (stop, why) for stop in reversed(self.stops) for text, why in stop.refusals.items()}
+        return {text: found for text, found in first.items() if text not in read}
+
+
+def watch_of(text: str, expressions: Sequence[str], stops: int) -> Watch | None:
+    """What `--break`, `--print` and `--stops` ask for; InputError for `--print` without `--break`."""
+    if expressions and not text:
+        raise InputError(f"--print {expressions[0]!r} needs --break 'PATTERN@FILE', the line to print it at")
+    return parse_watch(text, expressions, stops) if text else None
 
 
 def parse_watch(text: str, expressions: Sequence[str], stops: int) -> Watch:
@@ -61,7 +111,7 @@ def parse_watch(text: str, expressions: Sequence[str], stops: int) -> Watch:
 def watch(
     inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target: Target, wanted: Watch
 ) -> WatchResult | Ended:
-    """Stop where `wanted` says; in a kernel in one thread alone, that of the case's `inspect.trace`."""
+    """Stop at the lines of `wanted`; in a kernel in one thread only, that of the case's `inspect.trace`."""
     at = case.inspect.trace or Trace()
     locations = lines_of(inspector.source(inspector.session.build_for(target, RUNNER)), wanted)
     simulated = target.engine == "sim"
@@ -77,7 +127,7 @@ def watch(
         found = inspector.procedure(WATCH, plan, folder, target)
     if not isinstance(found, dict):
         return found
-    return WatchResult(tuple(Watched(**stop) for stop in found["stops"]), found["why"])
+    return WatchResult(tuple(map(Watched.of, found["stops"])), found["why"])
 
 
 def lines_of(root: Path, wanted: Watch) -> list[int]:

@@ -13,7 +13,7 @@ from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.inspect import command as inspecting
 from fattn_probe.inspect import live
-from fattn_probe.inspect.breakpoints import parse_watch
+from fattn_probe.inspect.breakpoints import watch_of
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.inspect.looks import Looker, Looks, Seen, inspect_upstream_on
@@ -72,7 +72,7 @@ def inspect(
     looks = Looks(
         values=tuple(parse_slice(text) for text in values or ()),
         captures=captures,
-        watch=parse_watch(break_, print_ or (), stops) if break_ else None,
+        watch=watch_of(break_, print_ or (), stops),
         traced=frozenset(case.name for case in cases if trace or case.inspect.trace),
         find_nan=find_nan,
     )

@@ -73,9 +73,12 @@ def render_watched(watched: WatchResult) -> RenderableType:
     """Each stop with its values."""
     lines: list[RenderableType] = [Text("\nStops", "bold")]
     for stop in watched.stops:
-        lines.append(Text(f"{stop.function.partition('<')[0]} at {Path(stop.file).name}:{stop.line}"))
+        lines.append(Text(stop.place))
         for expression, value in stop.values.items():
-            lines.append(Text(f"  {expression} = {value if value is not None else '(cannot be evaluated here)'}"))
+            if value is not None:
+                lines.append(Text(f"  {expression} = {value}"))
+            else:
+                lines.append(Text(f"  {expression}: {stop.refusals[expression]}", "red"))
     if watched.why:
         lines.append(Text(f"no more stops: the program {watched.why}", "dim"))
     return Group(*lines)
@@ -139,12 +142,23 @@ def write_map(done: Sequence[Seen], path: Path) -> None:
 
 
 def raise_if_wrong(done: Sequence[Seen]) -> None:
-    """End the command as its worst case asks for: a fault, a fact that is not as expected, work that is not divided."""
+    """End the command with the code of its worst case.
+
+    ComparisonError: a fault, a fact that is not as expected, work that is not divided right. InputError: an expression
+    of `--print` that has no value at any stop.
+    """
     problems = [problem for item in done for problem in _problems(item)]
     if problems:
         raise ComparisonError("\n".join(problems))
     if any(isinstance(item.inspection.result, Lost) for item in done):
         raise LostError("an inspection was lost")
+    if refused := [words for item in done if item.watched for words in _never_read(item.watched)]:
+        raise InputError("\n".join(refused))
+
+
+def _never_read(watched: WatchResult) -> Iterator[str]:
+    for expression, (stop, refusal) in watched.never_read.items():
+        yield f"--print {expression!r} has no value in {stop.place}: {refusal}"
 
 
 def _problems(item: Seen) -> Iterator[str]:

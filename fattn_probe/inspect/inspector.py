@@ -12,10 +12,11 @@ from typing import Any
 from fattn_probe.arrays import Bytes
 from fattn_probe.build import RUNNER, TEST_BACKEND_OPS, Build
 from fattn_probe.debug.procedure import run_procedure
+from fattn_probe.debug.protocol import DebuggerError
 from fattn_probe.debug.session import Session as Debugging
 from fattn_probe.debug.symbols import require_debug_info
 from fattn_probe.device import Target
-from fattn_probe.errors import BuildError, InputError
+from fattn_probe.errors import BuildError, InputError, MachineError
 from fattn_probe.inspect import assemble
 from fattn_probe.inspect.anchors import Located, locate
 from fattn_probe.inspect.dispatch.asked import Dispatch
@@ -132,7 +133,10 @@ class Inspector:
 
     def _run(self, debugging: Debugging, procedure: str, plan: Document) -> Document:
         options = self.options
-        found: Document = run_procedure(debugging, procedure, plan, options.deadline, inside=options.python)
+        try:
+            found: Document = run_procedure(debugging, procedure, plan, options.deadline, inside=options.python)
+        except DebuggerError as error:
+            raise MachineError(f"{debugging.debugger[0]} refused: {error}") from error
         return found
 
     def _plan(self, build: Build, target: Target) -> Document:

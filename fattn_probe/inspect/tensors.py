@@ -46,13 +46,14 @@ def read_tensors(
     roles = ["dst", *case.op.tensors]
     if absent := [item for item in wanted if item.name not in roles]:
         raise InputError(f"--values {absent[0].text}: {case.name} has no {absent[0].name}; it has {', '.join(roles)}")
+    views = {"dst": dst_view(case), **case.op.tensors}
+    sizes = {role: view.end - view.offset for role, view in views.items()}
     with inspector.place(case, inputs) as folder:
-        ended = inspector.procedure(READ_TENSORS, {"roles": roles, "folder": str(folder)}, folder, target)
+        ended = inspector.procedure(READ_TENSORS, {"sizes": sizes, "folder": str(folder)}, folder, target)
         if not isinstance(ended, dict):
             return ended
         memory = {role: np.fromfile(folder / role, np.uint8) for role in roles}
         launches = read_launches(folder / "launches")
-    views = dict(case.op.tensors) | {"dst": dst_view(case)}
     parts = tuple((item, part(values_of(views[item.name], memory[item.name]), item)) for item in wanted)
     file = None
     if captures is not None:

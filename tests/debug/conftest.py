@@ -45,3 +45,8 @@ def probe(programs):
 @pytest.fixture(scope="session")
 def values_program(programs):
     return compiled(programs, "values", "-no-pie")
+
+
+@pytest.fixture(scope="session")
+def launch(programs):
+    return compiled(programs, "launch", "-std=c++17")

@@ -111,11 +111,9 @@ MANY = [
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
-@pytest.mark.parametrize(
-    ("flavour", "kernel", "kind", "thread"),
-    [(flavour, kernel, kind, thread) for kernel, kind, flavours, thread in MANY for flavour in flavours],
-)
-def test_of_many_faults_the_first_in_block_and_thread_is_reported(programs, flavour, kernel, kind, thread, threads):
+@pytest.mark.parametrize(("flavour", "fault"), [(flavour, fault) for fault in MANY for flavour in fault[2]])
+def test_of_many_faults_the_first_in_block_and_thread_is_reported(programs, flavour, fault, threads):
+    kernel, kind, _, thread = fault
     program, simulation = programs["faults", flavour], Simulation(threads=threads)
     runs = 20 if flavour == "release" else 5
     (said,) = {program.run(kernel, 192, simulation=simulation).stderr for _ in range(runs)}

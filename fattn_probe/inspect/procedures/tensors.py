@@ -3,7 +3,6 @@
 Standard library only, as all that gdb's own Python may load.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,9 @@ Document = dict[str, Any]
 def read_tensors(debugger: Debugger, plan: Document) -> Document:
     """Run the op to its end and write each tensor's bytes, from its first to its last, to a file of `folder`.
 
-    The program itself fetches them (`ggml_backend_tensor_get`), since a device's memory is the device's. `plan`:
-    what `to_launch` takes, `roles`, `folder`. Returns the size in bytes by role, or `ended`.
+    `plan`: what `to_launch` takes, `sizes` (bytes by role), `folder`, `simulated`: a simulated GPU's memory is the
+    program's own. From a real GPU's memory the program copies it (`ggml_backend_tensor_get`, which the debugger calls).
+    Returns `sizes`, or `ended`.
     """
     stop = to_launch(debugger, plan)
     if not stop.function.startswith(LAUNCHER):
@@ -26,24 +26,27 @@ def read_tensors(debugger: Debugger, plan: Document) -> Document:
     stop = debugger.resume("finish")  # the kernels before and after it too
     if stop.reason != "step":
         return {"ended": [stop.reason, stop.detail, stop.function]}
-    sizes = dict(_dump_all(debugger, plan["roles"], Path(plan["folder"])))
+    read = _memory if plan["simulated"] else _copy
+    for role, size in plan["sizes"].items():
+        (Path(plan["folder"]) / role).write_bytes(read(debugger, ROLES[role], size))
     debugger.execute("kill")
-    return {"sizes": sizes}
+    return {"sizes": plan["sizes"]}
 
 
-def _dump_all(debugger: Debugger, roles: list[str], folder: Path) -> Iterator[tuple[str, int]]:
-    for role in roles:
-        at = ROLES[role]
-        size = _integer(debugger, f"(long)ggml_nbytes({at})")
-        buffer = _integer(debugger, f"(long)((void *(*)(unsigned long))malloc)({size})")
-        debugger.execute(f"call (void)ggml_backend_tensor_get({at}, (void *){buffer}, 0, {size})")
-        debugger.execute(f"dump binary memory {folder / role} {buffer} {buffer + size}")
-        debugger.execute(f"call ((void (*)(void *))free)((void *){buffer})")
-        yield role, size
+def _memory(debugger: Debugger, tensor: str, size: int) -> bytes:
+    return debugger.memory(_integer(debugger, f"(long)({tensor})->data"), size)
+
+
+def _copy(debugger: Debugger, tensor: str, size: int) -> bytes:
+    buffer = _integer(debugger, f"(long)((void *(*)(unsigned long))malloc)({size})")
+    debugger.execute(f"call (void)ggml_backend_tensor_get({tensor}, (void *){buffer}, 0, {size})")
+    found = debugger.memory(buffer, size)
+    debugger.execute(f"call ((void (*)(void *))free)((void *){buffer})")
+    return found
 
 
 def _integer(debugger: Debugger, expression: str) -> int:
     (text,) = debugger.evaluate([expression])
     if text is None:
-        raise DebuggerError(f"cannot evaluate {expression}")
+        raise DebuggerError(f"{expression}: {debugger.refusal(expression)}")
     return int(text)

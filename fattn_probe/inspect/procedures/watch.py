@@ -3,12 +3,16 @@
 Standard library only, as all that gdb's own Python may load.
 """
 
+import difflib
+import re
 from pathlib import PurePosixPath
 from typing import Any
 
 from fattn_probe.debug.protocol import Debugger, DebuggerError, Stop
 
 Document = dict[str, Any]
+UNKNOWN = re.compile(r'No symbol "([^"]+)" in')
+NEAR = 6  # names that are offered for an unknown one
 
 
 def watch(debugger: Debugger, plan: Document) -> Document:
@@ -16,7 +20,7 @@ def watch(debugger: Debugger, plan: Document) -> Document:
 
     In a kernel one thread stops: `condition` holds for it alone, and `at_launch` are commands that leave other blocks
     out; on a GPU `thread` (linear block, warp, lane) must stand where it stopped. Returns `stops` with function, file,
-    line and values, and `why` there were no more, empty if there may be.
+    line, `values` and `refusals` (of what has no value), and `why` there were no more, empty if there may be.
     """
     main = debugger.insert("main")
     debugger.resume("run")  # the libraries are there now: a condition can be read, and a wrong location is refused
@@ -32,10 +36,24 @@ def watch(debugger: Debugger, plan: Document) -> Document:
             for command in plan["at_launch"]:
                 debugger.execute(command)
         if points.intersection(stop.breakpoints) and (not plan["thread"] or _counts(debugger, plan, stop)):
-            values = dict(zip(plan["expressions"], debugger.evaluate(plan["expressions"]), strict=True))
-            stops.append({"function": stop.function, "file": stop.file, "line": stop.line, "values": values})
+            stops.append({"function": stop.function, "file": stop.file, "line": stop.line} | _read(debugger, plan))
     debugger.execute("kill")
     return {"stops": stops, "why": ""}
+
+
+def _read(debugger: Debugger, plan: Document) -> Document:
+    """The values of the expressions; `refusals` of those without one: `reason`, `near` and `names` (see `Refusal`)."""
+    values = dict(zip(plan["expressions"], debugger.evaluate(plan["expressions"]), strict=True))
+    refused = (expression for expression, value in values.items() if value is None)
+    return {"values": values, "refusals": {expression: _refusal(debugger, expression) for expression in refused}}
+
+
+def _refusal(debugger: Debugger, expression: str) -> Document:
+    reason = debugger.refusal(expression)
+    unknown = UNKNOWN.search(reason)
+    names = sorted(debugger.local_names()) if unknown else []
+    near = difflib.get_close_matches(unknown[1], names, NEAR, 0.5) if unknown else []
+    return {"reason": " ".join(reason.split()), "near": near, "names": names}
 
 
 def _counts(debugger: Debugger, plan: Document, stop: Stop) -> bool:
