@@ -10,6 +10,7 @@ from typing import Any, Literal
 from fattn_probe.build.toolchain import Toolchain
 from fattn_probe.cache import cache_dir
 from fattn_probe.errors import InputError
+from fattn_probe.launch.architecture import cuda_arch, is_nvcc_arch, not_an_architecture
 from fattn_probe.source import Tree
 from fattn_probe.source.features import probe
 from fattn_probe.source.patches import Patch, needed
@@ -22,7 +23,6 @@ CPU_RUNNER = "fattn-runner-cpu"
 TEST_BACKEND_OPS = "test-backend-ops"
 PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS)
 SANITIZERS = ("address", "undefined")
-ARCH = re.compile(r"(\d{2,3})[af]?")
 OVERLAY = "overlay"  # the source as compiled, in a build folder
 LAYOUT = 1  # version of the folder layout; a change makes new folders
 
@@ -53,7 +53,7 @@ class BuildRequest:
         unknown = [name for name in self.sanitize if name not in SANITIZERS]
         return [
             f"sanitizer {unknown[0]!r} is not one of {', '.join(SANITIZERS)}" if unknown else "",
-            "" if ARCH.fullmatch(self.arch) else f"arch {self.arch!r} is not a compute capability such as 90 or 120a",
+            "" if is_nvcc_arch(self.arch) else not_an_architecture(self.arch),
             ""
             if self.engine == "sim" or not self.sanitize
             else "--sanitize is for the sim engine (on a GPU there is compute-sanitizer)",
@@ -68,8 +68,7 @@ class BuildRequest:
     @property
     def cuda_arch(self) -> int:
         """`__CUDA_ARCH__` of this arch: 900 for "90"."""
-        match = ARCH.fullmatch(self.arch)
-        return int(match.group(1)) * 10 if match else 0
+        return cuda_arch(self.arch)
 
 
 @dataclass(frozen=True)

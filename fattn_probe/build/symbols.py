@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from fattn_probe.launch.families import BY_NAME
 from fattn_probe.process import run
 from fattn_probe.source import KernelCase
 
-CASE = re.compile(r"\bggml_cuda_flash_attn_ext_(?P<family>mma_f16|tile|vec)_case<(?P<args>[^>]*)>\(")
+CASE = re.compile(r"\bggml_cuda_flash_attn_ext_(?P<family>\w+)_case<(?P<args>[^>]*)>\(")
 TYPE = re.compile(r"\(ggml_type\)(\d+)")
-FAMILIES = {"mma_f16": "mma", "tile": "tile", "vec": "vec"}
 
 
 def demangle(symbol: str) -> str:
@@ -23,10 +23,10 @@ def case_of(name: str, cases: Iterable[KernelCase], types: Mapping[int, str]) ->
     `types` maps ggml_type's values to names, because a demangled `vec` case contains `(ggml_type)8`.
     """
     match = CASE.search(name)
-    if match is None:
+    if match is None or match["family"] not in BY_NAME:
         return None
     words = TYPE.sub(lambda number: f"GGML_TYPE_{types.get(int(number.group(1)), '?').upper()}", match.group("args"))
-    key = FAMILIES[match.group("family")], tuple(word.strip() for word in words.split(","))
+    key = BY_NAME[match["family"]].case, tuple(word.strip() for word in words.split(","))
     return next((case for case in cases if (case.family, case.args) == key), None)
 
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.inspect.facts import Missing
+from fattn_probe.inspect.procedures.points import BLOCK
+from fattn_probe.launch.families import FAMILIES, MMA_F16
 from fattn_probe.source.features import CUDA
 
-COMMON, MMA, VEC, TILE = "fattn-common.cuh", "fattn-mma-f16.cuh", "fattn-vec.cuh", "fattn-tile.cuh"
+COMMON, MMA = "fattn-common.cuh", MMA_F16.file
 COMMENT = re.compile(r"\s*(//.*)?$")
 
 
@@ -40,8 +42,11 @@ ANCHORS = (
     Anchor("split_kv", COMMON, r"^\s*blocks_num\.x = ntiles_x;", "blocks_per_wave, efficiency_percent_best"),
     Anchor("kbc", MMA, r"^\s*int kb0_stop\s*= min\(iter_k, kb0_start", "kbc and kbc_stop"),
     Anchor("tile_call", MMA, r"^\s*flash_attn_ext_f16_process_tile<", "tiles of the blocks", every=True),
-    Anchor("vec_block", VEC, r"^\s*for \(int k_VKQ_0 = blockIdx\.y\*nthreads;", "blocks of vec kernels"),
-    Anchor("tile_block", TILE, r"\bint k_VKQ_0 = blockIdx\.y\*nbatch_fa;", "blocks of tile kernels", every=True),
+    *(
+        Anchor(f"{each.name}{BLOCK}", each.file, each.block_line, f"blocks of {each.name} kernels", every=True)
+        for each in FAMILIES
+        if each.block_line
+    ),
     Anchor("logits", MMA, r"^\s*float KQ_max_new\[", "KQ before the mask"),
     Anchor(
         "softmax", MMA, r"^\s*(const )?half2 KQ_max_scale_h2 = make_half2\(", "P and the rescale factor", every=True

@@ -10,11 +10,11 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from fattn_probe.debug.values import Pointer, parse_value
 from fattn_probe.inspect.facts import Choice, Decision, KernelLaunch, TensorFacts, Value
+from fattn_probe.launch.families import BY_KERNEL, BY_NAME, Family
 from fattn_probe.launch.name import parse_kernel_name
 from fattn_probe.launch.record import LaunchRecord, Names, Types
 from fattn_probe.launch.tiles import BlockWork, Grid, Limits, TileWork, index_of, tiles_of
 
-FAMILIES = {"flash_attn_ext_f16": "mma_f16", "flash_attn_tile": "tile", "flash_attn_ext_vec": "vec"}
 CUDA_EXCEPTIONS = {
     "CUDA_EXCEPTION_1": "illegal address",
     "CUDA_EXCEPTION_4": "illegal instruction",
@@ -97,7 +97,7 @@ def choice_of(
     name = parse_kernel_name(symbol or raw["kernel"], types=types, names=names)
     values = ",".join(value for _, value in name.args)
     return Choice(
-        family=FAMILIES.get(name.base, name.base),
+        family=BY_KERNEL[name.base].name if name.base in BY_KERNEL else name.base,
         kernel=f"{name.base}<{values}>" if values else name.base,
         template={key: _template_value(value) for key, value in name.args if key},
         config=variables_of(raw["config"]),
@@ -136,6 +136,11 @@ class Tiling:
     ne: Mapping[str, Sequence[int]]
 
     @property
+    def family(self) -> Family:
+        """The chosen kernel's family."""
+        return BY_NAME[self.choice.family]
+
+    @property
     def gqa_ratio(self) -> int:
         """Q heads a K/V head."""
         return self.ne["Q"][2] // self.ne["K"][2]
@@ -147,7 +152,7 @@ class Tiling:
 
     def rows(self, record: Raw) -> int:
         """KV rows a step of the vec and tile kernels."""
-        return int(record["nthreads" if self.choice.family == "vec" else "nbatch_fa"])
+        return int(record[self.family.step_name])
 
     def blocks(self, records: Sequence[Raw]) -> tuple[BlockWork, ...]:
         """The blocks of the attention kernel in order, from what their threads 0 said."""
@@ -204,7 +209,7 @@ class Tiling:
     def _split_kv(self, record: Raw) -> TileWork:
         """Of the vec and tile kernels: block y of `gridDim.y` takes every `gridDim.y`-th KV step of a tile."""
         x, y, _ = record["blockIdx"]
-        z_KV, within = divmod(record["head" if self.choice.family == "vec" else "head0"], self.gqa_ratio)
+        z_KV, within = divmod(record[self.family.head_name], self.gqa_ratio)
         rows = self.rows(record)
         steps, limit = -(-record["ne11"] // rows), -(-record["k_VKQ_max"] // rows)
         found = TileWork(record["sequence"], z_KV, within // self.ncols2, x, y, limit, self.blocks_num[1])

@@ -8,15 +8,31 @@ from dataclasses import dataclass
 
 from fattn_probe.errors import InputError
 
-ARCHITECTURE = re.compile(r"(\d{1,2}\.\d|\d{2,3})[af]?")
+NVCC_ARCH = re.compile(r"(\d{2,3})[af]?")
+COMPUTE_CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
 
 
 def arch_number(text: str) -> int:
     """The number in any of its spellings: 90 of `90` and `9.0`, 120 of `120a` and `12.0`; InputError for others."""
-    match = ARCHITECTURE.fullmatch(text.strip())
+    match = NVCC_ARCH.fullmatch(text.strip()) or COMPUTE_CAPABILITY.fullmatch(text.strip())
     if match is None:
-        raise InputError(f"arch {text!r} is not a compute capability such as 90 or 120a")
-    return int(match[1].replace(".", ""))
+        raise InputError(not_an_architecture(text))
+    return int("".join(match.groups()))
+
+
+def cuda_arch(text: str) -> int:
+    """`__CUDA_ARCH__` of an architecture: 900 for `90`."""
+    return 10 * arch_number(text)
+
+
+def is_nvcc_arch(text: str) -> bool:
+    """Whether nvcc takes the text behind `sm_`: `90`, `120a`."""
+    return NVCC_ARCH.fullmatch(text) is not None
+
+
+def not_an_architecture(text: str) -> str:
+    """The message for text that is no architecture."""
+    return f"arch {text!r} is not a compute capability such as 90 or 120a"
 
 
 def nvcc_arch(compute_capability: str) -> str:

@@ -20,12 +20,13 @@ VEC_ROWS = 128
 
 @dataclass(frozen=True)
 class Matrix:
-    """How a family's instances are shown as a matrix: titles of its rows and columns, and which arguments they have."""
+    """How a family's instances are shown as a matrix: titles, and which arguments rows and columns have."""
 
     down: str
     across: str
     rows: tuple[int, ...]
     columns: tuple[int, ...]
+    joint: str = ", "
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,6 @@ class Family:
     matrix: Matrix
     stream_k: bool = False
     block_line: str = ""
-    every_block_line: bool = False
     head_name: str = "head0"
     step_name: str = "nbatch_fa"
 
@@ -78,7 +78,7 @@ MMA_F16 = Family(
     case_parameters=("DKQ", "DV", "ncols1", "ncols2"),
     file="fattn-mma-f16.cuh",
     nbatch_fa=_mma_rows,
-    matrix=Matrix("DKQ, DV", "ncols1 x ncols2", (0, 1), (2, 3)),
+    matrix=Matrix("DKQ, DV", "ncols1 x ncols2", (0, 1), (2, 3), " x "),
     stream_k=True,
 )
 TILE = Family(
@@ -91,7 +91,6 @@ TILE = Family(
     nbatch_fa=lambda sizes, arch, constants: constants.tile_of(sizes, arch),
     matrix=Matrix("DKQ, DV", "", (0, 1), ()),
     block_line=r"\bint k_VKQ_0 = blockIdx\.y\*nbatch_fa;",
-    every_block_line=True,
 )
 VEC = Family(
     name="vec",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fattn_probe.errors import InputError
-from fattn_probe.launch.name import parse_kernel_name
+from fattn_probe.launch.name import KernelName, parse_kernel_name
 
 Dim3 = tuple[int, int, int]
 Types = Mapping[int, str]
@@ -54,6 +54,19 @@ class LaunchRecord:
     def __hash__(self) -> int:
         return hash(self.key)
 
+    def document(self) -> dict[str, Any]:
+        """The launch for a JSON document, its template arguments by name; `parse_launch` reads it back."""
+        return {
+            "order": self.order,
+            "kernel": self.kernel,
+            "template_args": dict(self.template_args),
+            "grid": list(self.grid),
+            "block": list(self.block),
+            "shared": self.shared,
+            "regs": self.regs,
+            "max_blocks_per_sm": self.max_blocks_per_sm,
+        }
+
     def to_json(self) -> str:
         """The line that the engine wrote, with the kernel's own spelling."""
         optional = {name: getattr(self, name) for name in ("regs", "static_shared", "max_blocks_per_sm")}
@@ -95,7 +108,10 @@ def _first_run(entries: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _record(entry: Mapping[str, Any], types: Types | None, names: Names | None) -> LaunchRecord:
-    name = parse_kernel_name(entry["kernel"], types=types, names=names)
+    if "template_args" in entry:
+        name = KernelName(entry["kernel"], tuple(entry["template_args"].items()))
+    else:
+        name = parse_kernel_name(entry["kernel"], types=types, names=names)
     return LaunchRecord(
         order=entry["order"],
         kernel=name.base,

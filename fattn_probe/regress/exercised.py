@@ -4,13 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fattn_probe.launch.families import FAMILIES, Matrix
+from fattn_probe.launch.families import Family as KernelFamily
 from fattn_probe.launch.record import parse_launches
 from fattn_probe.regress.history import History
 from fattn_probe.regress.records import Run, StoredCase
 from fattn_probe.run.needed import kernel_key
-
-HEADINGS = {"mma": ("DKQ, DV", "ncols1 x ncols2"), "tile": ("DKQ, DV", ""), "vec": ("D", "K, V")}
-"""What rows and columns of a family's matrix are."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +59,15 @@ class Counted:
 def families(counted: Counted) -> list[Family]:
     """The instances of the sources, and those exercised that no source lists, family by family."""
     names = counted.known | set(counted.used)
-    return [
-        _family(family, names, counted.used) for family in HEADINGS if any(_split(name)[0] == family for name in names)
-    ]
+    present = {_split(name)[0] for name in names}
+    return [_family(family, names, counted.used) for family in FAMILIES if family.case in present]
 
 
-def _family(family: str, names: Iterable[str], used: Mapping[str, Mapping[str, int]]) -> Family:
-    places = {_place(name): used.get(name, {}) for name in names if _split(name)[0] == family}
+def _family(family: KernelFamily, names: Iterable[str], used: Mapping[str, Mapping[str, int]]) -> Family:
+    matrix = family.matrix
+    places = {_place(name, matrix): used.get(name, {}) for name in names if _split(name)[0] == family.case}
     rows, columns = (tuple(sorted({place[axis] for place in places}, key=_order)) for axis in (0, 1))
-    return Family(family, *HEADINGS[family], rows, columns, places)
+    return Family(family.case, matrix.down, matrix.across, rows, columns, places)
 
 
 def _split(name: str) -> tuple[str, list[str]]:
@@ -76,14 +75,10 @@ def _split(name: str) -> tuple[str, list[str]]:
     return family, args.split(",")
 
 
-def _place(name: str) -> tuple[str, str]:
+def _place(name: str, matrix: Matrix) -> tuple[str, str]:
     """Row and column of a kernel case in its family's matrix."""
-    family, args = _split(name)
-    if family == "mma":
-        return f"{args[0]}, {args[1]}", " x ".join(args[2:])
-    if family == "tile":
-        return ", ".join(args), ""
-    return args[0], ", ".join(arg.removeprefix("GGML_TYPE_").lower() for arg in args[1:])
+    args = [arg.removeprefix("GGML_TYPE_").lower() for arg in _split(name)[1]]
+    return ", ".join(args[place] for place in matrix.rows), matrix.joint.join(args[place] for place in matrix.columns)
 
 
 def _order(text: str) -> list[tuple[int, str]]:

@@ -173,18 +173,4 @@ def _run_json(item: Done) -> dict[str, Any]:
     if isinstance(result, Fault):
         finding = {name: value for name, value in asdict(result).items() if name != "frames"}
         value |= {"finding": finding, "frames": list(result.frames)}
-    return value | {"launches": [launch_json(launch) for launch in item.launches]}
-
-
-def launch_json(launch: LaunchRecord) -> dict[str, Any]:
-    """A launch with its template arguments by name."""
-    return {
-        "order": launch.order,
-        "kernel": launch.kernel,
-        "template_args": dict(launch.template_args),
-        "grid": list(launch.grid),
-        "block": list(launch.block),
-        "shared": launch.shared,
-        "regs": launch.regs,
-        "max_blocks_per_sm": launch.max_blocks_per_sm,
-    }
+    return value | {"launches": [launch.document() for launch in item.launches]}

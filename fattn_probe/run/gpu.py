@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 from fattn_probe.errors import BuildError, InputError
+from fattn_probe.launch.architecture import nvcc_arch
 from fattn_probe.process import run
 
 
@@ -26,16 +27,10 @@ def gpu_arch(index: int) -> str:
         ) from error
     if done.code != 0:
         raise InputError(f"--on gpu:{index}: {(done.stdout + done.stderr).strip()}")
-    return parse_compute_capability(done.stdout)
+    return nvcc_arch(done.stdout)
 
 
 @lru_cache
 def gpu_name(index: int) -> str:
     """The name of a GPU of this machine: "NVIDIA H200"."""
     return run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", str(index)]).stdout.strip()
-
-
-def parse_compute_capability(text: str) -> str:
-    """`9.0` as "90"; with the "a" that upstream's build gives 12.x."""
-    number = text.strip().replace(".", "")
-    return f"{number}a" if number.startswith("12") else number

@@ -6,19 +6,14 @@ from fattn_probe.build import BuildRequest
 from fattn_probe.build.ninja import Report
 from fattn_probe.device import Device, Target, load_devices
 from fattn_probe.errors import InputError
+from fattn_probe.launch.architecture import arch_number
+from fattn_probe.launch.families import BY_KERNEL
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.run.command import plan_cases
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
 from fattn_probe.source import KernelCase, kernel_cases
-
-# Where a kernel's template arguments hold those of the host function that upstream instantiates for it.
-ARGUMENTS = {
-    "flash_attn_ext_f16": ("mma", (0, 1, 2, 3)),
-    "flash_attn_tile": ("tile", (0, 1)),
-    "flash_attn_ext_vec": ("vec", (0, 2, 3)),
-}
 
 
 def needed_kernels(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:
@@ -34,7 +29,7 @@ def needed_kernels(request: BuildRequest, cases: Sequence[Case], progress: Repor
 def device_of(arch: str) -> Device:
     """The first GPU of the catalogue with an architecture."""
     for device in load_devices().values():
-        if device.arch == arch:
+        if arch_number(device.arch) == arch_number(arch):
             return device
     raise InputError(
         f"no GPU of the catalogue has arch {arch}, so it is not known which kernels these scenarios need there; "
@@ -44,6 +39,6 @@ def device_of(arch: str) -> Device:
 
 def kernel_key(launch: LaunchRecord) -> tuple[str, tuple[str, ...]]:
     """Family and arguments of the kernel case that a launch is of; ("", ()) for a kernel that comes with others."""
-    family, places = ARGUMENTS.get(launch.kernel, ("", ()))
-    values = launch.values
-    return (family, tuple(values[place] for place in places)) if len(values) > max(places, default=-1) else ("", ())
+    family = BY_KERNEL.get(launch.kernel)
+    arguments = family.case_arguments(launch.values) if family else ()
+    return (family.case, arguments) if family and arguments else ("", ())

@@ -89,14 +89,11 @@ class Session:
         options = self.options
         if options.tree is None:
             raise InputError("a source is needed to build from")
-        arch = (
-            target.device.arch if target.device else gpu_arch(target.gpu) if target.engine == "cuda" else DEFAULT_ARCH
-        )
         return BuildRequest(
             options.tree,
             "cuda" if target.engine == "cuda" else "sim",
             options.flavour,
-            arch=arch,
+            arch=arch_of(target),
             sanitize=options.sanitize,
             patches=options.patches,
             quants=options.quants,

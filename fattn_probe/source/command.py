@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from rich.console import Console, Group, RenderableType
@@ -11,11 +11,9 @@ from rich.text import Text
 
 from fattn_probe.source import kernel_cases, patches, resolve, store, template_parameters
 from fattn_probe.source.download import Progress as Callback
-from fattn_probe.source.features import Features
+from fattn_probe.source.features import Features, case_parameters
 from fattn_probe.source.spec import DEFAULT_SOURCE, PINS
 from fattn_probe.tables import Table
-
-FAMILY_ARGS = {"mma": "DKQ,DV,ncols1,ncols2", "tile": "DKQ,DV", "vec": "D,type_K,type_V"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,7 @@ class SourceDetails:
     digest: str
     features: Features
     kernels: tuple[str, ...]
+    case_parameters: dict[str, list[str]]
     template_parameters: dict[str, list[str]]
     patches: tuple[str, ...]
 
@@ -89,6 +88,7 @@ def show_source(spec: str, progress: Callback | None = None) -> SourceDetails:
         digest=tree.digest,
         features=tree.features,
         kernels=tuple(case.name for case in kernel_cases(tree)),
+        case_parameters=case_parameters(tree.root),
         template_parameters=template_parameters(tree),
         patches=tuple(sorted(fitting)),
     )
@@ -118,7 +118,7 @@ def render_details(details: SourceDetails) -> RenderableType:
     """The marks, the kernels by family and head size, the kernels' template parameters, the patches."""
     title = f"{details.spec}: llama.cpp build {details.build_number}, digest {details.digest[:16]}"
     parts: list[RenderableType] = [Text(title), Text(details.root), features_table(details.features)]
-    parts += [kernels_table(details.kernels), parameters_table(details.template_parameters)]
+    parts += [kernels_table(details.kernels, details.case_parameters), parameters_table(details.template_parameters)]
     return Group(*parts, Text(f"shipped patches that apply: {', '.join(details.patches) or 'none'}"))
 
 
@@ -130,21 +130,21 @@ def features_table(features: Features) -> Table:
     return Table(("feature", "found"), tuple(rows), prose=frozenset({"found"}))
 
 
-def kernels_table(kernels: tuple[str, ...]) -> Table:
+def kernels_table(kernels: tuple[str, ...], parameters: Mapping[str, list[str]]) -> Table:
     """How many instances there are of each family and head size (or pair of types)."""
     pairs = [name.split(" ", 1) for name in kernels]
     rows = []
     for family, count in Counter(family for family, _ in pairs).items():
-        sizes = dict.fromkeys(head_sizes(family, args) for kind, args in pairs if kind == family)
-        rows.append((family, str(count), FAMILY_ARGS[family], " ".join(sizes)))
+        sizes = dict.fromkeys(head_sizes(args) for kind, args in pairs if kind == family)
+        rows.append((family, str(count), ",".join(parameters.get(family, ())), " ".join(sizes)))
     columns = ("kernel", "instances", "arguments", "head sizes")
     return Table(columns, tuple(rows), frozenset({"instances"}), frozenset({"head sizes"}))
 
 
-def head_sizes(family: str, args: str) -> str:
+def head_sizes(args: str) -> str:
     """`64`, or `576/512` where K and V differ."""
-    words = args.split(",")
-    return words[0] if family == "vec" or words[0] == words[1] else f"{words[0]}/{words[1]}"
+    DKQ, DV, *_ = (*args.split(","), "")
+    return f"{DKQ}/{DV}" if DV.isdigit() and DV != DKQ else DKQ
 
 
 def parameters_table(parameters: dict[str, list[str]]) -> Table:

@@ -8,9 +8,8 @@ from pathlib import Path
 CUDA = Path("ggml/src/ggml-cuda")
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_DECLARED_CASE = re.compile(
-    r"^\s*DECL_FATTN_(?P<family>MMA_F16|TILE|VEC)_CASE\s*\((?P<args>[^()]*)\)\s*;", re.MULTILINE
-)
+_DECLARED_CASE = re.compile(r"^\s*DECL_FATTN_(?P<macro>\w+)_CASE\s*\((?P<args>[^()]*)\)\s*;", re.MULTILINE)
+_DEFINED_CASE = re.compile(r"^\s*#\s*define\s+DECL_FATTN_(?P<macro>\w+)_CASE\((?P<names>[\w, ]*)\)", re.MULTILINE)
 _KERNEL = re.compile(
     r"template\s*<(?P<parameters>[^<>]*)>\s*"
     r"(?:__launch_bounds__\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s*)?"
@@ -19,7 +18,6 @@ _KERNEL = re.compile(
 _ENUM = re.compile(r"enum\s+ggml_type\s*\{(?P<body>[^}]*)\}")
 _ENUM_VALUE = re.compile(r"GGML_TYPE_(\w+)\s*=\s*(\d+)")
 _TEST_CASE = re.compile(r"struct\s+test_flash_attn_ext\s.*?VARS_TO_STR\d+\s*\((?P<names>[^)]*)\)", re.DOTALL)
-_FAMILIES = {"MMA_F16": "mma", "TILE": "tile", "VEC": "vec"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class KernelCase:
     """One host function that dispatches one compiled kernel shape, as template-instances/ declares it.
 
     `family` is mma, tile or vec; `args` are the macro's own: mma (DKQ, DV, ncols1, ncols2), tile (DKQ, DV),
-    vec (D, type_K, type_V); `file` is the .cu file's name.
+    vec (D, type_K, type_V); `file` is the .cu file's name, `fattn-mma-f16-instance-ncols1_8-ncols2_8.cu`.
     """
 
     family: str
@@ -67,13 +65,17 @@ class KernelCase:
     @property
     def declaration(self) -> str:
         """The macro call that instantiates it."""
-        macro = next(macro for macro, family in _FAMILIES.items() if family == self.family)
+        macro = self._stem.removeprefix("fattn-").replace("-", "_").upper()
         return f"DECL_FATTN_{macro}_CASE({', '.join(self.args)});"
 
     @property
     def header(self) -> str:
         """The header of ggml-cuda/ that defines its macro."""
-        return {"mma": "fattn-mma-f16.cuh", "tile": "fattn-tile.cuh", "vec": "fattn-vec.cuh"}[self.family]
+        return f"{self._stem}.cuh"
+
+    @property
+    def _stem(self) -> str:
+        return self.file.partition("-instance")[0]
 
 
 def read_code(path: Path) -> str:
@@ -150,7 +152,19 @@ def instance_cases(root: Path) -> Iterator[KernelCase]:
     for path in sorted((root / CUDA / "template-instances").glob("fattn-*.cu")):
         for match in _DECLARED_CASE.finditer(read_code(path)):
             args = tuple(arg.strip() for arg in match["args"].split(","))
-            yield KernelCase(_FAMILIES[match["family"]], args, path.name)
+            yield KernelCase(family_of_macro(match["macro"]), args, path.name)
+
+
+def family_of_macro(macro: str) -> str:
+    """`mma` of DECL_FATTN_MMA_F16_CASE's MMA_F16."""
+    return macro.partition("_")[0].lower()
+
+
+def case_parameters(root: Path) -> dict[str, list[str]]:
+    """The names of the arguments of each family's kernel cases, from the definition of its macro."""
+    texts = [read_code(path) for path in sorted((root / CUDA).glob("fattn-*.cuh"))]
+    defined = [match for text in texts for match in _DEFINED_CASE.finditer(text)]
+    return {family_of_macro(match["macro"]): match["names"].replace(" ", "").split(",") for match in defined}
 
 
 def type_values(root: Path) -> dict[int, str]:

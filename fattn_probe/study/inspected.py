@@ -7,9 +7,9 @@ from typing import Any
 from fattn_probe.errors import InputError
 from fattn_probe.files import MIB, read_text
 from fattn_probe.inspect.facts import Choice, Facts
+from fattn_probe.launch.geometry import grid_of
 from fattn_probe.launch.tiles import BlockWork, Grid, TileWork
 from fattn_probe.op import Sizes
-from fattn_probe.study.problem import count
 from fattn_probe.study.stream_k import Launch, launch_of
 
 MOST_JSON = 256 * MIB
@@ -22,13 +22,7 @@ def read_launch(path: Path, case: str, shape: Sizes) -> Launch:
     launch = launch_of(facts)
     if facts.choice and facts.choice.template.get("use_sparse"):
         raise InputError(f"{path}: the kernel of {case} gathers its KV rows (n_kv_max), which study does not support")
-    expected = Grid(
-        iter_k=count(shape.n_kv, launch.nbatch_fa),
-        iter_j=count(shape.n_q, launch.ncols1),
-        iter_z_gqa=count(shape.group, launch.ncols2),
-        ne12=shape.n_head_kv,
-        ne03=shape.n_seq,
-    )
+    expected = grid_of(shape, launch.ncols1, launch.ncols2, launch.nbatch_fa)
     if launch.grid != expected:
         raise InputError(f"{path}: {launch.grid} does not fit {case}, which has {expected}; inspect this case again")
     return launch

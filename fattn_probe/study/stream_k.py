@@ -10,11 +10,12 @@ import numpy as np
 from fattn_probe.arrays import F64
 from fattn_probe.errors import InputError
 from fattn_probe.inspect.facts import Facts
-from fattn_probe.launch.tiles import BlockWork, Grid, Tile, TileWork, in_grid, ntiles, tiles_of
+from fattn_probe.launch.geometry import grid_of
+from fattn_probe.launch.tiles import BlockWork, Grid, Tile, TileWork, in_grid, ntiles, stream_k_blocks
 from fattn_probe.op import Sizes
 from fattn_probe.study.flash_attention_2 import State, attend
 from fattn_probe.study.memory import Index, SlowMemory
-from fattn_probe.study.problem import Op, Rule, count, exp_below, log_sum_exp, rows_divided, tiles
+from fattn_probe.study.problem import Op, Rule, exp_below, log_sum_exp, rows_divided, tiles
 from fattn_probe.study.trace import Result, Trace
 
 
@@ -56,19 +57,8 @@ def divide(shape: Sizes, ncols1: int, nbatch_fa: int, most_blocks: int) -> Launc
     There are at most as many blocks as KV steps.
     """
     ncols2 = heads_of_tile(shape.group)
-    grid = Grid(
-        iter_k=count(shape.n_kv, nbatch_fa),
-        iter_j=count(shape.n_q, ncols1),
-        iter_z_gqa=count(shape.group, ncols2),
-        ne12=shape.n_head_kv,
-        ne03=shape.n_seq,
-    )
-    steps = ntiles(grid) * grid.iter_k
-    number = min(most_blocks, steps)
-    cuts = [block * steps // number for block in range(number + 1)]
-    blocks = tuple(
-        BlockWork(b, (b, 0, 0), cuts[b], cuts[b + 1], tiles_of(cuts[b], cuts[b + 1], grid)) for b in range(number)
-    )
+    grid = grid_of(shape, ncols1, ncols2, nbatch_fa)
+    blocks = stream_k_blocks(grid, min(most_blocks, ntiles(grid) * grid.iter_k))
     return Launch(grid, ncols1, ncols2, nbatch_fa, blocks)
 
 

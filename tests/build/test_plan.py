@@ -128,12 +128,12 @@ def test_the_cpu_backend_is_optimised_in_a_debug_build(tmp_path):
     ("case", "file", "text"),
     [
         (
-            KernelCase("mma", ("64", "64", "8", "8"), ""),
+            KernelCase("mma", ("64", "64", "8", "8"), "fattn-mma-f16-instance-ncols1_8-ncols2_8.cu"),
             "fattn-probe-mma-64-64-8-8.cu",
             '#include "../fattn-mma-f16.cuh"\n\nDECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);\n',
         ),
         (
-            KernelCase("vec", ("128", "GGML_TYPE_F16", "GGML_TYPE_Q8_0"), ""),
+            KernelCase("vec", ("128", "GGML_TYPE_F16", "GGML_TYPE_Q8_0"), "fattn-vec-instance-f16-q8_0.cu"),
             "fattn-probe-vec-128-f16-q8_0.cu",
             '#include "../fattn-vec.cuh"\n\nDECL_FATTN_VEC_CASE(128, GGML_TYPE_F16, GGML_TYPE_Q8_0);\n',
         ),

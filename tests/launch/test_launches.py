@@ -53,3 +53,9 @@ def test_a_record_keeps_the_engine_s_line():
 def test_a_line_cut_off_is_named():
     with pytest.raises(InputError, match="launch records, line 2"):
         parse_launches(CUDA + "\n" + CUDA[:40])
+
+
+def test_a_json_document_s_launch_is_the_record_again():
+    document = one(SIM).document()
+    assert document["template_args"]["ncols1"] == "8"
+    assert one(json.dumps(document)) == one(SIM)

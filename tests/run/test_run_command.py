@@ -110,5 +110,6 @@ def test_the_kernel_case_of_a_launch(kernel, key):
 
 def test_an_arch_that_no_gpu_of_the_catalogue_has():
     assert device_of("90").arch == "90"
+    assert device_of("120a").arch == "120"
     with pytest.raises(InputError, match="--kernel"):
         device_of("87")

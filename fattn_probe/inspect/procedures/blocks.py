@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fattn_probe.debug.protocol import Debugger, Stop
-from fattn_probe.inspect.procedures.points import Points, ended, insert_near, point_of
+from fattn_probe.inspect.procedures.points import Points, block_anchors, ended, insert_near, point_of
 
 Document = dict[str, Any]
 
@@ -33,7 +33,7 @@ def read_blocks(debugger: Debugger, anchors: Mapping[str, Sequence[str]], *, spa
 
     Blocks run one after another. Each tile's call is left as soon as its arguments are read: nothing is computed.
     """
-    points = insert_near(debugger, anchors, ("kbc", "tile_call", "vec_block", "tile_block", "launched"))
+    points = insert_near(debugger, anchors, ("kbc", "tile_call", *block_anchors(anchors), "launched"))
     debugger.execute("set var simt::focus.scout = 1")
     reader = BlockReader(debugger)
     limit = SPARSE_LIMIT if sparse else KV_LIMIT

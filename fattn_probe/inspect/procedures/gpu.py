@@ -16,7 +16,7 @@ from fattn_probe.inspect.procedures.blocks import (
     Document,
     number,
 )
-from fattn_probe.inspect.procedures.points import Points, ended, insert_near, point_of
+from fattn_probe.inspect.procedures.points import Points, block_anchors, ended, insert_near, point_of
 
 Extents = Sequence[int]
 Block = tuple[int, int, int]
@@ -24,7 +24,6 @@ Block = tuple[int, int, int]
 PLACE = r"\((\d+),(\d+),(\d+)\)\s+"
 RANGE = re.compile(rf"^[ *]*{PLACE * 4}\d+\s+0x[0-9a-f]+\s+(\S.*?)\s+(\d+)\s*$", re.MULTILINE)
 """A row of `info cuda threads`: first block and thread, last block and thread, how many, PC, file, line."""
-FIRST = ("kbc", "vec_block", "tile_block")
 VARIABLES: Mapping[str, Sequence[str]] = {
     "kbc": ("kbc", "kbc_stop", *KERNEL_VARIABLES, "ne33"),
     "tile_call": ("kbc", *TILE_VARIABLES),
@@ -43,7 +42,7 @@ def read_blocks(
     ends = insert_near(debugger, anchors, ("launched",))
     reader = _Reader(debugger, anchors, blocks_num)
     unread = reader.all_blocks()
-    points = reader.insert(*FIRST)
+    points = reader.insert(*reader.first)
     while unread:
         stop = debugger.resume("continue")
         if point_of(ends, stop) or stop.reason != "breakpoint":
@@ -62,6 +61,7 @@ class _Reader:
 
     def __init__(self, debugger: Debugger, anchors: Mapping[str, Sequence[str]], blocks_num: Extents) -> None:
         self.debugger, self.anchors, self.extents = debugger, anchors, blocks_num
+        self.first = ("kbc", *block_anchors(anchors))
         self.shape: Document = {}
 
     def all_blocks(self) -> set[Block]:
@@ -121,7 +121,7 @@ class _Reader:
         """The anchor of a line; a debugger moves a breakpoint to the next line that has code."""
         found = [
             (int(at), name)
-            for name in (*FIRST, "tile_call")
+            for name in (*self.first, "tile_call")
             for place, _, at in (location.rpartition(":") for location in self.anchors[name])
             if place == PurePosixPath(file).name and (int(at) == line if exact else int(at) <= line)
         ]

@@ -7,6 +7,13 @@ from fattn_probe.debug.protocol import Debugger, Stop
 
 Points = dict[int, str]
 """Anchor by breakpoint number."""
+BLOCK = "_block"
+"""The end of an anchor's name where a block of a kernel without stream-K knows its work."""
+
+
+def block_anchors(anchors: Iterable[str]) -> list[str]:
+    """The anchors at which the blocks of kernels without stream-K are read."""
+    return [name for name in anchors if name.endswith(BLOCK)]
 
 
 def insert_near(debugger: Debugger, anchors: Mapping[str, Sequence[str]], names: Iterable[str]) -> Points:

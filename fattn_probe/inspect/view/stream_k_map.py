@@ -3,12 +3,13 @@
 Here is what is drawn; `terminal_map` and `svg` draw it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import gcd
 
-from fattn_probe.inspect.facts import Facts, Value
+from fattn_probe.inspect.facts import Facts
+from fattn_probe.launch.families import BY_NAME
 from fattn_probe.launch.tiles import (
     BlockWork,
     Grid,
@@ -214,6 +215,6 @@ def _between(numbers: Sequence[int]) -> str:
 
 def step_rows(facts: Facts) -> int | None:
     """KV rows a step; None if the facts do not say."""
-    config: Mapping[str, Value] = facts.choice.config if facts.choice else {}
-    rows = config.get("nthreads" if facts.choice and facts.choice.family == "vec" else "nbatch_fa")
+    family = BY_NAME.get(facts.choice.family) if facts.choice else None
+    rows = facts.choice.config.get(family.step_name) if facts.choice and family else None
     return rows if isinstance(rows, int) and rows > 0 else None
