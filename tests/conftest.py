@@ -2,8 +2,26 @@
 
 import signal
 
+import pytest
+
 
 def pytest_configure(config):
     """Tests interrupt programs, and a shell starts its background jobs, as a CI's may be, with interrupts ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module")
+def tree():
+    """The default llama.cpp."""
+    from fattn_probe.source import DEFAULT_SOURCE, resolve
+
+    return resolve(DEFAULT_SOURCE)
+
+
+@pytest.fixture(scope="module")
+def session(tree):
+    """Runs of the default llama.cpp, with release builds."""
+    from fattn_probe.run.session import RunOptions, Session
+
+    return Session(RunOptions(tree))

@@ -7,9 +7,8 @@ import pytest
 from fattn_probe.compare.judge.agreement import agreement, read_recording
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture
-from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import expand, load, make_inputs
-from fattn_probe.source import DEFAULT_SOURCE, ggml_types, resolve, template_parameters
+from fattn_probe.source import ggml_types, template_parameters
 
 RECORDING = Path(__file__).parent / "data/h200"
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
@@ -19,16 +18,6 @@ CASES = [case for path in FILES for case in expand(load(path))]
 LARGE = 8e9  # floating-point operations
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
-
-
-@pytest.fixture(scope="module")
-def tree():
-    return resolve(DEFAULT_SOURCE)
-
-
-@pytest.fixture(scope="module")
-def session(tree):
-    return Session(RunOptions(tree))
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The commands in README and docs: their flags exist, and so do the scenarios, suites and patches that they name."""
+"""The commands in README, docs and workflows: their flags, scenarios, suites and patches exist."""
 
 import re
 import shlex
@@ -13,7 +13,8 @@ from fattn_probe.errors import InputError
 from fattn_probe.source import patches
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 QUOTED = re.compile(r"```\w*\n(.*?)```|(?<!`)`(fattn-probe [^`]+)`", re.DOTALL)
 COMMAND = re.compile(r"fattn-probe [a-z][^;>|&\n]*")
 PLACEHOLDER = re.compile(r"\b[A-Z_]{2,}\b|\.\.\.|[\[\]\\]")
@@ -22,13 +23,14 @@ VARIABLE = re.compile(r"\$\{\{[^}]*\}\}|\$\w+")
 
 def commands(page):
     """The complete commands of a page: none with a placeholder such as SCENARIO."""
-    quoted = "\n".join(block or inline for block, inline in QUOTED.findall(page.read_text()))
+    text = page.read_text()
+    quoted = text if page in WORKFLOWS else "\n".join(block or inline for block, inline in QUOTED.findall(text))
     found = [re.split(r" {2,}\(| +#", line)[0].strip() for line in COMMAND.findall(quoted)]
     found = [line.strip('"') if line.count('"') % 2 else line for line in found]
     return sorted({VARIABLE.sub("1", line) for line in found if not PLACEHOLDER.search(VARIABLE.sub("1", line))})
 
 
-LINES = [pytest.param(line, id=f"{page.stem}: {line}") for page in PAGES for line in commands(page)]
+LINES = [pytest.param(line, id=f"{page.stem}: {line}") for page in PAGES + WORKFLOWS for line in commands(page)]
 
 
 def test_the_documents_have_commands():

@@ -14,7 +14,7 @@ from fattn_probe.inspect.anchors import locate
 from fattn_probe.inspect.dispatch.conditions import read_dispatch
 from fattn_probe.inspect.dispatch.decide import decisions, plan_of, visits_of
 from fattn_probe.inspect.procedures.op import read_op
-from fattn_probe.source import DEFAULT_SOURCE, ggml_types, resolve, template_parameters
+from fattn_probe.source import ggml_types, template_parameters
 from fattn_probe.source.features import CUDA
 
 TESTS = Path(__file__).parents[1]
@@ -22,11 +22,6 @@ TRANSCRIPT = TESTS / "transcripts/cuda-gdb-13-gqa-mi.txt.gz"
 H200 = json.loads(gzip.decompress((TESTS / "data/h200-inspect.json.gz").read_bytes()))["gqa"]
 
 pytestmark = pytest.mark.network
-
-
-@pytest.fixture(scope="module")
-def tree():
-    return resolve(DEFAULT_SOURCE)
 
 
 @pytest.fixture(scope="module")

@@ -12,19 +12,12 @@ from fattn_probe.compare.diagnose.difference import compare_captures
 from fattn_probe.compare.present.tables import difference_as_json, render_difference
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture, read_capture, write_capture
-from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import expand, loads, make_inputs
-from fattn_probe.source import DEFAULT_SOURCE, resolve
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 
 DEVICES = load_devices()
 CASE = "version: 1\nabout: a test\nhsk: 64\nn_head: 8\nn_head_kv: 2\nn_q: {n_q}\nn_kv: 2048\nmask: {{kind: causal}}\n"
-
-
-@pytest.fixture(scope="module")
-def session():
-    return Session(RunOptions(resolve(DEFAULT_SOURCE)))
 
 
 def captured(session, n_q, on="sim:h200", text=""):

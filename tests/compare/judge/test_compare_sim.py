@@ -31,11 +31,6 @@ mask: {kind: causal}
 """
 
 
-@pytest.fixture(scope="module")
-def session():
-    return Session(RunOptions(resolve(DEFAULT_SOURCE)))
-
-
 def rows_of(session, text, targets=(H200,), options=None):
     case = expand(load(SCENARIOS / text) if text.endswith(".yaml") else loads(text, "case.yaml"))[0]
     return list(compare_work(session, [(case, targets)], options))

@@ -6,18 +6,11 @@ import pytest
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.op.ggml_types import TYPE_NAMES
 from fattn_probe.run.capture import Capture
-from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import expand, loads, make_inputs
-from fattn_probe.source import DEFAULT_SOURCE, resolve
 from fattn_probe.truth.reference.adapter import reference_of
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 OP = "version: 1\nabout: x\nhsk: 64\nn_q: 1\nn_kv: 1\nn_head: 64\nn_seq: 8\ntype_K: f16\n"
-
-
-@pytest.fixture(scope="module")
-def session():
-    return Session(RunOptions(resolve(DEFAULT_SOURCE)))
 
 
 @pytest.mark.parametrize("type_", TYPE_NAMES)

@@ -8,9 +8,7 @@ import pytest
 from fattn_probe.compare.judge.metrics import liken, nmse
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture
-from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import expand, load, make_inputs
-from fattn_probe.source import DEFAULT_SOURCE, resolve
 from fattn_probe.truth.reference.adapter import reference_of
 from fattn_probe.truth.rounding_model import model_of
 
@@ -18,11 +16,6 @@ SCENARIOS = Path(__file__).parents[3] / "scenarios"
 DEVICES = load_devices()
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
-
-
-@pytest.fixture(scope="module")
-def session():
-    return Session(RunOptions(resolve(DEFAULT_SOURCE)))
 
 
 def captured(session, case, inputs, on="sim:h200"):
