@@ -16,11 +16,11 @@ from fattn_probe.op.tensors import strided
 
 from ..errors import InputError
 from . import mask as masks
+from .check import check
 from .data import STREAMS, UNUSED, AnyData, Data, Logits, draw, stream
 from .layout import Layout, View, ViewOfK, place, place_mask, view_of_K
 from .mask import AnyMask, MaskShape, NoMask
-from .matrix import apply, names, variations
-from .refuse import refusals
+from .matrix import names
 from .schema import Inspect, Scenario, Tolerance
 
 INPUTS_VERSION = 1  # part of every digest: raise it when the same case would get other bytes
@@ -68,20 +68,21 @@ _AS_IS = {"about", "mask", "layout", "data", "seed", "tolerance", "inspect", "ex
 
 
 def expand(scenario: Scenario) -> list[Case]:
-    """The cases of a scenario, in the order of its matrix; InputError if ggml or the op would refuse one."""
-    base = scenario.model_dump(mode="json", exclude_unset=True)
-    cases = variations(base.get("matrix", {}))
-    return [
-        resolve(Scenario.model_validate(apply(base, case)), name, scenario.name)
-        for case, name in zip(cases, names(scenario.name, cases), strict=True)
-    ]
+    """The cases of a scenario, in the order of its matrix; InputError if ggml or the op would refuse one.
+
+    A scenario that `load` read, or `from_ops` made, has been checked already.
+    """
+    if not scenario.cases:
+        checked = check(scenario.model_dump(mode="json", exclude_unset=True))
+        if checked.scenario is None:
+            raise InputError("\n".join(f"{scenario.name}: {problem}" for problem in checked.problems))
+        scenario = checked.scenario.named(scenario.name)
+    case_names = names(scenario.name, [variation for variation, _ in scenario.cases])
+    return [resolve(case, name, scenario.name) for (_, case), name in zip(scenario.cases, case_names, strict=True)]
 
 
 def resolve(scenario: Scenario, name: str, file: str) -> Case:
-    """The case that a scenario without its matrix is; InputError if ggml or the op would refuse it."""
-    problems = refusals(scenario)
-    if problems:
-        raise InputError("\n".join(f"{name}: {'.'.join(map(str, p.path))}: {p.reason}" for p in problems))
+    """The case that a checked scenario without its matrix is."""
     return Case(name=name, scenario=file, op=op_of(scenario), **{key: getattr(scenario, key) for key in _AS_IS})
 
 

@@ -17,7 +17,6 @@ from ..tables import Table
 from .cases import Case, expand
 from .from_ops import from_ops
 from .load import load
-from .matrix import variations
 from .schema import Scenario
 from .starter import STARTER
 
@@ -148,8 +147,7 @@ def _listing(path: Path) -> Listing:
         scenario = load(path)
     except InputError as error:
         return Listing(path.stem, str(path), "", 0, str(error).splitlines()[0])
-    matrix = scenario.matrix.model_dump(exclude_unset=True)
-    return Listing(scenario.name, str(path), scenario.about, len(variations(matrix)))
+    return Listing(scenario.name, str(path), scenario.about, len(scenario.cases))
 
 
 def _check(path: Path) -> Check:

@@ -5,14 +5,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
 from fattn_probe.op.ggml_types import TYPE_NAMES, block_size
 from fattn_probe.op.op import default_scale
 
 from ..errors import InputError
-from .explain import explain, nearest
-from .refuse import refusals
+from .check import check
+from .explain import nearest
 from .schema import Scenario
 
 # test_flash_attn_ext::vars(): until April 2026 one type_KV; then type_K, type_V, kv_view, v_is_view_of_k and n_kv_max.
@@ -57,15 +55,10 @@ def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
     Values come from the same distributions, not the same generator: upstream's is not seeded.
     """
     settings = _settings(parse_ops(text, separate_V=separate_V), text)
-    try:
-        scenario = Scenario.model_validate(settings)
-    except ValidationError as error:
-        problems = [explain(details, settings) for details in error.errors(include_url=False)]
-    else:
-        problems = [(refusal.path, refusal.reason) for refusal in refusals(scenario)]
-    if problems:
-        raise InputError("\n".join(f"FLASH_ATTN_EXT(...): {'.'.join(map(str, key))}: {said}" for key, said in problems))
-    return scenario.named("ops")
+    checked = check(settings)
+    if checked.scenario is None:
+        raise InputError("\n".join(f"FLASH_ATTN_EXT(...): {problem}" for problem in checked.problems))
+    return checked.scenario.named("ops")
 
 
 def parse_ops(text: str, *, separate_V: bool = False) -> OpsCase:

@@ -9,6 +9,9 @@ from fattn_probe.op.ggml_types import row_size
 
 from .spec import Spec
 
+MOST = 2**31
+"""Rows, heads and elements are fewer than this, as the op's own sizes are."""
+
 
 class Contiguous(Spec):
     """An allocation of its own, rows one after the other."""
@@ -22,13 +25,13 @@ class View(Spec):
     kind: Literal["view"]
     permute: list[Annotated[int, Field(ge=0, le=3)]] = Field(default=[0, 1, 2, 3], min_length=4, max_length=4)
     """Place in memory of each dimension of the op: with [0, 2, 1, 3] the heads of a row lie side by side."""
-    rows: int | None = Field(default=None, ge=1)
+    rows: int | None = Field(default=None, ge=1, lt=MOST)
     """Rows (dimension 1 of the op) the allocation has, such as the KV cache's size; default: `offset` + those used."""
-    heads: int | None = Field(default=None, ge=1)
+    heads: int | None = Field(default=None, ge=1, lt=MOST)
     """Heads (dimension 2 of the op) the allocation has; default: those used."""
-    offset: int = Field(default=0, ge=0)
+    offset: int = Field(default=0, ge=0, lt=MOST)
     """First row that belongs to the view."""
-    pad: int = Field(default=0, ge=0)
+    pad: int = Field(default=0, ge=0, lt=MOST)
     """Elements added to each memory row, whole blocks of the type: 2 of f32 give strides no multiple of 16 bytes."""
     outside: Literal["random", "zero", "nan"] = "random"
     """What the allocation holds outside the view: data like the view's, zeros, or NaN, which shows if it is used."""
@@ -38,16 +41,16 @@ class ViewOfK(Spec):
     """V is a part of every row of K, as models with latent attention (MLA) have it."""
 
     kind: Literal["view_of_K"]
-    offset: int = Field(default=0, ge=0)
+    offset: int = Field(default=0, ge=0, lt=MOST)
     """First element of the part. The 576/512 kernels take V from K: at 0, but in releases of 2025 at hsk - hsv = 64."""
 
 
 class MaskLayout(Spec):
     """Rows of the mask beyond those of the queries, all -inf; ggml wants the mask itself contiguous."""
 
-    pad: int = Field(default=1, ge=1)
+    pad: int = Field(default=1, ge=1, lt=MOST)
     """The number of rows is rounded up to a multiple of this; llama.cpp long used 64 (GGML_KQ_MASK_PAD), now 1."""
-    offset: int = Field(default=0, ge=0)
+    offset: int = Field(default=0, ge=0, lt=MOST)
     """Rows of the allocation before the mask begins."""
     per_sequence: bool = True
     """One mask for each sequence, or one broadcast to all."""

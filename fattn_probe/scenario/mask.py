@@ -14,7 +14,7 @@ from .data import STREAMS, Positive, stream
 from .spec import Spec
 
 BLOCK = 64  # rows made at a time; random masks depend on it
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class NoMask(Spec):

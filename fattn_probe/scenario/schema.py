@@ -1,5 +1,6 @@
 """Schema v1 of a scenario file: one FLASH_ATTN_EXT op, and a matrix of variations of it."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, PrivateAttr
@@ -9,6 +10,7 @@ from fattn_probe.op.ggml_types import TypeName
 from .data import Data, Positive, Seed
 from .layout import Layout
 from .mask import Mask, NoMask
+from .matrix import Variation
 from .spec import Spec
 
 Size = Annotated[int, Field(ge=1, lt=2**31)]
@@ -115,11 +117,23 @@ class Scenario(Spec):
     matrix: Matrix = Field(default_factory=Matrix.model_construct)
     """Variations of the file, each a case of its own."""
     _name: str = PrivateAttr("scenario")
+    _cases: tuple[tuple[Variation, "Scenario"], ...] = PrivateAttr(())
 
     @property
     def name(self) -> str:
         """The file's stem, from which the cases take their names."""
         return self._name
+
+    @property
+    def cases(self) -> tuple[tuple[Variation, "Scenario"], ...]:
+        """The variations with the scenario of each, if they were checked; else nothing."""
+        return self._cases
+
+    def with_cases(self, cases: Iterable[tuple[Variation, "Scenario"]]) -> "Scenario":
+        """The same scenario with its checked cases."""
+        copy = self.model_copy()
+        copy._cases = tuple(cases)
+        return copy
 
     def named(self, name: str) -> "Scenario":
         """The same scenario under a name."""

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.errors import InputError
-from fattn_probe.scenario import expand, load, loads
+from fattn_probe.scenario import check, expand, load, loads
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 HEAD = "version: 1\nabout: a test\n"
@@ -216,6 +216,55 @@ def test_anchors_do_not_blow_up():
     levels = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10))
     (message,) = mistakes(f"a0: &a0 [1, 2, 3]\n{levels}\n")
     assert "too many" in message
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("{kind: sum, of: [", "]}"), ("[", "]"), ("{a: ", "}")])
+def test_deep_nesting_is_one_mistake_with_its_line(opening, closing):
+    text = HEAD + SHAPE + "mask: " + 3000 * opening + "{kind: causal}" + 3000 * closing + "\n"
+    (message,) = mistakes(text)
+    assert message.startswith("x.yaml:8: not YAML: too many or too deeply nested values")
+
+
+def test_anchors_that_nest_deeply_are_one_mistake():
+    lines = ["a0: &a0 {kind: causal}", *(f"a{n}: &a{n} {{kind: sum, of: [*a{n - 1}]}}" for n in range(1, 60))]
+    assert "too deeply nested" in mistakes("\n".join(lines))[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            "layout: {K: {kind: view, offset: 1000000000000}}",
+            "x.yaml:8: layout.K.offset: found 1000000000000, allowed: less than 2147483648",
+        ),
+        (
+            "layout: {mask: {offset: 1000000000000}}",
+            "x.yaml:8: layout.mask.offset: found 1000000000000, allowed: less than 2147483648",
+        ),
+        (
+            "mask: {kind: causal, past: 1000000000000}",
+            "x.yaml:8: mask.past: found 1000000000000, allowed: less than 2147483648",
+        ),
+        (
+            "layout: {K: {kind: view, offset: 2147483600, heads: 8}}",
+            "x.yaml:8: layout.K: an allocation of 4.0 TiB, allowed: up to 1 TiB",
+        ),
+        (
+            "layout: {Q: {kind: view, pad: 2147483647, heads: 100}}",
+            "x.yaml:8: layout.Q: an allocation of 2.3 TiB, allowed: up to 1 TiB",
+        ),
+        ("n_seq: 20\nmask: {kind: causal}\nlayout: {mask: {pad: 2147483647}}", "x.yaml:10: layout.mask: "),
+    ],
+)
+def test_memory_has_limits(more, message):
+    assert mistake(more).startswith(message)
+
+
+def test_a_file_is_checked_once(monkeypatch):
+    seen = []
+    monkeypatch.setattr(check, "refusals", lambda scenario: seen.append(scenario.n_kv) or [])
+    cases = expand(loads(HEAD + SHAPE + "matrix:\n  n_kv: [16, 48]\n"))
+    assert ([case.op.sizes.n_kv for case in cases], seen) == ([16, 48], [16, 48])
 
 
 def test_numbers_with_an_exponent_are_numbers():
