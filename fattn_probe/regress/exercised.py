@@ -31,6 +31,18 @@ class Family:
         """How many of its instances anything has exercised."""
         return sum(bool(devices) for devices in self.cells.values())
 
+    @property
+    def used_rows(self) -> tuple[str, ...]:
+        """The rows with an instance that a case exercises."""
+        used = {row for (row, _), devices in self.cells.items() if devices}
+        return tuple(row for row in self.rows if row in used)
+
+    @property
+    def unused_rows(self) -> tuple[str, ...]:
+        """The rows that no case exercises."""
+        used = self.used_rows
+        return tuple(row for row in self.rows if row not in used)
+
 
 @dataclass(frozen=True)
 class Ops:
@@ -66,8 +78,14 @@ def families(counted: Counted) -> list[Family]:
 def _family(family: KernelFamily, names: Iterable[str], used: Mapping[str, Mapping[str, int]]) -> Family:
     matrix = family.matrix
     places = {_place(name, matrix): used.get(name, {}) for name in names if _split(name)[0] == family.case}
-    rows, columns = (tuple(sorted({place[axis] for place in places}, key=_order)) for axis in (0, 1))
+    rows, columns = (_exercised_first(places, axis) for axis in (0, 1))
     return Family(family.case, matrix.down, matrix.across, rows, columns, places)
+
+
+def _exercised_first(places: Mapping[tuple[str, str], Mapping[str, int]], axis: int) -> tuple[str, ...]:
+    """The rows (axis 0) or columns (1) in order, those with an instance that a case exercises before the others."""
+    used = {place[axis] for place, devices in places.items() if devices}
+    return tuple(sorted({place[axis] for place in places}, key=lambda name: (name not in used, _order(name))))
 
 
 def _split(name: str) -> tuple[str, list[str]]:

@@ -1,18 +1,13 @@
-"""The pictures of the history's page, as inline SVG: verdicts, errors and times through the nights, and error maps."""
+"""The pictures of the history's page, as inline SVG: verdicts, errors and times through the nights."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-import numpy as np
 from markupsafe import Markup
 
-from fattn_probe.regress.packed_map import PackedMap
-
 MARKS = {"pass": "p", "fail": "f", "unsupported": "u", "lost": "l"}
-LIMITS = (1.0, 3.0, 10.0, 100.0)
-"""Errors, in units of what a row may be expected to have, at which a map gets darker."""
 WIDTH, HEIGHT, EDGE = 300.0, 58.0, 4.0
 
 
@@ -98,29 +93,3 @@ def _line(line: Series, low: float, high: float) -> str:
 def log10(value: float | None) -> float | None:
     """The logarithm; None where there is none."""
     return math.log10(value) if value else None
-
-
-def svg_map(packed: PackedMap, label: str) -> Markup:
-    """The error map of a wrong output: heads down, queries across; a class a step of `LIMITS`, one for not finite."""
-    rows, columns = packed.rows, packed.columns
-    width, height = _cell(columns), _cell(rows)
-    kinds = np.where(np.isfinite(packed.values), np.searchsorted(LIMITS, packed.values, side="right"), len(LIMITS) + 1)
-    shapes = []
-    for kind in range(1, len(LIMITS) + 2):
-        boxes = "".join(
-            f"M{start * width:g} {row * height:g}h{(stop - start) * width:g}v{height:g}h-{(stop - start) * width:g}z"
-            for row in range(rows)
-            for start, stop in _runs(kinds[row] == kind)
-        )
-        shapes += [f'<path class="h{kind}" d="{boxes}"/>'] if boxes else []
-    size = f'width="{columns * width:g}" height="{rows * height:g}" viewBox="0 0 {columns * width:g} {rows * height:g}"'
-    return Markup(f'<svg class="error-map" {size} role="img" aria-label="{escape(label)}">{"".join(shapes)}</svg>')
-
-
-def _cell(places: int) -> float:
-    return max(5.0, min(24.0, 192 / places))
-
-
-def _runs(which: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> list[tuple[int, int]]:
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], which, [False]]).astype(np.int8)))
-    return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]

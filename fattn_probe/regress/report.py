@@ -7,16 +7,15 @@ from typing import Any
 from markupsafe import Markup
 
 from fattn_probe.compare.judge.judgement import attention_kernel
-from fattn_probe.inspect.view.page import environment
-from fattn_probe.inspect.view.stream_k_map import summary
-from fattn_probe.inspect.view.svg import svg_of
+from fattn_probe.inspect.view.page import environment, map_of
 from fattn_probe.regress.changes import Change, Kind
+from fattn_probe.regress.error_picture import picture_of
 from fattn_probe.regress.exercised import Counted, Ops, families, ops_of
 from fattn_probe.regress.history import History
 from fattn_probe.regress.night import Night, nights, worst
-from fattn_probe.regress.plots import LIMITS, Mark, Series, log10, plot, strip, svg_map
+from fattn_probe.regress.plots import Mark, Series, log10, plot, strip
 from fattn_probe.regress.records import Cell, Identity, Result, Run
-from fattn_probe.regress.work_map import work_facts
+from fattn_probe.regress.work_map import OutputTile, output_tiles, work_facts
 from fattn_probe.tables import Table
 
 WHY = {
@@ -50,7 +49,6 @@ def report(history: History, suite: str = "") -> str:
         "sections": [_section(history, night) for night in found],
         "families": families(counted),
         "ops": op_table(ops) if ops.rows else None,
-        "limits": LIMITS,
     }
     return environment("fattn_probe.regress").get_template("report.html.j2").render(words)
 
@@ -146,9 +144,23 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
         "name": result.name,
         "reason": result.reason,
         "kernel": _kernel(result),
-        "map": svg_map(packed, f"errors of {result.name}, {size}") if packed and drawn else "",
+        "map": picture_of(packed, f"errors of {result.name}", _tiles(night, result)) if packed and drawn else None,
+        "crash": _crash(result),
         "size": size,
     }
+
+
+def _crash(result: Result) -> dict[str, Any] | None:
+    """Where a kernel crashed: block and thread, file:line, and the stack; None if it ran to its end."""
+    place, *frames = [line.strip() for line in result.failure.splitlines()[1:]] or [""]
+    if not place.startswith("in ") or not frames:
+        return None
+    return {"thread": place.removeprefix("in "), "line": frames[0].rpartition(" at ")[2], "frames": frames}
+
+
+def _tiles(night: Night, result: Result) -> tuple[OutputTile, ...]:
+    case = night.cases.get(result.name)
+    return output_tiles(case, result, night.run.identity) if case else ()
 
 
 def _kernel(result: Result) -> str:
@@ -169,9 +181,8 @@ def _maps(night: Night) -> Iterator[dict[str, Any]]:
 
 def _map(night: Night, result: Result, identity: Identity, name: str) -> dict[str, Any] | None:
     facts = work_facts(night.cases[result.name], result, identity)
-    if facts is None or not (svg := svg_of(facts, name)):
-        return None
-    return {"kernel": _kernel(result), "svg": Markup(svg), "sentences": summary(facts)}  # it escapes what it is given
+    drawn = map_of(facts, name) if facts else None
+    return {"kernel": _kernel(result)} | drawn if drawn else None
 
 
 def _scenario(night: Night, name: str, cases: Sequence[str]) -> dict[str, Any]:

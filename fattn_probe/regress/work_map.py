@@ -1,13 +1,29 @@
 """How a launch that the history keeps divided the work among blocks: its record and the kernels' arithmetic say it."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
 from fattn_probe.inspect.facts import Choice, Facts
 from fattn_probe.launch.architecture import arch_number
-from fattn_probe.launch.geometry import geometry_of
+from fattn_probe.launch.geometry import Geometry, geometry_of
+from fattn_probe.launch.tiles import ntiles, tile_at
 from fattn_probe.regress.records import Identity, Result, StoredCase
 
 MOST_BLOCKS = 20000
+MOST_TILES = 2000
+
+
+@dataclass(frozen=True)
+class OutputTile:
+    """The first query and head of an output tile, how many it has of them, and how many blocks it is divided among."""
+
+    query: int
+    head: int
+    queries: int
+    heads: int
+    blocks: int
 
 
 def work_facts(case: StoredCase, result: Result, identity: Identity) -> Facts | None:
@@ -22,3 +38,23 @@ def work_facts(case: StoredCase, result: Result, identity: Identity) -> Facts | 
     choice = Choice(family.name, geometry.kernel.spelling, {}, {family.step_name: geometry.rows})
     about = {"case": case.name, "device": identity.device}
     return Facts(about, choice=choice, grid=geometry.grid, blocks=geometry.blocks())
+
+
+def output_tiles(case: StoredCase, result: Result, identity: Identity) -> tuple[OutputTile, ...]:
+    """The tiles of the first sequence's output; none where no kernel is known, or where they are too many to draw."""
+    geometry = geometry_of(case.op, result.kernels, arch_number(identity.cc)) if result.launches else None
+    if geometry is None or ntiles(geometry.grid) > MOST_TILES:
+        return ()
+    return tuple(_tiles(case.op.sizes.n_q, geometry))
+
+
+def _tiles(n_q: int, geometry: Geometry) -> Iterator[OutputTile]:
+    ncols1, ncols2, group = geometry.kernel.ncols1, geometry.kernel.ncols2, geometry.group
+    for index in range(ntiles(geometry.grid)):
+        tile = tile_at(index, geometry.grid)
+        sequence, z_KV, zt_gqa, jt = tile
+        query, within = jt * ncols1, zt_gqa * ncols2
+        queries, heads = min(ncols1, n_q - query), min(ncols2, group - within)
+        if sequence == 0 and queries > 0 and heads > 0:
+            head = z_KV * group + within
+            yield OutputTile(query, head, queries, heads, len(geometry.parts_of(tile)))

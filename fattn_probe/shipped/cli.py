@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from fattn_probe import flags
@@ -12,6 +11,7 @@ from fattn_probe.console import show
 from fattn_probe.regress.suite import load_suite
 from fattn_probe.shipped import files, name_of
 from fattn_probe.source import patches
+from fattn_probe.tables import Table
 
 suite_app = typer.Typer(help="Suites of scenarios, for regress.", no_args_is_help=True)
 patch_app = typer.Typer(help="Patches, for --patch.", no_args_is_help=True)
@@ -42,7 +42,5 @@ def patch_list(as_json: flags.Json = False) -> None:
 
 def table(title: str, listing: Sequence[Shipped]) -> Table:
     """Names and purposes."""
-    found = Table(title, "for", box=None, pad_edge=False)
-    for item in listing:
-        found.add_row(Text(item.name, "bold"), Text(item.about))
-    return found
+    rows = ((Text(item.name, "bold"), item.about) for item in listing)
+    return Table((title, "for"), tuple(rows), prose=frozenset({"for"}))

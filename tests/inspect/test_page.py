@@ -45,7 +45,7 @@ def test_is_well_formed_and_loads_nothing(made):
     reader = Reader(text)
     assert reader.open == []
     assert not reader.names & {"script", "link", "img", "iframe"}
-    assert re.findall(r"https?://\S+?(?=[\"'< ])", text) == ["http://www.w3.org/2000/svg"]
+    assert set(re.findall(r"https?://\S+?(?=[\"'< ])", text)) == {"http://www.w3.org/2000/svg"}
     assert "url(" not in text.replace("url(#map-hatch)", "")
 
 

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
@@ -6,7 +7,7 @@ from hypothesis import given
 from made_facts import causal, decode, decompositions, fractional, gqa, in_turn, stream_k, with_block
 
 from fattn_probe.inspect.facts import Facts
-from fattn_probe.inspect.view.svg import svg_of
+from fattn_probe.inspect.view.svg import picture_of, svg_of
 from fattn_probe.launch.tiles import Grid, tiles_of
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -38,8 +39,30 @@ def test_every_part_has_a_tooltip():
     assert titles(gqa())[1:5] == [
         f"block {block}: KV step {block} of sequence 0, KV head 0, head group 0, query tile 0" for block in range(4)
     ]
-    parts = sum(len(block.tiles) for block in fractional().blocks)
-    assert len(titles(fractional())) == 1 + parts
+    parts = sum(len(block.tiles) for block in gqa().blocks)
+    assert len(titles(gqa())) == 1 + parts
+
+
+def test_tiles_that_are_alike_are_folded():
+    facts = stream_k(Grid(4, 8, 1, 32, 1), 256)
+    text = svg_of(facts)
+    assert len(titles(facts)) == 1 + 4
+    assert "252 more tiles repeat the pattern, block numbers + 1 per tile" in text
+
+
+def test_tiles_that_are_left_out_are_counted():
+    text = svg_of(causal())
+    assert re.search("⋮ [0-9]+ tiles not shown", text)
+
+
+def test_the_labels_stand_beside_the_map_of_a_page():
+    labels, work = map(ET.fromstring, picture_of(fractional()).pinned)
+    assert labels.attrib["height"] == work.attrib["height"]
+    assert "KV step" in {text.text for text in labels.iter(f"{SVG}text")}
+    assert "KV step" not in {text.text for text in work.iter(f"{SVG}text")}
+    (x, _, width, _) = map(float, work.attrib["viewBox"].split())
+    assert float(labels.attrib["width"]) == x
+    assert x + width == 960
 
 
 def test_blocks_that_take_turns_are_dashed_lines():
@@ -48,7 +71,7 @@ def test_blocks_that_take_turns_are_dashed_lines():
         for element in ET.fromstring(svg_of(decode())).iter(f"{SVG}path")
         if "stroke-dasharray" in element.attrib
     ]
-    assert len(dashed) == 256
+    assert len(dashed) == 4 * 8  # four of 32 tiles that are alike
     on, off = map(float, dashed[0].attrib["stroke-dasharray"].split())
     assert off == pytest.approx(7 * on, rel=1e-3)
 
@@ -61,7 +84,7 @@ def test_what_the_mask_hides_is_pale():
 def test_maps_of_one_page_share_no_ids():
     first, second = (ET.fromstring(svg_of(causal(), name)) for name in ("a", "b"))
     ids = [{element.attrib["id"] for element in root.iter() if "id" in element.attrib} for root in (first, second)]
-    assert len(ids[0]) == 2
+    assert ids[0] == {"a-hatch"}
     assert not ids[0] & ids[1]
     assert "url(#a-hatch)" in {element.attrib.get("fill") for element in first.iter()}
 

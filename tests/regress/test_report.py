@@ -9,15 +9,16 @@ from fattn_probe.compare.judge.expected import Design
 from fattn_probe.compare.judge.metrics import measure
 from fattn_probe.compare.judge.verdict import Status, Verdict
 from fattn_probe.op import Op, Params, Sizes
+from fattn_probe.regress.error_picture import limits_of, picture_of
 from fattn_probe.regress.exercised import Counted, families
 from fattn_probe.regress.history import open_history
 from fattn_probe.regress.night import night_of
 from fattn_probe.regress.packed_map import packed
-from fattn_probe.regress.plots import Mark, Series, plot, strip, svg_map
+from fattn_probe.regress.plots import Mark, Series, plot, strip
 from fattn_probe.regress.records import Identity, Result, StoredCase
 from fattn_probe.regress.report import report, unjudged, verdict_of
 from fattn_probe.regress.runner import metrics_of
-from fattn_probe.regress.work_map import work_facts
+from fattn_probe.regress.work_map import OutputTile, work_facts
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 GPU = Identity("here", "NVIDIA H200", "90", "580", "cuda", "release", "pypi:x==1", "11063", "", "0.1.0")
@@ -121,10 +122,10 @@ def test_whatever_scrolls_can_be_reached_by_keyboard(history):
 def test_a_wrong_case_has_its_error_map_and_the_division_of_its_work(history):
     page = report(history)
     drawn = page[page.index('<svg class="error-map"') :]
-    assert 'class="h3"' in drawn[: drawn.index("</svg>")]
+    assert 'class="h4"' in drawn[: drawn.index("</svg>")]
     assert 'class="h5"' in drawn[: drawn.index("</svg>")]
     assert "16 heads x 75 queries" in page
-    assert page.count('class="skm"') == 3  # gqa now, mha now and before
+    assert page.count('class="skm"') == 3 * 2  # labels and map of gqa now, mha now and before
 
 
 def test_what_was_lost_and_what_was_not_run_is_listed(history):
@@ -261,5 +262,47 @@ def test_an_error_map_keeps_what_a_byte_can_tell():
     assert kept.values[1, 0] == pytest.approx(12.0, rel=0.06)
     assert 1e4 < kept.values[1, 1] < np.inf
     assert np.isinf(kept.values[1, 2:]).all()
-    drawn = svg_map(kept, "x")
-    assert {int(kind) for kind in re.findall(r'class="h(\d)"', drawn)} == {1, 2, 3, 4, 5}
+    drawn = picture_of(kept, "x")
+    assert re.findall(r'class="h(\d)"', drawn.svg) == ["1", "4", "5"]
+    assert [kind for kind, _ in drawn.key] == ["h0", "h1", "h4", "h5"]
+    assert drawn.key[0] == ("h0", "below 1")
+
+
+def test_a_crash_names_its_block_thread_and_line(history):
+    run = history.begin(SIM, "nightly", planned=1)
+    place = "in k<1>, block (1, 0, 0), thread (31, 2, 0)"
+    stack = f"misaligned: a vector\n  {place}\n  load at common.cuh:822\n  k at mma.cuh:9"
+    history.know([case()], SIM, KERNELS)
+    history.add(run, Result("gqa", "d", "fail", "misaligned: a vector", failure=stack))
+    history.end(run)
+    page = report(history)
+    assert "<dt>crashed in</dt><dd>k&lt;1&gt;, block (1, 0, 0), thread (31, 2, 0)</dd>" in page
+    assert "<dt>at</dt><dd>common.cuh:822</dd>" in page
+    assert "stack of 2 frames" in page
+
+
+def test_exercised_instances_come_first(history):
+    page = report(history)
+    coverage = page[page.index('id="coverage"') :]
+    assert coverage.index('class="yes"') < coverage.index('class="no"')
+    assert "row that no case exercises" in coverage or "rows that no case exercises" in coverage
+
+
+def test_the_colours_of_an_error_map_are_scaled_to_its_errors():
+    assert limits_of(np.array([[0.0, 16.0]])) == pytest.approx((1, 2, 4, 8))
+    assert limits_of(np.array([[1e3, 1.6e4]])) == pytest.approx((1e3, 2e3, 4e3, 8e3))
+    assert limits_of(np.array([[np.inf, 0.5]])) == (1, 3, 10, 100)
+    assert limits_of(np.array([[5.0, 5.0]]))[0] == 5
+
+
+def test_an_error_map_outlines_the_output_tiles_and_those_that_blocks_share():
+    kept = packed(np.full((4, 8), 9.0), 4, 8)
+    tiles = [OutputTile(query, head, 4, 2, 2 if head else 1) for head in (0, 2) for query in (0, 4)]
+    drawn = picture_of(kept, "x", tiles)
+    assert drawn.tiles
+    assert drawn.seams
+    assert re.search(r'class="tile" d="([^"]+)"', drawn.svg)[1].count("M") == 4
+    assert re.search(r'class="cut" d="([^"]+)"', drawn.svg)[1].count("M") == 2
+    alone = picture_of(kept, "x", tiles[:1])
+    assert not alone.tiles
+    assert 'class="tile"' not in alone.svg

@@ -23,10 +23,10 @@ document.querySelector("iframe").onload = event => {
   const page = event.target.contentDocument, root = page.documentElement;
   const wide = [...page.querySelectorAll("body *")].filter(one =>
     one.getBoundingClientRect().right > 391 && !one.closest(".wide, figure, svg, .skip"));
-  const tab = [...page.querySelectorAll(".wide, summary, a[href]")].filter(one => one.tabIndex < 0);
+  const tab = [...page.querySelectorAll(".wide, .pinned, summary, a[href]")].filter(one => one.tabIndex < 0);
   document.getElementById("said").textContent =
     JSON.stringify({width: root.scrollWidth, wide: wide.map(one => one.outerHTML.slice(0, 80)), unreachable: tab.length,
-                    maps: page.querySelectorAll("svg.error-map").length, alerts: window.alerted || 0});
+                    maps: page.querySelectorAll("svg.error-map[role=img]").length, alerts: window.alerted || 0});
 };
 </script>
 """

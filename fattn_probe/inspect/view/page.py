@@ -13,7 +13,7 @@ from fattn_probe.inspect.view.pairs import spell
 from fattn_probe.inspect.view.show import title_of
 from fattn_probe.inspect.view.side_by_side import ABSENT, SideBySide, said
 from fattn_probe.inspect.view.stream_k_map import summary
-from fattn_probe.inspect.view.svg import svg_of
+from fattn_probe.inspect.view.svg import picture_of
 from fattn_probe.inspect.view.tables import (
     block_table,
     covered,
@@ -73,11 +73,19 @@ def work_of(facts: Facts, name: str = "map") -> dict[str, Any]:
     """What the template shows of the division of work; `name` keeps several maps in one page apart."""
     coverage = check(facts)
     return {
-        "svg": Markup(svg_of(facts, name)),  # it has escaped what comes from outside
+        "map": map_of(facts, name),
         "coverage": coverage,
         "covered": covered(coverage) if coverage else "",
-        "sentences": summary(facts),
     }
+
+
+def map_of(facts: Facts, name: str) -> dict[str, Any] | None:
+    """What the template draws of a map; None if there is nothing to draw. `name` keeps several in one page apart."""
+    picture = picture_of(facts, name)
+    if picture is None:
+        return None
+    labels, work = map(Markup, picture.pinned)  # it has escaped what comes from outside
+    return {"labels": labels, "work": work, "notes": picture.notes, "sentences": summary(facts)}
 
 
 def _words(facts: Facts, reasons: Sequence[str], sections: Sequence[Section]) -> dict[str, Any]:
@@ -115,7 +123,7 @@ def _said(blocks: int, rows: int) -> str:
 def _contents(words: Mapping[str, Any], sections: Sequence[Section]) -> list[tuple[str, str]]:
     """(anchor, heading) of the sections that are there."""
     fixed = {
-        "svg": ("work", "Division of work"),
+        "map": ("work", "Division of work"),
         "choice": ("choice", "Choice"),
         "tensors": ("tensors", "Tensors"),
         "launch": ("launch", "Launch"),

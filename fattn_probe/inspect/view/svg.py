@@ -1,4 +1,7 @@
-"""The map of the work as SVG: complete in itself, for light and dark, a few hundred kB at most."""
+"""The map of the work as SVG, for light and dark: one picture complete in itself, or labels and map apart for a page.
+
+Tiles that are alike are folded as in the terminal.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,11 +22,11 @@ from fattn_probe.inspect.view.stream_k_map import (
     select,
     step_rows,
 )
-from fattn_probe.launch.tiles import Grid
+from fattn_probe.launch.tiles import Grid, ntiles
 
 NAMES = ("sequence", "z_KV", "zt_gqa", "jt")
-WIDTH, RIGHT, TOP, BOTTOM, GROUP_GAP = 960, 16, 44, 34, 6
-MOST_ROWS, MOST_SPANS, MOST_TITLES = 1024, 8000, 2200
+WIDTH, RIGHT, TOP, BOTTOM, GROUP_GAP, FOLD_GAP = 960, 16, 44, 34, 6, 20
+MOST_ROWS, MOST_SPANS, MOST_TITLES = 24, 8000, 2200
 
 STYLE = """
 .skm{color-scheme:light dark;max-width:100%;height:auto;font:11px ui-sans-serif,system-ui,sans-serif}
@@ -39,11 +42,15 @@ STYLE = """
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things are: the left edge, each row's top, their height, the width of a KV step; ids begin with `name`."""
+    """Where things are: the left edge, each row's top, their height, the width of a KV step; ids begin with `name`.
+
+    `folded` is the number of tiles that are left out above each row.
+    """
 
     name: str
     grid: Grid
     rows: tuple[Row, ...]
+    folded: tuple[int, ...]
     tops: tuple[float, ...]
     height: float
     left: float
@@ -59,42 +66,83 @@ class Layout:
         return self.tops[-1] + self.height
 
 
+@dataclass(frozen=True)
+class Picture:
+    """The elements of a map: the labels left of it, the work itself, and in words what the signs mean."""
+
+    layout: Layout
+    device: str
+    labels: tuple[str, ...]
+    work: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def whole(self) -> str:
+        """Everything in one picture."""
+        layout = self.layout
+        words = "; ".join(self.notes)
+        note = f'<text x="{_n(layout.left)}" y="{_n(layout.bottom + 20)}">{words}</text>'
+        head = _head(layout, 0, WIDTH, layout.bottom + BOTTOM)
+        return "\n".join([head, *_defs(layout, self.device), *self.labels, *self.work, note, "</svg>"])
+
+    @property
+    def pinned(self) -> tuple[str, str]:
+        """The labels, which stay where they are, and the map, which may scroll beside them."""
+        layout, height = self.layout, self.layout.bottom + 4
+        labels = _head(layout, 0, layout.left - 2, height)
+        work = _head(layout, layout.left - 2, WIDTH - layout.left + 2, height)
+        return (
+            "\n".join([labels, f"<title>tiles</title>{_style()}", *self.labels, "</svg>"]),
+            "\n".join([work, *_defs(layout, self.device), *self.work, "</svg>"]),
+        )
+
+
 def svg_of(facts: Facts, name: str = "map") -> str:
     """The map; empty if there is nothing to draw. `name` keeps the ids of several in one page apart."""
+    picture = picture_of(facts, name)
+    return picture.whole if picture else ""
+
+
+def picture_of(facts: Facts, name: str = "map") -> Picture | None:
+    """The map's elements; None if there is nothing to draw."""
     grid, rows = facts.grid, rows_of(facts)
     if grid is None or not facts.blocks:
-        return ""
+        return None
     coverage = check(facts)
     marked = [finding.tile for finding in coverage.findings if finding.tile] if coverage else []
     spans = sum(len(row.spans) for row in rows)
     selection = select(rows, grid, min(MOST_ROWS, max(8, MOST_SPANS * len(rows) // max(1, spans))), marked)
-    layout = layout_of(name, grid, [rows[index] for index in selection.rows])
+    layout = layout_of(name, grid, rows, selection)
     segments = [(place, segment) for place, row in enumerate(layout.rows) for segment in _drawn(row, grid)]
     strided = any(span.step > 1 for row in layout.rows for span in row.spans)
-    body = [
+    work = [
         *_axis(facts, layout),
-        *_labels(layout),
         *(_turns(layout) if strided else _work(layout, segments)),
         *_seams(layout, segments),
         *_numbers(layout),
         *_tips(layout),
         *_faults(layout, segments),
-        *_note(layout, selection, len(rows)),
+        *_folds(layout),
     ]
-    return "\n".join(["".join(_head(layout, facts)), *body, "</svg>"])
+    labels = (*_axis_names(facts, layout), *_labels(layout))
+    return Picture(layout, facts.about.get("device", ""), labels, tuple(work), _notes(layout, selection))
 
 
-def layout_of(name: str, grid: Grid, rows: Sequence[Row]) -> Layout:
-    """Rows as high as their number allows, with a gap where the sequence, the K/V head or the head group changes."""
-    height = max(3.0, min(26.0, 1300 / len(rows)))
+def layout_of(name: str, grid: Grid, rows: Sequence[Row], selection: Selection) -> Layout:
+    """Rows as high as their number allows, with a gap where the head changes or tiles are left out."""
+    drawn = [rows[index] for index in selection.rows]
+    folded = tuple(index - before - 1 for before, index in pairwise((-1, *selection.rows)))
+    height = max(3.0, min(26.0, 1300 / len(drawn)))
     tops, top = [], float(TOP)
-    for before, row in pairwise([rows[0], *rows]):
-        top += GROUP_GAP if before.tile[:3] != row.tile[:3] and grid.iter_j > 1 else 0
+    for before, row, left_out in zip([drawn[0], *drawn], drawn, folded, strict=False):
+        changes = before.tile[:3] != row.tile[:3] and grid.iter_j > 1
+        top += FOLD_GAP if left_out else GROUP_GAP if changes else 0
         tops.append(top)
         top += height
     letters = sum(len(NAMES[axis]) + 3 for axis, extent in enumerate(_extents(grid)) if extent > 1)
     left = max(78, 14 + 6.3 * letters + (44 if grid.iter_j > 1 else 0))
-    return Layout(name, grid, tuple(rows), tuple(tops), height, left, (WIDTH - left - RIGHT) / grid.iter_k)
+    step = (WIDTH - left - RIGHT) / grid.iter_k
+    return Layout(name, grid, tuple(drawn), folded, tuple(tops), height, left, step)
 
 
 def _extents(grid: Grid) -> tuple[int, int, int]:
@@ -107,18 +155,24 @@ def _drawn(row: Row, grid: Grid) -> Iterator[Segment]:
     return (item for item in segments_of(row, grid.iter_k) if not strided or len(item.doers) != 1)
 
 
-def _head(layout: Layout, facts: Facts) -> Iterator[str]:
-    name = layout.name
-    height = layout.bottom + BOTTOM
-    yield f'<svg xmlns="http://www.w3.org/2000/svg" class="skm" width="{WIDTH}" height="{height:.0f}" '
-    yield f'viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-labelledby="{name}-title">'
-    yield f'<title id="{name}-title">Which CUDA block does which KV steps of which output tile'
-    yield f"{escape(' on ' + facts.about['device']) if facts.about.get('device') else ''}</title>"
+def _head(layout: Layout, x: float, width: float, height: float) -> str:
+    """The opening tag of a part of the map: `width` units from `x`, as many pixels."""
+    size = f'width="{_n(width)}" height="{height:.0f}" viewBox="{_n(x)} 0 {_n(width)} {height:.0f}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" class="skm" {size} role="img">'
+
+
+def _defs(layout: Layout, device: str) -> Iterator[str]:
+    """The title, the style, and the pattern of what the mask hides."""
+    yield "<title>Which CUDA block does which KV steps of which output tile"
+    yield f"{escape(' on ' + device) if device else ''}</title>{_style()}"
+    yield f'<defs><pattern id="{layout.name}-hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
+    yield 'patternTransform="rotate(45)"><path d="M0 0v6" class="hatch"/></pattern></defs>'
+
+
+def _style() -> str:
     colours = "".join(f".skm .c{place}{{fill:{back};stroke:{back}}}" for place, (back, _) in enumerate(PALETTE))
     inks = "".join(f".skm .i{place}{{fill:{fore}}}" for place, (_, fore) in enumerate(PALETTE))
-    yield f"<style>{STYLE.replace(chr(10), '')}{colours}{inks}.skm .t{{fill:none}}.skm .r{{stroke:none}}</style>"
-    yield f'<defs><pattern id="{name}-hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
-    yield 'patternTransform="rotate(45)"><path d="M0 0v6" class="hatch"/></pattern></defs>'
+    return f"<style>{STYLE.replace(chr(10), '')}{colours}{inks}.skm .t{{fill:none}}.skm .r{{stroke:none}}</style>"
 
 
 def _axis(facts: Facts, layout: Layout) -> Iterator[str]:
@@ -126,14 +180,16 @@ def _axis(facts: Facts, layout: Layout) -> Iterator[str]:
     every, batch = 1, step_rows(facts)
     while every * layout.step < 46:
         every *= 2
-    yield f'<text x="{_n(layout.left - 8)}" y="{TOP - 8}" text-anchor="end">KV step</text>'
-    if batch:
-        yield f'<text x="{_n(layout.left - 8)}" y="{TOP - 22}" text-anchor="end">KV row</text>'
     for step in range(0, layout.grid.iter_k, every):
         x = layout.x(step)
         yield f'<path class="tick" d="M{_n(x)} {TOP - 18}V{TOP - 2}"/><text x="{_n(x + 3)}" y="{TOP - 8}">{step}</text>'
         if batch:
             yield f'<text x="{_n(x + 3)}" y="{TOP - 22}">{step * batch}</text>'
+
+
+def _axis_names(facts: Facts, layout: Layout) -> Iterator[str]:
+    names = {"KV step": TOP - 8} | ({"KV row": TOP - 22} if step_rows(facts) else {})
+    return (f'<text x="{_n(layout.left - 8)}" y="{y}" text-anchor="end">{name}</text>' for name, y in names.items())
 
 
 def _labels(layout: Layout) -> Iterator[str]:
@@ -282,19 +338,27 @@ def _numbers(layout: Layout) -> Iterator[str]:
             yield f'<text class="n i{colour_of(span.block)}" x="{_n(x)}" y="{_n(y)}">{span.block}</text>'
 
 
-def _note(layout: Layout, selection: Selection, number: int) -> Iterator[str]:
-    """Below: what the signs mean, and what is not drawn."""
+def _folds(layout: Layout) -> Iterator[str]:
+    """Where tiles are left out: how many."""
+    for top, number in zip(layout.tops, layout.folded, strict=True):
+        if number:
+            words = f"⋮ {number} tile{'s' * (number > 1)} not shown"
+            yield f'<text x="{_n(layout.left)}" y="{_n(top - 6)}">{words}</text>'
+
+
+def _notes(layout: Layout, selection: Selection) -> tuple[str, ...]:
+    """What the signs mean, and what is not drawn."""
     spans = [span for _, span in _spans(layout)]
     seam = "▾" if layout.height >= 14 else "a gap within a row"
+    more = ntiles(layout.grid) - len(layout.rows)
+    often = "per tile" if selection.period == 1 else f"every {selection.period} tiles"
     signs = {
         f"{seam}: the fixup kernel adds the parts left and right": any(s.step == 1 and s.start > 0 for s in spans),
         "the blocks of a tile take turns": any(span.step > 1 for span in spans),
         "pale: hidden by the mask, skipped": any(span.shown_stop < span.stop for span in spans),
-        f"the rest repeats every {selection.period} tiles, block numbers + {selection.blocks_on}": selection.period,
-        f"{len(layout.rows)} of {number} tiles are drawn": len(layout.rows) < number,
+        f"{more} more tiles repeat the pattern, block numbers + {selection.blocks_on} {often}": selection.period,
     }
-    words = "; ".join(sign for sign, there in signs.items() if there)
-    yield f'<text x="{_n(layout.left)}" y="{_n(layout.bottom + 20)}">{words}</text>'
+    return tuple(sign for sign, there in signs.items() if there)
 
 
 def _n(number: float) -> str:
