@@ -1,12 +1,12 @@
-"""Expressions of a source file: their text on one line, and what a debugger can be asked about them."""
+"""Expressions of a source file: their text on one line, and conditions as trees of logic."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from fattn_probe.cxx.logic import Logic, Part
-from fattn_probe.cxx.macros import Macro, asked
+from fattn_probe.cxx.logic import Logic, Variable
+from fattn_probe.cxx.macros import Macro, debugger_expression
 from fattn_probe.cxx.tokens import CODE_KINDS, OPENERS, UNMATCHED, Draft
 
 NOT_VARIABLES = frozenset({"nullptr", "true", "false", "sizeof", "const", "int", "float", "bool", "std", "struct"})
@@ -50,11 +50,10 @@ class Reader:
 
     def _atom(self, start: int, stop: int) -> Logic:
         text = self.text(start, stop)
-        parts = dict.fromkeys(self._variables(start, stop))
-        asks = {part: asked(part, self.macros) for part in parts if part != text}
-        return Logic(
-            "atom", text, (), asked(text, self.macros), tuple(Part(part, ask) for part, ask in asks.items() if ask)
-        )
+        names = [name for name in dict.fromkeys(self._variables(start, stop)) if name != text]
+        asks = ((name, debugger_expression(name, self.macros)) for name in names)
+        variables = tuple(Variable(name, ask) for name, ask in asks if ask)
+        return Logic("atom", text, (), debugger_expression(text, self.macros), variables)
 
     def outer(self, start: int, stop: int) -> Iterator[int]:
         """The tokens that stand in no bracket of the range."""

@@ -1,6 +1,6 @@
-"""A condition as the tree of its `&&`, `||` and `!`, with what a debugger may be asked about its atoms.
+"""A C++ condition as a tree of `&&`, `||` and `!`, evaluated in three-valued logic.
 
-Only the standard library is imported here. A truth is True, False, or None where nothing tells.
+A truth is True, False, or None if it is unknown.
 """
 
 import re
@@ -14,8 +14,8 @@ POINTER = re.compile(r"(?:\(.*\*\) ?)?0x[0-9a-f]+\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Part:
-    """An expression as the source has it, and as the debugger is asked for it; `ask` is empty if it cannot be."""
+class Variable:
+    """A variable of a condition: `text` as in the source, `ask` as a debugger evaluates it (empty if it cannot)."""
 
     text: str
     ask: str
@@ -23,13 +23,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Logic:
-    """`atom` has what is asked and, in `parts`, the variables in it; the others have children, `not` one."""
+    """A node: an `atom` has `ask`, its expression for a debugger, and its variables; the others have children."""
 
     kind: Literal["and", "or", "not", "atom"]
     text: str
     children: tuple["Logic", ...] = ()
     ask: str = ""
-    parts: tuple[Part, ...] = ()
+    variables: tuple[Variable, ...] = ()
 
     def atoms(self) -> Iterator["Logic"]:
         """The leaves, in the source's order."""
@@ -41,7 +41,7 @@ class Logic:
     def asks(self) -> Iterator[str]:
         """Every expression to evaluate."""
         for atom in self.atoms():
-            yield from filter(None, (atom.ask, *(part.ask for part in atom.parts)))
+            yield from filter(None, (atom.ask, *(variable.ask for variable in atom.variables)))
 
 
 def truth_of_value(value: str | None) -> bool | None:
@@ -55,12 +55,12 @@ def truth_of_value(value: str | None) -> bool | None:
 
 
 def truths(logic: Logic, values: Mapping[str, str | None]) -> Truths:
-    """What the debugger said of each atom, by the atom's text."""
+    """The truth of each atom from the debugger's values, by the atom's text."""
     return {atom.text: truth_of_value(values.get(atom.ask)) for atom in logic.atoms()}
 
 
 def holds(logic: Logic, known: Mapping[str, bool | None]) -> bool | None:
-    """Three-valued: False of `and` needs one child that is False, whatever the others are."""
+    """The truth of a condition: an `and` is False if one child is False, even if others are unknown."""
     if logic.kind == "atom":
         return known.get(logic.text)
     found = [holds(child, known) for child in logic.children]
@@ -73,9 +73,9 @@ def holds(logic: Logic, known: Mapping[str, bool | None]) -> bool | None:
 
 
 def settle(logic: Logic, outcome: bool | None, known: Truths) -> None:
-    """Fill in what follows from the outcome: of an `and` that held, every child held.
+    """Fill in what follows from the outcome: if an `and` held, every child held.
 
-    Of an `and` that did not hold, the one child that nothing is known of did not, if all others held.
+    If an `and` did not hold and all children but one did, that one did not.
     """
     if outcome is None:
         return
@@ -94,7 +94,7 @@ def settle(logic: Logic, outcome: bool | None, known: Truths) -> None:
 
 
 def lacking(logic: Logic, known: Mapping[str, bool | None]) -> tuple[Logic, ...]:
-    """The smallest parts for which the whole did not hold: of `a && b && (c || d)` those of the three not True."""
+    """The smallest parts that kept the whole from holding: of `a && b && (c || d)`, those of the three not True."""
     if holds(logic, known) is True:
         return ()
     if logic.kind == "and":

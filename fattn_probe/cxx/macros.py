@@ -1,4 +1,4 @@
-"""The `#define`s of a tree: a debugger knows none of them in a build by nvcc, and conditions are full of them."""
+"""The `#define`s of a tree, and expressions with their macros expanded: nvcc builds have no macros for a debugger."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -50,8 +50,8 @@ def expand(text: str, macros: Mapping[str, Macro], depth: int = DEPTH) -> str:
     return "".join(out)
 
 
-def asked(text: str, macros: Mapping[str, Macro]) -> str:
-    """What a debugger is asked for an expression; nothing if that would call a function of the program."""
+def debugger_expression(text: str, macros: Mapping[str, Macro]) -> str:
+    """The expression as a debugger evaluates it; empty if that would call a function of the program."""
     expanded = expand(text, macros)
     return "" if CALL.search(expanded) or "{" in expanded else expanded
 

@@ -1,4 +1,4 @@
-"""The statements of C++ functions, out of their tokens: enough to know what an `if` leads to, in files of any era."""
+"""The functions of a C++ file and their statements, read from tokens: enough to follow an `if` in any release."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ BEHIND_MACRO = frozenset({";", ",", ".", "->", "(", "[", "=", "+", "-", "*", "/"
 class Statement:
     """A statement of the tokens [start, stop).
 
-    `head` are the tokens of what is asked: between the parentheses, or those of a returned expression. `body` is what
-    is done if it holds, a block's braces taken off; a switch's are its cases, which have their `labels`.
+    `head` are the tokens of the condition between the parentheses, or of a returned expression. `body` is what follows
+    if it holds, without the braces of a block; the body of a switch are its cases, which have `labels`.
     """
 
     kind: Kind

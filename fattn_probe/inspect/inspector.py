@@ -19,10 +19,10 @@ from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError, MachineError
 from fattn_probe.inspect import assemble
 from fattn_probe.inspect.anchors import Located, locate
-from fattn_probe.inspect.dispatch.asked import Dispatch
 from fattn_probe.inspect.dispatch.conditions import read_dispatch
 from fattn_probe.inspect.dispatch.decide import decisions, plan_of, visits_of
 from fattn_probe.inspect.dispatch.explain import explain
+from fattn_probe.inspect.dispatch.records import Dispatch
 from fattn_probe.inspect.facts import Decision, Facts
 from fattn_probe.process import Completed
 from fattn_probe.run.casefile import write_case

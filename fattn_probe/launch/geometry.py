@@ -21,6 +21,7 @@ from fattn_probe.launch.tiles import (
     ntiles,
     stream_k_blocks,
     tile_at,
+    tile_index,
 )
 from fattn_probe.op import Op, Sizes
 
@@ -105,9 +106,9 @@ class Geometry:
         """The number of each row's tile, (n_seq, n_q, n_head)."""
         sequence, query, head = np.ogrid[: shape[0], : shape[1], : shape[2]]
         z_KV, within = np.divmod(head, self.group)
-        grid = self.grid
-        tile = (sequence * grid.ne12 + z_KV) * grid.iter_z_gqa + within // self.kernel.ncols2
-        return np.asarray(tile * grid.iter_j + query // self.kernel.ncols1)
+        return np.asarray(
+            tile_index(sequence, z_KV, within // self.kernel.ncols2, query // self.kernel.ncols1, self.grid)
+        )
 
 
 def grid_of(sizes: Sizes, ncols1: int, ncols2: int, nbatch_fa: int, n_kv: int | None = None) -> Grid:
@@ -121,9 +122,9 @@ def grid_of(sizes: Sizes, ncols1: int, ncols2: int, nbatch_fa: int, n_kv: int | 
     )
 
 
-def gathered(kernel: AttentionKernel, n_kv: int, n_kv_max: int) -> int:
-    """How many KV rows a tile reads: those that its queries see, at most `n_kv_max` each, if the kernel is sparse."""
-    return min(n_kv, kernel.ncols1 * n_kv_max) if kernel.sparse else n_kv
+def gathered(n_kv: int, n_kv_max: int, ncols1: int) -> int:
+    """The most KV rows that a tile of a sparse kernel reads: each of its queries sees at most `n_kv_max`."""
+    return min(n_kv, ncols1 * n_kv_max)
 
 
 def geometry_of(op: Op, launches: Iterable[LaunchRecord], arch: int, constants: Constants = SHIPPED) -> Geometry | None:
@@ -138,6 +139,6 @@ def geometry_of(op: Op, launches: Iterable[LaunchRecord], arch: int, constants: 
 def geometry(op: Op, kernel: AttentionKernel) -> Geometry:
     """The geometry of one kernel. A sparse kernel has steps of gathered KV rows."""
     sizes = op.sizes
-    n_kv = gathered(kernel, sizes.n_kv, op.params.n_kv_max)
+    n_kv = gathered(sizes.n_kv, op.params.n_kv_max, kernel.ncols1) if kernel.sparse else sizes.n_kv
     grid = grid_of(sizes, kernel.ncols1, kernel.ncols2, kernel.nbatch_fa, n_kv)
     return Geometry(kernel, grid, sizes.group, sizes.n_kv)

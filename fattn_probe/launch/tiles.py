@@ -7,6 +7,7 @@ others (`flash_attn_tile`, `flash_attn_ext_vec`) give each tile to `gridDim.y` b
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 Tile = tuple[int, int, int, int]
 """(sequence, z_KV, zt_gqa, jt)"""
@@ -87,7 +88,11 @@ def tile_at(index: int, grid: Grid) -> Tile:
 
 def index_of(tile: Tile, grid: Grid) -> int:
     """The tile's number in the row; `tile_at` back again."""
-    sequence, z_KV, zt_gqa, jt = tile
+    return int(tile_index(*tile, grid))
+
+
+def tile_index(sequence: Any, z_KV: Any, zt_gqa: Any, jt: Any, grid: Grid) -> Any:  # noqa: ANN401
+    """`index_of` for integers or arrays of them."""
     return ((sequence * grid.ne12 + z_KV) * grid.iter_z_gqa + zt_gqa) * grid.iter_j + jt
 
 

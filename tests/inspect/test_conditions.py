@@ -7,7 +7,7 @@ from small_dispatch import HEADER, SOURCE, line_of
 from fattn_probe import source
 from fattn_probe.cxx.expressions import Reader
 from fattn_probe.cxx.logic import holds, lacking, settle, truth_of_value
-from fattn_probe.cxx.macros import Macro, asked, expand, read_macros
+from fattn_probe.cxx.macros import Macro, debugger_expression, expand, read_macros
 from fattn_probe.cxx.tokens import draft_of, tokenize
 from fattn_probe.inspect.dispatch.conditions import dispatch_of, read_dispatch
 
@@ -55,12 +55,12 @@ def test_a_condition_over_two_lines(at):
     texts = [atom.text for atom in condition.logic.atoms()]
     assert texts == ["cc >= CC_NEW", "Q->ne[1] == 1", "Q->ne[2] > 64", "K->ne[1] >= 8192"]
     first = next(condition.logic.atoms())
-    assert (first.ask, [part.text for part in first.parts]) == ("cc >= 890", ["cc"])
+    assert (first.ask, [part.text for part in first.variables]) == ("cc >= 890", ["cc"])
 
 
 def test_a_call_is_not_asked_of_the_debugger(at):
     called, amd = at("if (has_tensor_cores").logic.atoms()
-    assert (called.ask, [part.ask for part in called.parts]) == ("", ["cc"])
+    assert (called.ask, [part.ask for part in called.variables]) == ("", ["cc"])
     assert amd.ask == "((cc >= 0x1000000))"
 
 
@@ -116,7 +116,7 @@ def test_brackets_are_taken_off_and_ternaries_left_whole():
 )
 def test_variables_of_an_atom(text, parts):
     (atom,) = logic(text).atoms()
-    assert [part.text for part in atom.parts] == parts
+    assert [part.text for part in atom.variables] == parts
 
 
 def test_macros_are_replaced_for_the_debugger():
@@ -126,8 +126,8 @@ def test_macros_are_replaced_for_the_debugger():
     assert expand("n % A == 0 && IS(cc) && p == nullptr", macros) == (
         "n % 256 == 0 && ((cc >= 256 && cc < ((256 + 1)))) && p == 0"
     )
-    assert asked("f(A) > 1", macros) == ""
-    assert asked("sizeof(half) > A", macros) == "sizeof(half) > 256"
+    assert debugger_expression("f(A) > 1", macros) == ""
+    assert debugger_expression("sizeof(half) > A", macros) == "sizeof(half) > 256"
 
 
 def test_a_macro_with_two_bodies_is_left_to_the_debugger():

@@ -12,8 +12,8 @@ from fattn_probe.cxx.expressions import Reader
 from fattn_probe.cxx.macros import Macro, read_macros
 from fattn_probe.cxx.statements import Function, functions
 from fattn_probe.cxx.tokens import CONDITIONAL, Draft, draft_of, tokenize
-from fattn_probe.inspect.dispatch.asked import Dispatch
 from fattn_probe.inspect.dispatch.extract import Extract
+from fattn_probe.inspect.dispatch.records import Dispatch
 from fattn_probe.source.features import CUDA
 
 ENTRY = "ggml_cuda_flash_attn_ext"

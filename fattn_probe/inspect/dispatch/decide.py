@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from fattn_probe.cxx.logic import POINTER, Logic, Truths, holds, settle, truth_of_value, truths
-from fattn_probe.inspect.dispatch.asked import Case, Condition, Dispatch, Lines
+from fattn_probe.inspect.dispatch.records import Condition, Dispatch, Lines, SwitchCase
 from fattn_probe.inspect.facts import Decision, Term
 
 OTHERWISE = "otherwise"
@@ -162,7 +162,7 @@ def _switched(condition: Condition, visit: Visit, behind: Visit | None) -> Decis
     return _decision(condition, True, f"switch ({condition.text}) case {label}", case.leads_to, terms)
 
 
-def _case(condition: Condition, value: str | None, behind: Visit | None) -> tuple[Case | None, str]:
+def _case(condition: Condition, value: str | None, behind: Visit | None) -> tuple[SwitchCase | None, str]:
     """The case that was taken: by its label, else by the lines where the program went on."""
     for case in condition.cases:
         if value in case.labels and value is not None:
@@ -207,7 +207,7 @@ def _terms(logic: Logic, known: Truths, values: Values) -> Iterator[Term]:
     for atom in logic.atoms():
         truth = known.get(atom.text)
         found = [Term(atom.text, None if truth is None else str(truth).lower())]
-        found += [Term(part.text, values.get(part.ask)) for part in atom.parts]
+        found += [Term(part.text, values.get(part.ask)) for part in atom.variables]
         for term in found:
             if term.text not in seen and not (term.value and POINTER.match(term.value)):
                 seen.add(term.text)

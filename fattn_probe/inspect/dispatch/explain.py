@@ -49,7 +49,7 @@ class _Read:
 
     def shown(self, parts: Iterable[Logic]) -> dict[str, str]:
         """The variables of some parts, with their values."""
-        texts = [part.text for piece in parts for atom in piece.atoms() for part in atom.parts]
+        texts = [part.text for piece in parts for atom in piece.atoms() for part in atom.variables]
         return {text: self.values[text] for text in dict.fromkeys(texts) if text in self.values}
 
 
@@ -116,7 +116,7 @@ class _Function:
     def hopeless(self, item: _Read) -> bool:
         """Whether only another vendor's GPU would have helped, or template arguments that were chosen before."""
         lacks = lacking(item.logic, item.known)
-        variables = {part.text for piece in lacks for atom in piece.atoms() for part in atom.parts}
+        variables = {part.text for piece in lacks for atom in piece.atoms() for part in atom.variables}
         own = self.parameters.get(item.decision.function, ())
         amd = any(part.kind != "or" and AMD.search(part.text) for part in lacks)
         return amd or bool(variables and variables.issubset(own))

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from fattn_probe.cxx.expressions import Reader
 from fattn_probe.cxx.statements import Function, Span, Statement, parse
-from fattn_probe.inspect.dispatch.asked import Case, Condition, DispatchFunction, Kind, Lines
+from fattn_probe.inspect.dispatch.records import Condition, DispatchFunction, Kind, Lines, SwitchCase
 
 ABORT = "GGML_ABORT"
 TEMPLATE = re.compile(r"(?<=\w)< +")
@@ -126,7 +126,7 @@ class Extract:
         asked: Span = (0, 0),
         leads_to: str = "",
         body: Lines | None = None,
-        cases: tuple[Case, ...] = (),
+        cases: tuple[SwitchCase, ...] = (),
         variable: str = "",
     ) -> Condition:
         return Condition(
@@ -158,7 +158,8 @@ class Extract:
 
     def _switch(self, statement: Statement, block: Block) -> Condition:
         cases = tuple(
-            Case(case.labels, self._lines((case.start, case.stop)), self._leads(case.body)) for case in statement.body
+            SwitchCase(case.labels, self._lines((case.start, case.stop)), self._leads(case.body))
+            for case in statement.body
         )
         return self._condition(
             "switch",

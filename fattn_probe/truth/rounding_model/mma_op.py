@@ -10,6 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.arrays import F32, Bools, Indices
+from fattn_probe.launch.geometry import gathered, grid_of
+from fattn_probe.launch.tiles import Grid, ntiles, tile_index
+from fattn_probe.op import Sizes
 from fattn_probe.truth.rounding_model.functions import Exponential
 from fattn_probe.truth.rounding_model.mma_f16 import Columns, Machine
 from fattn_probe.truth.rounding_model.mma_plan import MmaPlan
@@ -51,9 +54,8 @@ def mma_f16(
     out = np.full((n_seq, n_q, n_head, plan.DV), np.nan, np.float32)
     Q = as_half(as_half(operands.Q) * np.float32(np.float16(operands.scale)))
     operands = replace(operands, Q=Q, K=as_half(operands.K), V=as_half(operands.V))
-    limit = _gathered(operands, plan, n_kv_max)
-    steps = -(-limit // plan.nbatch_fa)
-    begins = plan.begins(_tiles(operands, plan), steps)
+    grid = _grid(operands, plan, n_kv_max)
+    begins = plan.begins(ntiles(grid), grid.iter_k)
 
     def compute(batches: Sequence[Batch]) -> None:
         columns = _side_by_side([_columns(operands, plan, batch, begins) for batch in batches])
@@ -62,32 +64,33 @@ def mma_f16(
             out[batch.sequence, batch.queries, batch.heads] = values
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compute, _together(_batches(operands, plan, limit, wanted))))
+        list(pool.map(compute, _together(_batches(operands, plan, grid, n_kv_max, wanted))))
     return out
 
 
-def _gathered(operands: Operands, plan: MmaPlan, n_kv_max: int) -> int:
+def _limit(operands: Operands, plan: MmaPlan, n_kv_max: int) -> int:
+    """How many KV rows a tile reads."""
     n_kv = operands.K.shape[2]
-    return int(min(n_kv, plan.ncols1 * n_kv_max) if plan.use_sparse else n_kv)
+    return gathered(n_kv, n_kv_max, plan.ncols1) if plan.use_sparse else n_kv
 
 
-def _tiles(operands: Operands, plan: MmaPlan) -> int:
-    """How many output tiles there are: sequences, K/V heads, head groups, query tiles."""
-    n_seq, _, n_q, _ = operands.Q.shape
-    head_groups = -(-operands.group // plan.ncols2)
-    return int(n_seq * operands.K.shape[1] * head_groups * -(-n_q // plan.ncols1))
+def _grid(operands: Operands, plan: MmaPlan, n_kv_max: int) -> Grid:
+    """The output tiles and their KV steps."""
+    n_seq, n_head, n_q, _ = operands.Q.shape
+    sizes = Sizes(n_seq, n_head, operands.K.shape[1], n_q, operands.K.shape[2], plan.DKQ, plan.DV)
+    return grid_of(sizes, plan.ncols1, plan.ncols2, plan.nbatch_fa, _limit(operands, plan, n_kv_max))
 
 
-def _batches(operands: Operands, plan: MmaPlan, limit: int, wanted: Bools | None) -> Iterator[Batch]:
+def _batches(operands: Operands, plan: MmaPlan, grid: Grid, n_kv_max: int, wanted: Bools | None) -> Iterator[Batch]:
     """Blocks of columns: of all queries, or of each query tile where KV rows are gathered for it."""
     n_seq, _, n_q, _ = operands.Q.shape
     group, n_head_kv = operands.group, operands.K.shape[1]
-    iter_j, iter_z = -(-n_q // plan.ncols1), -(-group // plan.ncols2)
+    limit = _limit(operands, plan, n_kv_max)
     for sequence, head_kv in np.ndindex(n_seq, n_head_kv):
         for part in slices(n_q, plan.ncols1 if plan.use_sparse else n_q):
             place = np.arange(group * (part.stop - part.start))
             head, query = place // (part.stop - part.start), part.start + place % (part.stop - part.start)
-            tile = ((sequence * n_head_kv + head_kv) * iter_z + head // plan.ncols2) * iter_j + query // plan.ncols1
+            tile = np.asarray(tile_index(sequence, head_kv, head // plan.ncols2, query // plan.ncols1, grid))
             rows = _visible(operands, sequence, part, limit) if plan.use_sparse else None
             if wanted is not None:
                 some = wanted[sequence, query, head_kv * group + head]

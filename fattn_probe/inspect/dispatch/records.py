@@ -1,4 +1,4 @@
-"""The records of what a dispatch asks before it launches a kernel. Only the standard library is imported here."""
+"""The conditions on the way to a kernel, as records."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ Kind = Literal["if", "if constexpr", "while", "switch", "value", "macro", "outco
 
 
 @dataclass(frozen=True)
-class Case:
-    """The labels that share some lines of a switch, and what is done there."""
+class SwitchCase:
+    """One branch of a switch: its labels, its lines, and what it leads to."""
 
     labels: tuple[str, ...]
     lines: Lines
@@ -21,12 +21,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Condition:
-    """Something that a function of the dispatch asks, in `lines`, which are inclusive as all lines here.
+    """A condition in a function of the dispatch, on `lines` (inclusive, like all lines here).
 
-    `leads_to` is what follows if it holds, in the source's words. A `value` is a bool or a `?:` that is kept in
-    `variable`; an `outcome` asks nothing: it is a statement that returns a choice or goes on to another function, as
-    does a `macro`, which hides what it asks. `around` are the lines of the block that it stands in. `guarded`: between
-    `#if` and `#endif`.
+    `leads_to` is the source text of what follows if the condition holds. A `value` is a bool or a `?:` assigned to
+    `variable`. An `outcome` has no condition: it returns a choice or calls another function; so does a `macro`, whose
+    conditions are hidden. `around` are the lines of the enclosing block. `guarded`: between `#if` and `#endif`.
     """
 
     function: str
@@ -37,7 +36,7 @@ class Condition:
     logic: Logic
     leads_to: str
     body: Lines | None = None
-    cases: tuple[Case, ...] = ()
+    cases: tuple[SwitchCase, ...] = ()
     variable: str = ""
     around: Lines = (0, 0)
     in_loop: bool = False
@@ -48,7 +47,7 @@ class Condition:
 class DispatchFunction:
     """A function on the way to the kernel; `location` is its first statement, for a breakpoint.
 
-    `calls` are the lines of the statements that go on to another function, which is where to step into it.
+    `calls` are the lines of statements that call another function of the dispatch: the debugger steps into them.
     """
 
     name: str
@@ -60,7 +59,7 @@ class DispatchFunction:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """The functions that choose a kernel in one tree, the entry first, and what they ask.
+    """The functions that choose a kernel in one tree, the entry first, and their conditions.
 
     `parameters` are the template parameters of all functions in the files, by name.
     """
