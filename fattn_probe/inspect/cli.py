@@ -47,6 +47,9 @@ def inspect(
     only: Annotated[str, typer.Option("--filter", help="Upstream's case, or a regular expression over it.")] = "",
     at: At = "",
     trace: Annotated[bool, typer.Option("--trace", help="Follow the warp at --at through its KV steps.")] = False,
+    npz: Annotated[
+        Path | None, typer.Option("--npz", help="Write the registers of all warps of the block at --at.")
+    ] = None,
     find_nan: Annotated[bool, typer.Option("--find-nan", help="Where the first NaN or infinity is made.")] = False,
     values: Annotated[list[str] | None, typer.Option("--values", help="A tensor's values: K[:8,0,1].")] = None,
     captures: Annotated[
@@ -69,11 +72,14 @@ def inspect(
     """Look at an op under gdb or cuda-gdb: tensors, kernel choice and why, tiling, and what each block does."""
     cases = [placed(case, at) for case in flags.cases_of(paths)] if program == RUNNER else []
     work = flags.work_of(cases, on, devices, NOTES)
+    if npz is not None and sum(len(targets) for _, targets in work) != 1:
+        raise InputError("--npz writes the block of one case on one target")
     looks = Looks(
         values=tuple(parse_slice(text) for text in values or ()),
         captures=captures,
         watch=watch_of(break_, print_ or (), stops),
-        traced=frozenset(case.name for case in cases if trace or case.inspect.trace),
+        traced=frozenset(case.name for case in cases if trace or npz or case.inspect.trace),
+        npz=npz,
         find_nan=find_nan,
     )
     build = flags.BuildFlags(source, patch, debug=True, quants=quants, folder=folder)
@@ -90,6 +96,8 @@ def inspect(
         done = list(Looker(inspector, looks).look_at(work))
     else:
         done = list(inspect_upstream_on(inspector, program, only, flags.targets_of(on, devices, NOTES)))
+    if npz is not None and npz.is_file():
+        NOTES.print(f"wrote {npz}")
     for path, write in ((html, inspecting.write_page), (svg, inspecting.write_map)):
         if path is not None:
             write(done, path)

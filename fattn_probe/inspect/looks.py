@@ -13,6 +13,7 @@ from fattn_probe.inspect.facts import Facts, Value
 from fattn_probe.inspect.inspector import Ended, Inspection, Inspector
 from fattn_probe.inspect.tensor_values import Slice
 from fattn_probe.inspect.tensors import TensorReading, read_tensors
+from fattn_probe.inspect.trace.archive import write_arrays
 from fattn_probe.inspect.trace.find_nan import NotFinite
 from fattn_probe.inspect.trace.reference import Trace
 from fattn_probe.inspect.trace.tracer import Tracer
@@ -32,6 +33,8 @@ class Looks:
     watch: Watch | None = None
     traced: frozenset[str] = frozenset()
     """Names of the cases of which a warp is followed, the one of their `inspect.trace`."""
+    npz: Path | None = None
+    """A file for the registers of all warps of the traced block."""
     find_nan: bool = False
 
 
@@ -108,6 +111,8 @@ class Looker:
         if case.name in self.looks.traced:
             at = case.inspect.trace or Place()
             seen = replace(seen, trace=tracer.trace(at.block, at.warp, at.kb0), lane=at.lane)
+            if self.looks.npz is not None:
+                write_arrays(tracer.arrays(at.block, at.kb0), self.looks.npz)
         if self.looks.find_nan:
             ran = self.inspector.session.capture(case, tracer.inputs, target)
             if not isinstance(ran, Capture):

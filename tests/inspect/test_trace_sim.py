@@ -117,6 +117,17 @@ def test_gqa_step_by_step(inspector):
     assert trace.places["logits"].startswith("fattn-mma-f16.cuh:")
 
 
+def test_the_archive_of_a_block_holds_what_a_trace_of_each_warp_reads(inspector):
+    tracer = tracer_of(inspector, gqa())
+    arrays, trace = tracer.arrays(block=2), tracer.trace(block=2, warp=1)
+    (step,) = trace.tiles[0].steps
+    assert (arrays["kb0"].tolist(), arrays["warp"].tolist()) == ([2], [0, 1, 2, 3])
+    columns = arrays["KQ_C.column"][1] - trace.fragments.first_column
+    assert np.array_equal(step.KQ[columns, arrays["KQ_C.kv_row"][1]], arrays["before.KQ_C"][0, 1])
+    columns = arrays["VKQ_C.column"][1] - trace.fragments.first_column
+    assert np.array_equal(step.VKQ[columns, arrays["VKQ_C.d"][1]], arrays["after.VKQ_C"][0, 1])
+
+
 def test_what_is_followed_must_exist(inspector):
     tracer = tracer_of(inspector, gqa())
     for place, said in (

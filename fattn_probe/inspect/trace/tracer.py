@@ -13,6 +13,7 @@ from fattn_probe.errors import InputError, LostError
 from fattn_probe.inspect.anchors import COMMON
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import Inspector
+from fattn_probe.inspect.trace.archive import Array, block_arrays
 from fattn_probe.inspect.trace.find_nan import Document, Hunt, NotFinite, in_inputs
 from fattn_probe.inspect.trace.inputs import Operands
 from fattn_probe.inspect.trace.reference import Trace, judge_trace, max_offset
@@ -21,6 +22,7 @@ from fattn_probe.scenario import Case
 from fattn_probe.source.features import CUDA
 from fattn_probe.truth.reference.adapter import Inputs
 
+ABOUT = ("case", "source", "build_number", "device")
 TRACE_OP = "fattn_probe.inspect.procedures.warp:trace_op"
 
 
@@ -48,6 +50,20 @@ class Tracer:
             tiles=chosen.tiles,
             offset=max_offset(header),
         )
+
+    def arrays(self, block: int, kb0: int | None = None) -> dict[str, Array]:
+        """The registers of all warps of a block, through all steps or one, by the keys of docs/trace.md."""
+        chosen = self._block(block, 0, kb0)
+        plan = {"tiles": len(chosen.tiles), "kb0": kb0, "until_not_finite": False}
+        nwarps = self.facts.launch["block_dim"][1]
+        documents = {warp: self._read(chosen, warp, dict(plan)) for warp in range(nwarps)}
+        first = documents[0]
+        about: dict[str, Any] = {
+            name: self.facts.about.get(name, "") for name in ("case", "source", "build_number", "device")
+        }
+        about |= {"kernel": first["function"], "template": first["template"], "places": first["places"]}
+        about |= {"block": chosen.block, "blockIdx": chosen.blockIdx, "KQ": first["KQ"], "VKQ": first["VKQ"]}
+        return block_arrays(documents, chosen.tiles, about)
 
     def find_not_finite(self, dst: npt.NDArray[np.floating[Any]]) -> NotFinite | None:
         """Where the first NaN or infinity of inputs and `dst` (ggml's `ne` reversed) comes from; None without any."""
