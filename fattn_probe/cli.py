@@ -32,8 +32,8 @@ from fattn_probe.ops.options import Mode
 from fattn_probe.regress.cli import bisect, diff, history_app, regress
 from fattn_probe.run import command as running
 from fattn_probe.run.gpu import gpu_arch, has_gpu
-from fattn_probe.run.needed import needed_kernels
 from fattn_probe.run.provenance import version
+from fattn_probe.run.required_kernels import required_kernels
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import command as scenarios
@@ -139,7 +139,7 @@ def build(
         quants=flags.words(quants),
     )
     kernels = [building.find_kernel(tree, text) for text in kernel or []]
-    kernels += needed_kernels(request, flags.cases_of(paths), flags.build_progress(NOTES)) if paths else []
+    kernels += required_kernels(request, flags.cases_of(paths), flags.build_progress(NOTES)) if paths else []
     programs = (RUNNER, TEST_BACKEND_OPS) if ops or engine == "cuda" else (RUNNER,)
     options = building.BuildOptions(request, tuple(kernels), programs, full, export)
     if dry_run:

@@ -9,7 +9,7 @@ from fattn_probe.launch.families import Family as KernelFamily
 from fattn_probe.launch.record import parse_launches
 from fattn_probe.regress.history import History
 from fattn_probe.regress.records import Run, StoredCase
-from fattn_probe.run.needed import kernel_key
+from fattn_probe.run.required_kernels import kernel_key
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def work(connection: "Connection[Result | Progress, Case]", job: Job) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it says when it ends
     tempfile.tempdir = job.folder or None
     session = Session(job.options, connection.send, dict(job.builds))
-    with contextlib.suppress(EOFError, OSError), threadpool_limits(1, "blas"), session.keeping():
+    with contextlib.suppress(EOFError, OSError), threadpool_limits(1, "blas"), session.persistent_runner():
         while True:
             connection.send(result_or_loss(job, session, connection.recv()))
 

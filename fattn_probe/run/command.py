@@ -70,7 +70,7 @@ Work = Sequence[tuple[Case, Sequence[Target]]]  # each case with the targets it 
 
 def run_cases(session: Session, work: Work, folder: Path | None = None) -> Iterator[Done]:
     """Run each case on its targets; captures are written to `folder` as CASE@TARGET.gguf."""
-    with session.keeping():
+    with session.persistent_runner():
         for case, targets in work:
             with inputs_of(case) as inputs:
                 for target in targets:

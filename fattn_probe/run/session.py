@@ -1,4 +1,4 @@
-"""From a case and a target to an outcome: the build is made, and completed with each kernel that the run asks for."""
+"""Run a case on a target: make the build, and compile each kernel that the run finds missing."""
 
 import contextlib
 import dataclasses
@@ -20,8 +20,8 @@ from fattn_probe.run.capture import Capture, capture_of
 from fattn_probe.run.casefile import FiledInputs, write_case
 from fattn_probe.run.execute import execute
 from fattn_probe.run.gpu import gpu_arch
-from fattn_probe.run.kept import Command, KeptRunner
 from fattn_probe.run.outcome import Missing, Ran, RunOutcome
+from fattn_probe.run.persistent import Command, PersistentRunner
 from fattn_probe.run.provenance import driver, versions
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
@@ -35,7 +35,7 @@ MOST_RETRIES = 30  # kernels of one case; no op launches that many
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run is of and how it is done; `build` is a build made elsewhere, used as it is."""
+    """What to run and how; `build` is a build made elsewhere, used as it is."""
 
     tree: Tree | None
     flavour: Flavour = "release"
@@ -58,25 +58,25 @@ def arch_of(target: Target) -> str:
 
 @dataclass
 class Session:
-    """Runs cases; keeps the build of each target, so that a second case looks for nothing."""
+    """Runs cases, and remembers the build of each target."""
 
     options: RunOptions
     progress: Report = silent
     builds: dict[str, Build] = dataclasses.field(default_factory=dict)
-    kept: KeptRunner | None = dataclasses.field(default=None, init=False)
+    persistent: PersistentRunner | None = dataclasses.field(default=None, init=False)
 
     @contextlib.contextmanager
-    def keeping(self) -> Iterator[None]:
-        """Within, one runner takes case after case of a target; a case that ends it is run again in one of its own."""
-        with KeptRunner() as kept:
-            self.kept = kept
+    def persistent_runner(self) -> Iterator[None]:
+        """Reuse one runner for all cases of a target; a case that ends it is run again in a runner of its own."""
+        with PersistentRunner() as runner:
+            self.persistent = runner
             try:
                 yield
             finally:
-                self.kept = None
+                self.persistent = None
 
     def build_for(self, target: Target, program: str | None = None) -> Build:
-        """The build that a target's programs come from, made if need be."""
+        """The build that a target's programs come from; made if it does not exist."""
         if self.options.build is not None:
             return self.options.build
         wanted = program or (CPU_RUNNER if target.engine == "cpu" else RUNNER)
@@ -100,7 +100,7 @@ class Session:
         )
 
     def complete(self, target: Target, symbol: str, program: str) -> Build:
-        """The build of a target with what it missed compiled in."""
+        """The build of a target after compiling a missing symbol into it."""
         build = add_missing(self.build_for(target, program), symbol, progress=self.progress)
         self.builds[f"{target}/{program}"] = build
         return build
@@ -132,9 +132,9 @@ class Session:
     def _execute(self, build: Build, program: str, case_file: Path, target: Target, out_file: Path) -> RunOutcome:
         timeout = self.options.timeout
         command, (types, names) = Command(build, program, self._words(target), self.env(target)), self._kernel_words
-        if self.kept is not None:
+        if self.persistent is not None:
             with contextlib.suppress(RunnerEndedError):
-                return self.kept.runner(command, timeout, types, names).run(case_file, out_file, timeout)
+                return self.persistent.runner(command, timeout, types, names).run(case_file, out_file, timeout)
         command.wait_for_builders()
         return execute(
             build.program(program),
@@ -149,7 +149,7 @@ class Session:
 
     @functools.cached_property
     def _kernel_words(self) -> tuple[Types | None, Names | None]:
-        """What the source calls its types and its kernels' template parameters."""
+        """The source's names for ggml's types and for its kernels' template parameters."""
         tree = self.options.tree
         return (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
 
@@ -160,12 +160,12 @@ class Session:
         return (*words, "--threads", str(threads)) if target.engine == "cpu" else words
 
     def capture(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> Capture | RunOutcome:
-        """Run one case; its capture if it ran to its end, else how it ended."""
+        """Run one case; the capture if it ran to its end, otherwise the outcome."""
         outcome = self.run(case, inputs, target)
         return capture_of(case, inputs, outcome, self.provenance(case, target)) if isinstance(outcome, Ran) else outcome
 
     def provenance(self, case: Case, target: Target) -> dict[str, str]:
-        """What a capture says of where it comes from."""
+        """The provenance that a capture records."""
         manifest = self.build_for(target).manifest
         found = {
             "source": manifest.source,

@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..files import is_folder
 from ..tables import Table
 from .cases import Case, expand
-from .from_ops import from_ops
+from .from_ops import defaults_in, from_ops
 from .load import load
 from .schema import Scenario
 from .starter import STARTER
@@ -84,8 +84,13 @@ def new(path: Path) -> Path:
 
 
 def from_ops_yaml(text: str, *, separate_V: bool = False) -> str:
-    """A scenario file for a case of test-backend-ops, which `load` reads back as the same scenario."""
-    return to_yaml(from_ops(text, separate_V=separate_V))
+    """A scenario file for a case of test-backend-ops, which `load` reads back as the same scenario.
+
+    A comment names the parameters that the case left out, with the defaults they were given.
+    """
+    made = to_yaml(from_ops(text, separate_V=separate_V))
+    filled = ", ".join(f"{key}={value}" for key, value in defaults_in(text).items())
+    return f"# left out, so test-backend-ops' defaults: {filled}\n{made}" if filled else made
 
 
 def to_yaml(scenario: Scenario) -> str:

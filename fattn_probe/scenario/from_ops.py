@@ -17,6 +17,27 @@ from .schema import Scenario
 COMMON = ["hsk", "hsv", "nh", "nr23", "kv", "nb", "mask", "sinks", "max_bias", "logit_softcap", "prec", "permute"]
 OLD = [*COMMON, "type_KV"]
 NEW = [*COMMON, "type_K", "type_V", "kv_view", "v_is_view_of_k", "n_kv_max"]
+# The constructor's own defaults, as a case's name would write them.
+DEFAULTS = {
+    "hsk": "128",
+    "hsv": "128",
+    "nh": "32",
+    "nr23": "[1,1]",
+    "kv": "96",
+    "nb": "8",
+    "mask": "1",
+    "sinks": "0",
+    "max_bias": "0",
+    "logit_softcap": "0",
+    "prec": "f32",
+    "permute": "[0,1,2,3]",
+    "type_KV": "f16",
+    "type_K": "f16",
+    "type_V": "f16",
+    "kv_view": "1",
+    "v_is_view_of_k": "0",
+    "n_kv_max": "0",
+}
 OPTIONAL = ["q_range"]  # test_flash_attn_ext_large_logits, since October 2026
 NAME = re.compile(r"FLASH_ATTN_EXT\((?P<vars>[^()]*)\)")
 ASSIGNMENT = re.compile(r"\s*(?P<key>[^=,\[\]]+?)\s*=\s*(?P<value>\[[^\]]*\]|[^,]*)\s*(?:,|$)")
@@ -52,7 +73,8 @@ def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
     K and V lie, permuted or not, in an allocation twice as large in memory's dimension 1, and sizes are padded to
     whole blocks, as test_flash_attn_ext::build_graph does. The old spelling does not say whether V is a view of K: for
     576/512 it became one between releases 0.2.8 and 0.2.12 of xllamacpp; `separate_V` asks for the older form.
-    Values come from the same distributions, not the same generator: upstream's is not seeded.
+    Parameters that are left out have upstream's defaults, see `defaults_in`. Values come from the same distributions,
+    not the same generator: upstream's is not seeded.
     """
     settings = _settings(parse_ops(text, separate_V=separate_V), text)
     checked = check(settings)
@@ -62,7 +84,7 @@ def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
 
 
 def parse_ops(text: str, *, separate_V: bool = False) -> OpsCase:
-    """The parameters in a case's name, all mistakes reported together."""
+    """The parameters in a case's name, upstream's defaults for the others; all mistakes are reported together."""
     match = NAME.search(text)
     if not match:
         raise InputError(f"{text.strip()!r} is no case of test-backend-ops, allowed: FLASH_ATTN_EXT(hsk=64,hsv=64,...)")
@@ -72,12 +94,19 @@ def parse_ops(text: str, *, separate_V: bool = False) -> OpsCase:
     problems = list(_mistakes(pairs, expected))
     if problems:
         raise InputError("\n".join(f"FLASH_ATTN_EXT(...): {problem}" for problem in problems))
-    values = {key: _PARSE[key](value) for key, value in given.items()}
+    values = {key: _PARSE[key](value) for key, value in (defaults_in(text) | given).items()}
     if "type_KV" in values:
         values["type_K"] = values["type_V"] = values.pop("type_KV")
         is_view = (values["hsk"], values["hsv"]) == (576, 512) and not separate_V
         values |= {"kv_view": True, "v_is_view_of_k": is_view, "n_kv_max": 0}
     return OpsCase(**values)
+
+
+def defaults_in(text: str) -> dict[str, str]:
+    """The parameters that a case's name leaves out, with upstream's default of each, as a name writes it."""
+    match = NAME.search(text)
+    given = {m["key"] for m in ASSIGNMENT.finditer(match["vars"])} if match else set()
+    return {key: DEFAULTS[key] for key in (OLD if "type_KV" in given else NEW) if key not in given}
 
 
 def _mistakes(pairs: list[tuple[str, str]], expected: list[str]) -> Iterator[str]:
@@ -93,9 +122,6 @@ def _mistakes(pairs: list[tuple[str, str]], expected: list[str]) -> Iterator[str
                 _PARSE[key](value)
             except ValueError as error:
                 yield f"{key}: found {value[:60]!r}, allowed: {error}"
-    for key in expected:
-        if key not in given:
-            yield f"{key}: missing"
 
 
 def _settings(case: OpsCase, text: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from fattn_probe.study.flash_attention_1 import flash_attention_1
 from fattn_probe.study.flash_attention_2 import flash_attention_2
 from fattn_probe.study.flash_attention_3 import flash_attention_3
 from fattn_probe.study.formulas import Formula, Sizes
-from fattn_probe.study.problem import Head, Op
+from fattn_probe.study.problem import Head, OpArrays
 from fattn_probe.study.split_kv import split_kv, split_ranges
 from fattn_probe.study.standard import standard
 from fattn_probe.study.stream_k import Launch, Piece, pieces_of, stream_k
@@ -39,7 +39,7 @@ class Tiling:
 class Subject:
     """The head under study. `launch` divides the whole op for stream-K; only the tiles of this head are computed."""
 
-    op: Op
+    op: OpArrays
     sequence: int
     head: int
     tiling: Tiling

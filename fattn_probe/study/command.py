@@ -25,7 +25,7 @@ from fattn_probe.study.flash_attention_1 import A100_SRAM, block_sizes
 from fattn_probe.study.formulas import Formula, Sizes
 from fattn_probe.study.formulas import backward as backward_formula
 from fattn_probe.study.inspected import read_launch
-from fattn_probe.study.problem import Op, op_of
+from fattn_probe.study.problem import OpArrays, op_arrays
 from fattn_probe.study.stream_k import Launch, divide, heads_of_tile
 from fattn_probe.study.trace import Result
 
@@ -111,12 +111,14 @@ def backward_of(subject: Subject, forward: Result) -> Backward:
     return Backward(*counted, backward_formula(Sizes.of(head), tiling.B_c), differences)
 
 
-def op_of_case(case: Case) -> Op:
+def op_of_case(case: Case) -> OpArrays:
     """The case's tensors in float64, and its parameters rounded to float32, as the op stores them."""
     inputs = make_inputs(case)
     values = {name: view_values(case.op.tensors[name], inputs) for name in case.op.tensors}
     sinks = values["sinks"].ravel() if "sinks" in values else None
-    return op_of(values["Q"], values["K"], values["V"], values.get("mask"), params=case.op.params.stored, sinks=sinks)
+    return op_arrays(
+        values["Q"], values["K"], values["V"], values.get("mask"), params=case.op.params.stored, sinks=sinks
+    )
 
 
 def problems(study: Study) -> list[str]:
@@ -153,13 +155,13 @@ def _refuse(case: Case, options: Options) -> None:
         raise InputError("\n".join(problems))
 
 
-def _tiling(op: Op, options: Options) -> Tiling:
+def _tiling(op: OpArrays, options: Options) -> Tiling:
     B_r, B_c = block_sizes(options.memory, op.shape.hsk, op.shape.hsv)
     fa1 = (options.tile_q or B_r, options.tile_kv or B_c)
     return Tiling(options.tile_q or TILE, options.tile_kv or TILE, fa1, options.splits)
 
 
-def _launch(op: Op, case: str, options: Options) -> Launch:
+def _launch(op: OpArrays, case: str, options: Options) -> Launch:
     """The inspected launch; otherwise tiles of as many rows (queries x heads) as the other algorithms use."""
     if options.inspected is not None:
         return read_launch(options.inspected, case, op.shape)

@@ -81,7 +81,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Op:
+class OpArrays:
     """A whole FLASH_ATTN_EXT op, with arrays as `truth.reference.attention.attention` takes them, in float64."""
 
     Q: F64
@@ -117,7 +117,7 @@ class Op:
         return sequence % self.mask.shape[0], head % self.mask.shape[1]
 
 
-def op_of(
+def op_arrays(
     Q: Floats,
     K: Floats,
     V: Floats,
@@ -125,11 +125,11 @@ def op_of(
     *,
     params: Params,
     sinks: Floats | None = None,
-) -> Op:
+) -> OpArrays:
     """An op from arrays of any float dtype."""
     Q, K, V = (array.astype(np.float64) for array in (Q, K, V))
     extra = [None if array is None else array.astype(np.float64) for array in (mask, sinks)]
-    return Op(Q, K, V, extra[0], params, extra[1])
+    return OpArrays(Q, K, V, extra[0], params, extra[1])
 
 
 def tiles(length: int, size: int, start: int = 0) -> Iterator[slice]:

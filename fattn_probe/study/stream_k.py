@@ -15,7 +15,7 @@ from fattn_probe.launch.tiles import BlockWork, Grid, Tile, TileWork, in_grid, n
 from fattn_probe.op import Sizes
 from fattn_probe.study.flash_attention_2 import State, attend
 from fattn_probe.study.memory import Index, SlowMemory
-from fattn_probe.study.problem import Op, Rule, exp_below, log_sum_exp, rows_divided, tiles
+from fattn_probe.study.problem import OpArrays, Rule, exp_below, log_sum_exp, rows_divided, tiles
 from fattn_probe.study.trace import Result, Trace
 
 
@@ -82,7 +82,7 @@ def _piece(block: int, work: TileWork, launch: Launch, shape: Sizes) -> Piece:
     return Piece(block, work, heads, queries, slice(start, stop))
 
 
-def stream_k(op: Op, launch: Launch, wanted: Callable[[Tile], bool] | None = None) -> Result:
+def stream_k(op: OpArrays, launch: Launch, wanted: Callable[[Tile], bool] | None = None) -> Result:
     """`flash_attn_ext_f16` and `flash_attn_stream_k_fixup_*` (ggml/src/ggml-cuda/fattn-mma-f16.cuh, fattn-common.cuh).
 
     The idea is Osama et al., "Stream-K", 2023, arXiv 2301.03598. `wanted` selects output tiles. The result
@@ -101,7 +101,7 @@ def stream_k(op: Op, launch: Launch, wanted: Callable[[Tile], bool] | None = Non
     return trace.result()
 
 
-def process_tile(op: Op, launch: Launch, piece: Piece, hbm: SlowMemory, trace: Trace) -> None:
+def process_tile(op: OpArrays, launch: Launch, piece: Piece, hbm: SlowMemory, trace: Trace) -> None:
     """`flash_attn_ext_f16_process_tile`: FlashAttention-2 over a block's share of a tile, then the store.
 
     The block that reaches the end of a tile adds the sink and writes `dst`. If it also began the tile, it divides O by
@@ -159,7 +159,7 @@ def fixup(piece: Piece, before: Sequence[Piece], hbm: SlowMemory, trace: Trace) 
 NEEDS_FIXUP, IS_FIXUP = 0, 1  # the two halves of dst_fixup_meta
 
 
-def _slow_memory(op: Op, launch: Launch) -> SlowMemory:
+def _slow_memory(op: OpArrays, launch: Launch) -> SlowMemory:
     """The tensors, with one mask plane per head if there are several, and `dst_fixup` with its metadata."""
     shape = op.shape
     hbm = SlowMemory(Q=op.Q, K=op.K, V=op.V, **({} if op.mask is None else {"mask": _planes(op.mask, shape.n_head)}))
@@ -175,7 +175,7 @@ def _planes(mask: F64, n_head: int) -> F64:
     return mask if mask.shape[1] == 1 else mask[:, np.arange(n_head) % mask.shape[1]]
 
 
-def _places(op: Op, piece: Piece) -> dict[str, tuple[Index, ...]]:
+def _places(op: OpArrays, piece: Piece) -> dict[str, tuple[Index, ...]]:
     """The index of a piece's rows in each tensor."""
     sequence, kv_head = piece.work.sequence, piece.work.z_KV
     places: dict[str, tuple[Index, ...]] = {name: (sequence, kv_head) for name in "KV"}

@@ -105,7 +105,7 @@ def test_three_captures_are_refused(good, capsys):
 class Never:
     """A session whose runs end with an output of zeros."""
 
-    keeping = staticmethod(nullcontext)
+    persistent_runner = staticmethod(nullcontext)
 
     def capture(self, case, inputs, target):
         shape = (case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head, case.op.sizes.hsv)

@@ -7,7 +7,7 @@ from traced import SCENARIO, WIDE, Warp, fragments_of, small_case
 
 from fattn_probe.inspect.facts import Choice, Facts
 from fattn_probe.inspect.trace.find_nan import Hunt, in_inputs
-from fattn_probe.inspect.trace.inputs import Operands
+from fattn_probe.inspect.trace.inputs import TracedOperands
 from fattn_probe.launch.tiles import BlockWork, TileWork
 
 CASE, INPUTS = small_case()
@@ -44,7 +44,7 @@ class Followed:
             (tmp_path / name).write_text(text)
         choice = Choice(family, "flash_attn_ext_f16<64,64,8,2>", TEMPLATE, {})
         facts = Facts({}, choice=choice, launch={"block_dim": [32, 4, 1]}, blocks=self.blocks)
-        operands = Operands.of(self.case, self.inputs)
+        operands = TracedOperands.of(self.case, self.inputs)
         return Hunt(self.case, operands, facts, self.read, tmp_path).first(dst)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fattn_probe.inspect.trace.fragments import LANES, Fragment, WarpFragments
-from fattn_probe.inspect.trace.inputs import FLT_MAX_HALF, Operands, warp_inputs
+from fattn_probe.inspect.trace.inputs import FLT_MAX_HALF, TracedOperands, warp_inputs
 from fattn_probe.launch.tiles import TileWork
 from fattn_probe.scenario import expand, loads, make_inputs
 
@@ -38,7 +38,7 @@ class Warp:
 
     def __init__(self, case, inputs, fragments, work, *, nbatch_fa=64, fault=None):
         self.fragments, self.work, self.nbatch_fa = fragments, work, nbatch_fa
-        self.inputs = warp_inputs(Operands.of(case, inputs), work, fragments)
+        self.inputs = warp_inputs(TracedOperands.of(case, inputs), work, fragments)
         self.fault = fault or (lambda name, kb0, values: values)
         self.numbers = nbatch_fa // fragments.np // fragments.kv_per_tile * fragments.KQ.ne
         self.DV = case.op.sizes.hsv

@@ -10,8 +10,8 @@ from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.launch.record import parse_launch
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.command import Done, raise_if_failed, render_plan, render_run, run_json
-from fattn_probe.run.needed import device_of, kernel_key
 from fattn_probe.run.outcome import Failed, Fault, Lost, Unsupported
+from fattn_probe.run.required_kernels import device_of, kernel_key
 from fattn_probe.scenario import expand, loads
 
 (CASE,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 3\nn_kv: 32\n", "case.yaml"))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fattn_probe.op import Params
 from fattn_probe.study.algorithms import Subject, Tiling
-from fattn_probe.study.problem import Op
+from fattn_probe.study.problem import OpArrays
 from fattn_probe.study.stream_k import divide
 
 
@@ -30,7 +30,7 @@ def made_op(
     K = random.normal(size=(n_seq, n_head_kv, n_kv, hsk))
     V = random.normal(size=(n_seq, n_head_kv, n_kv, hsv))
     logits = random.normal(size=n_head) if sinks else None
-    return Op(Q, K, V, made_mask(random, mask, (n_seq, n_head, n_q, n_kv)), params, logits)
+    return OpArrays(Q, K, V, made_mask(random, mask, (n_seq, n_head, n_q, n_kv)), params, logits)
 
 
 def made_mask(random, kind, shape):

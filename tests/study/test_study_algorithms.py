@@ -14,7 +14,7 @@ from fattn_probe.op import Params
 from fattn_probe.study.algorithms import ALGORITHMS, Agreement, agreement, difference, formula, of_head, run, run_all
 from fattn_probe.study.flash_attention_1 import A100_SRAM, block_sizes
 from fattn_probe.study.flash_attention_3 import SOFTMAX, TENSOR_CORES, in_sequence, pipeline
-from fattn_probe.study.problem import op_of
+from fattn_probe.study.problem import op_arrays
 from fattn_probe.study.split_kv import split_ranges
 from fattn_probe.study.stream_k import divide, launch_of, pieces_of, stream_k
 from fattn_probe.truth.reference.attention import attention
@@ -219,5 +219,5 @@ def test_a_fault_in_the_data_shows():
 
 def test_any_float_dtype_becomes_float64():
     small = np.ones((1, 1, 2, 4), np.float16)
-    op = op_of(small, small, small, None, params=Params(1.0), sinks=np.ones(1, np.float32))
+    op = op_arrays(small, small, small, None, params=Params(1.0), sinks=np.ones(1, np.float32))
     assert {array.dtype for array in (op.Q, op.K, op.V, op.sinks)} == {np.dtype(np.float64)}

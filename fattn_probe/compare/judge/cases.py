@@ -64,7 +64,7 @@ class CompareOptions:
 
 def compare_work(session: Session, work: Work, options: CompareOptions | None = None) -> Iterator[Row]:
     """A row for each case and target, as soon as it is known."""
-    with session.keeping():
+    with session.persistent_runner():
         yield from _rows(session, work, options or CompareOptions())
 
 

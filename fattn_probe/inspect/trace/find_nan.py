@@ -14,7 +14,7 @@ from fattn_probe.inspect.anchors import COMMON, MMA
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.procedures.warp import ACCUMULATED, ANCHORS, LOGITS, SOFTMAX
 from fattn_probe.inspect.trace.fragments import Fragment, Places, WarpFragments
-from fattn_probe.inspect.trace.inputs import Operands, warp_inputs
+from fattn_probe.inspect.trace.inputs import TracedOperands, warp_inputs
 from fattn_probe.launch.tiles import BlockWork, TileWork
 from fattn_probe.op.tensors import view_values
 from fattn_probe.scenario import Case
@@ -89,7 +89,7 @@ class Hunt:
     """
 
     case: Case
-    operands: Operands
+    operands: TracedOperands
     facts: Facts
     read: Reader
     source: Path
@@ -193,7 +193,7 @@ class InWarp:
 
     document: Document
     fragments: WarpFragments
-    operands: Operands
+    operands: TracedOperands
     block: BlockWork
     tile: int
 

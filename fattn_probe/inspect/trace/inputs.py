@@ -17,7 +17,7 @@ FLT_MAX_HALF = float(np.float32(np.finfo(np.float32).max) / np.float32(2))
 
 
 @dataclass(frozen=True)
-class Operands:
+class TracedOperands:
     """An op's tensors as float64, NumPy's order, and its parameters."""
 
     case: Case
@@ -27,7 +27,7 @@ class Operands:
     mask: F64 | None
 
     @classmethod
-    def of(cls, case: Case, inputs: Inputs) -> "Operands":
+    def of(cls, case: Case, inputs: Inputs) -> "TracedOperands":
         """From a case and its bytes; K and V of any type are rounded to f16, as the kernels' conversion does."""
         Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
         mask = view_values(case.op.tensors["mask"], inputs) if "mask" in case.op.tensors else None
@@ -57,7 +57,7 @@ class WarpInputs:
         return np.where(valid, numbers, 0), valid
 
 
-def warp_inputs(operands: Operands, work: TileWork, fragments: WarpFragments) -> WarpInputs:
+def warp_inputs(operands: TracedOperands, work: TileWork, fragments: WarpFragments) -> WarpInputs:
     """What the warp's columns of a tile are made of."""
     case = operands.case
     group = case.op.sizes.group
@@ -91,7 +91,7 @@ def _scaled(Q: F64, case: Case) -> F64:
         return (np.float16(scale) * Q.astype(np.float16)).astype(np.float64)
 
 
-def _mask(operands: Operands, sequence: int, heads: Indices, queries: Indices) -> F64:
+def _mask(operands: TracedOperands, sequence: int, heads: Indices, queries: Indices) -> F64:
     mask, case = operands.mask, operands.case
     assert mask is not None
     slopes = alibi_slopes(case.op.sizes.n_head, case.op.params.max_bias)[heads]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fattn_probe.arrays import F64, Indices
 from fattn_probe.inspect.trace.checks import Quantity, WarpStep, logits, quantities
 from fattn_probe.inspect.trace.fragments import WarpFragments
-from fattn_probe.inspect.trace.inputs import Operands, WarpInputs, warp_inputs
+from fattn_probe.inspect.trace.inputs import TracedOperands, WarpInputs, warp_inputs
 from fattn_probe.inspect.trace.steps import Step, steps_of
 from fattn_probe.launch.tiles import TileWork
 from fattn_probe.scenario import Case
@@ -124,7 +124,7 @@ def judge_trace(
 ) -> Trace:
     """What `read_trace` read of `block` and `warp`, judged; `tiles` are the block's, in order."""
     fragments = WarpFragments.of(document, warp)
-    operands = Operands.of(case, inputs)
+    operands = TracedOperands.of(case, inputs)
     steps = steps_of(document)
     traced = [
         _tile(work, [step for step in steps if step.tile == number], operands, fragments, offset)
@@ -136,7 +136,7 @@ def judge_trace(
 
 
 def _tile(
-    work: TileWork, steps: Sequence[Step], operands: Operands, fragments: WarpFragments, offset: float
+    work: TileWork, steps: Sequence[Step], operands: TracedOperands, fragments: WarpFragments, offset: float
 ) -> TracedTile:
     inputs = warp_inputs(operands, work, fragments)
     exact = _Exact(inputs, offset, work.kb0_start)

@@ -15,7 +15,7 @@ from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import Inspector
 from fattn_probe.inspect.trace.archive import Array, block_arrays
 from fattn_probe.inspect.trace.find_nan import Document, Hunt, NotFinite, in_inputs
-from fattn_probe.inspect.trace.inputs import Operands
+from fattn_probe.inspect.trace.inputs import TracedOperands
 from fattn_probe.inspect.trace.reference import Trace, judge_trace, max_offset
 from fattn_probe.launch.tiles import BlockWork
 from fattn_probe.scenario import Case
@@ -70,7 +70,7 @@ class Tracer:
         found = in_inputs(self.case, self.inputs)
         if found is not None:
             return found
-        operands = Operands.of(self.case, self.inputs)
+        operands = TracedOperands.of(self.case, self.inputs)
         return Hunt(self.case, operands, self.facts, self._read_until_not_finite, self._cuda).first(dst)
 
     @property

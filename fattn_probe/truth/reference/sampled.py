@@ -23,7 +23,7 @@ from fattn_probe.truth.reference.mask_tiles import MINUS_INFINITY, GroupMask
 from fattn_probe.truth.reference.shapes import Rows, Shape
 from fattn_probe.truth.reference.threads import blas_threads, spread
 
-Operands = Mapping[str, Any]
+Tensors = Mapping[str, Any]
 STEP = 2048  # KV rows at a time: with fewer, threads that generate them wait for each other
 MANY = 8  # more edges of one kind than these are not all looked at
 RNG = 77
@@ -91,7 +91,7 @@ def choose_rows(
     return np.array(sorted(chosen), np.int64)
 
 
-def sample(case: Case, rows: I64, operands: Operands | None = None) -> Sample:
+def sample(case: Case, rows: I64, operands: Tensors | None = None) -> Sample:
     """The exact answer of these rows (sequence, query, head), and the hull; InputError if the data are not finite.
 
     `operands` are the tensors where they are stored, by `stored_rows`; without them they are `generated`.
@@ -181,7 +181,7 @@ class _Work:
     sinks: Floats | None
 
     @classmethod
-    def of(cls, case: Case, rows: I64, operands: Operands) -> "_Work":
+    def of(cls, case: Case, rows: I64, operands: Tensors) -> "_Work":
         first, stop = visible(case.mask, case.mask_shape, np.arange(case.op.sizes.n_q))
         V = _Hull(operands["V"], int(first.min()), int(stop.max()))
         n, hsv = len(rows), case.op.sizes.hsv

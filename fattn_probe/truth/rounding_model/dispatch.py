@@ -12,11 +12,11 @@ from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.scenario import Case
 from fattn_probe.truth.rounding_model.mma_op import mma_f16
 from fattn_probe.truth.rounding_model.mma_plan import mma_plan_of
-from fattn_probe.truth.rounding_model.operands import Inputs, Operands, operands_of
+from fattn_probe.truth.rounding_model.operands import Inputs, KernelOperands, operands_of
 from fattn_probe.truth.rounding_model.tile import tile, tile_plan_of
 from fattn_probe.truth.rounding_model.vec import vec, vec_plan_of
 
-Compute = Callable[[Operands, int, bool, Bools | None], F32]
+Compute = Callable[[KernelOperands, int, bool, Bools | None], F32]
 
 
 def model_of(

@@ -16,7 +16,7 @@ from fattn_probe.op import Sizes
 from fattn_probe.truth.rounding_model.functions import Exponential
 from fattn_probe.truth.rounding_model.mma_f16 import Columns, Machine
 from fattn_probe.truth.rounding_model.mma_plan import MmaPlan
-from fattn_probe.truth.rounding_model.operands import Operands, as_half
+from fattn_probe.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.truth.rounding_model.softmax import slices
 
 COLUMNS = 128
@@ -42,7 +42,7 @@ class Batch:
 
 
 def mma_f16(
-    operands: Operands, plan: MmaPlan, n_kv_max: int = 0, exact_exp: bool = False, wanted: Bools | None = None
+    operands: KernelOperands, plan: MmaPlan, n_kv_max: int = 0, exact_exp: bool = False, wanted: Bools | None = None
 ) -> F32:
     """The op's output as fattn-mma-f16 computes it, (n_seq, n_q, n_head, hsv).
 
@@ -68,20 +68,22 @@ def mma_f16(
     return out
 
 
-def _limit(operands: Operands, plan: MmaPlan, n_kv_max: int) -> int:
+def _limit(operands: KernelOperands, plan: MmaPlan, n_kv_max: int) -> int:
     """How many KV rows a tile reads."""
     n_kv = operands.K.shape[2]
     return gathered(n_kv, n_kv_max, plan.ncols1) if plan.use_sparse else n_kv
 
 
-def _grid(operands: Operands, plan: MmaPlan, n_kv_max: int) -> Grid:
+def _grid(operands: KernelOperands, plan: MmaPlan, n_kv_max: int) -> Grid:
     """The output tiles and their KV steps."""
     n_seq, n_head, n_q, _ = operands.Q.shape
     sizes = Sizes(n_seq, n_head, operands.K.shape[1], n_q, operands.K.shape[2], plan.DKQ, plan.DV)
     return grid_of(sizes, plan.ncols1, plan.ncols2, plan.nbatch_fa, _limit(operands, plan, n_kv_max))
 
 
-def _batches(operands: Operands, plan: MmaPlan, grid: Grid, n_kv_max: int, wanted: Bools | None) -> Iterator[Batch]:
+def _batches(
+    operands: KernelOperands, plan: MmaPlan, grid: Grid, n_kv_max: int, wanted: Bools | None
+) -> Iterator[Batch]:
     """Blocks of columns: of all queries, or of each query tile where KV rows are gathered for it."""
     n_seq, _, n_q, _ = operands.Q.shape
     group, n_head_kv = operands.group, operands.K.shape[1]
@@ -99,7 +101,7 @@ def _batches(operands: Operands, plan: MmaPlan, grid: Grid, n_kv_max: int, wante
                 yield Batch(sequence, head_kv, query[block], head_kv * group + head[block], tile[block], rows)
 
 
-def _visible(operands: Operands, sequence: int, queries: slice, limit: int) -> Indices:
+def _visible(operands: KernelOperands, sequence: int, queries: slice, limit: int) -> Indices:
     """The KV rows that any of the queries sees, as many as there is room for; -1 beyond the last."""
     assert operands.mask is not None
     mask = operands.mask[sequence % len(operands.mask), queries]
@@ -131,7 +133,7 @@ def _side_by_side(columns: Sequence[Columns]) -> Columns:
     return replace(columns[0], **joined)
 
 
-def _columns(operands: Operands, plan: MmaPlan, batch: Batch, begins: npt.NDArray[np.bool_]) -> Columns:
+def _columns(operands: KernelOperands, plan: MmaPlan, batch: Batch, begins: npt.NDArray[np.bool_]) -> Columns:
     place = (batch.sequence, batch.head_kv)
     K, V = operands.K[place], operands.V[place]
     mask = _mask(operands, batch, len(K))
@@ -154,7 +156,7 @@ def _columns(operands: Operands, plan: MmaPlan, batch: Batch, begins: npt.NDArra
     )
 
 
-def _mask(operands: Operands, batch: Batch, n_kv: int) -> F32:
+def _mask(operands: KernelOperands, batch: Batch, n_kv: int) -> F32:
     """The mask of each column; without one, zeros."""
     if operands.mask is None:
         return np.zeros((len(batch.queries), n_kv), np.float32)

@@ -15,7 +15,7 @@ Inputs = dict[str, Bytes]
 
 
 @dataclass(frozen=True)
-class Operands:
+class KernelOperands:
     """The tensors as float32, `ne` reversed: Q (n_seq, n_head, n_q, hsk), K and V (n_seq, n_head_kv, n_kv, ...).
 
     K and V are dequantised, mask is (n_seq or 1, n_q or more, n_kv), sinks and slopes (n_head). `codes` are K's own
@@ -38,14 +38,14 @@ class Operands:
         return int(self.Q.shape[1] // self.K.shape[1])
 
 
-def operands_of(case: Case, inputs: Inputs) -> Operands:
+def operands_of(case: Case, inputs: Inputs) -> KernelOperands:
     """The operands of a case; the scale is divided by the softcap, as the host does it."""
     Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
     mask = view_values(case.op.tensors["mask"], inputs)[:, 0] if case.op.has_mask else None
     sinks = view_values(case.op.tensors["sinks"], inputs).ravel() if case.op.has_sinks else None
     softcap = np.float32(case.op.params.logit_softcap)
     scale = np.float32(case.op.params.scale)
-    return Operands(
+    return KernelOperands(
         Q=Q.astype(np.float32),
         K=K.astype(np.float32),
         V=V.astype(np.float32),

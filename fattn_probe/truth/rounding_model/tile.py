@@ -22,7 +22,7 @@ from fattn_probe.launch.families import TILE
 from fattn_probe.launch.kernel import attention_kernel
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.truth.rounding_model.functions import Exponential, fma, rcp, tanh
-from fattn_probe.truth.rounding_model.operands import Operands, as_half
+from fattn_probe.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.truth.rounding_model.softmax import LOWEST, slices, total
 from fattn_probe.truth.rounding_model.tensor_core import half_of
 from fattn_probe.truth.rounding_model.vec import combined
@@ -71,7 +71,7 @@ def tile_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> TileP
     )
 
 
-def tile(operands: Operands, plan: TilePlan, exact_exp: bool = False) -> F32:
+def tile(operands: KernelOperands, plan: TilePlan, exact_exp: bool = False) -> F32:
     """The op's output as fattn-tile computes it, (n_seq, n_q, n_head, hsv)."""
     n_seq, n_head, n_q, _ = operands.Q.shape
     out = np.empty((n_seq, n_q, n_head, plan.DV), np.float32)
@@ -93,7 +93,7 @@ class Machine:
     """The kernel's arithmetic on some queries of a head; arrays are (columns, blocks, warps, ...)."""
 
     plan: TilePlan
-    operands: Operands
+    operands: KernelOperands
     exp: Exponential
 
     def run(self, sequence: int, head: int, queries: slice) -> F32:

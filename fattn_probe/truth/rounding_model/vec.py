@@ -19,7 +19,7 @@ from fattn_probe.launch.families import VEC, VEC_ROWS
 from fattn_probe.launch.kernel import attention_kernel
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.truth.rounding_model.functions import Exponential, fma, rcp, tanh
-from fattn_probe.truth.rounding_model.operands import Operands, as_half
+from fattn_probe.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.truth.rounding_model.quantised import Codes, products, quantised_q8_1
 from fattn_probe.truth.rounding_model.softmax import LOWEST, slices, total
 
@@ -70,7 +70,7 @@ def vec_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> VecPla
     )
 
 
-def vec(operands: Operands, plan: VecPlan, exact_exp: bool = False) -> F32:
+def vec(operands: KernelOperands, plan: VecPlan, exact_exp: bool = False) -> F32:
     """The op's output as fattn-vec computes it, (n_seq, n_q, n_head, hsv)."""
     n_seq, n_head, n_q, _ = operands.Q.shape
     out = np.empty((n_seq, n_q, n_head, plan.D), np.float32)
@@ -99,7 +99,7 @@ class Machine:
     """The kernel's arithmetic on the queries of the heads of one K/V head; arrays are (columns, blocks, warps, ...)."""
 
     plan: VecPlan
-    operands: Operands
+    operands: KernelOperands
     exp: Exponential
 
     def run(self, sequence: int, heads: slice, head_kv: int) -> F32:

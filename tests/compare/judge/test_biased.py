@@ -56,7 +56,7 @@ class H200:
     """A session whose runs end with what an H200 computes, by the model, or with something else."""
 
     spoil: object = None
-    keeping = staticmethod(nullcontext)
+    persistent_runner = staticmethod(nullcontext)
 
     def capture(self, case, inputs, target):
         dst = model_of(case, dict(inputs), [TILE], 90)

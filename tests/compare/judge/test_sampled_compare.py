@@ -44,8 +44,8 @@ class Spoilt:
     def options(self):
         return self.session.options
 
-    def keeping(self):
-        return self.session.keeping()
+    def persistent_runner(self):
+        return self.session.persistent_runner()
 
     def capture(self, case, inputs, target):
         key = (case.digest, str(target))

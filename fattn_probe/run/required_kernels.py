@@ -1,4 +1,4 @@
-"""Which kernels some cases need on an architecture: the simulator is asked, so no GPU is."""
+"""The kernels that cases launch on an architecture, found by a dry run on the simulator; needs no GPU."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from fattn_probe.scenario import Case
 from fattn_probe.source import KernelCase, kernel_cases
 
 
-def needed_kernels(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:
+def required_kernels(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:
     """The kernel cases that a build for `request.arch` runs these cases with, on the catalogue's GPU of that arch."""
     target = Target("sim", device_of(request.arch))
     options = RunOptions(request.tree, patches=request.patches, quants=request.quants, simulation=Simulation(dry=True))

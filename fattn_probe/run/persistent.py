@@ -1,4 +1,4 @@
-"""The runner that a session keeps from one case to the next."""
+"""A runner process that takes one case after another."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -20,18 +20,18 @@ class Command:
 
     @contextlib.contextmanager
     def no_builders(self) -> Iterator[None]:
-        """Within, no other process links what the runner is to load."""
+        """Hold the build lock while the runner loads."""
         with lock_of(self.build.folder) if self.build.request else contextlib.nullcontext():
             yield
 
     def wait_for_builders(self) -> None:
-        """Until they have linked."""
+        """Wait until no other process is linking this build."""
         with self.no_builders():
             pass
 
 
-class KeptRunner(contextlib.ExitStack):
-    """The runner that stays, if there is one: that of the last command."""
+class PersistentRunner(contextlib.ExitStack):
+    """The runner of the last command, reused while the command stays the same."""
 
     command: Command | None = None
     batch: BatchRunner | None = None
