@@ -1,4 +1,4 @@
-"""Run the benchmarks, and print the figures that matter as ratios measured in this run; words go to pytest."""
+"""Run the benchmarks and print the main figures as ratios within this run; arguments go to pytest."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def measured(words: list[str]) -> Benchmarks:
 
 
 def rows(found: Benchmarks) -> list[tuple[str, str, str]]:
-    """(what, figure, what was asked for) of everything that was measured."""
+    """(name, figure, requirement) of every measurement."""
     made = []
     for name, record in found.items():
         info, seconds = record["extra_info"], record["stats"]["min"]
@@ -55,7 +55,7 @@ def rows(found: Benchmarks) -> list[tuple[str, str, str]]:
 
 
 def against_torch(found: Benchmarks) -> list[tuple[str, str, str]]:
-    """How many times as fast as PyTorch the reference is, where both were measured."""
+    """The speed of the reference relative to PyTorch, if both were measured."""
     if not {"test_torch", "test_reference[plain]"} <= set(found):
         return []
     times = [found[name]["stats"]["min"] for name in ("test_torch", "test_reference[plain]")]

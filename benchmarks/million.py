@@ -1,4 +1,4 @@
-"""One case of 1,048,576 KV rows x 8,192 queries in sampled mode, in a process of its own; prints one JSON document."""
+"""One case of 1,048,576 KV rows x 8,192 queries in sampled mode, as a separate process; prints one JSON document."""
 
 import argparse
 import json
@@ -32,7 +32,7 @@ def launch_of(case: Case) -> LaunchRecord:
 
 
 def output_of(case: Case, found: Sample) -> np.ndarray:
-    """What a kernel may have left: rounded exact rows where they are known, the middle of the hull elsewhere."""
+    """A plausible kernel output: rounded exact values in sampled rows, the middle of the hull elsewhere."""
     dst = np.empty((case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head, case.op.sizes.hsv), np.float32)
     dst[...] = ((found.low + found.high) / 2)[:, None]
     dst[tuple(found.rows.T)] = found.reference

@@ -1,4 +1,4 @@
-"""What is timed as a whole process: a million tokens in sampled mode, and the command line."""
+"""Benchmarks of whole processes: a million tokens in sampled mode, and the command line."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ GQA = HERE.parent / "scenarios/gqa.yaml"
 
 @pytest.mark.parametrize("options", [[], ["--n-head-kv", "2"]], ids=["16 K/V heads", "2 K/V heads"])
 def test_million(benchmark, options):
-    """Its peak memory is in `extra_info`: that of the process, with Python and NumPy."""
+    """`extra_info` has the peak memory of the process, including Python and NumPy."""
 
     def run():
         done = subprocess.run([sys.executable, HERE / "million.py", *options], check=True, capture_output=True)
@@ -26,6 +26,6 @@ def test_million(benchmark, options):
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="gdb is not installed")
 @pytest.mark.parametrize("options", [["--host"], []], ids=["host facts", "all blocks"])
 def test_inspect(benchmark, options):
-    """`fattn-probe inspect scenarios/gqa.yaml --on sim:h200`, its build made before."""
+    """`fattn-probe inspect scenarios/gqa.yaml --on sim:h200`, with a cached build."""
     argv = [sys.executable, "-m", "fattn_probe", "inspect", GQA, "--on", "sim:h200", "--json", *options]
     benchmark.pedantic(lambda: subprocess.run(argv, check=True, capture_output=True), rounds=3, warmup_rounds=1)

@@ -1,4 +1,4 @@
-"""The exact reference beside this machine's float64 matrix product, and beside PyTorch: D=128, 32 heads, 512 x 8192."""
+"""The exact reference relative to this machine's float64 matrix product and PyTorch: D=128, 32 heads, 512 x 8192."""
 
 import resource
 import time
@@ -27,7 +27,7 @@ ROUNDS = 7
 
 
 class Product:
-    """Square float64 matrix products with all of BLAS's threads, timed each time."""
+    """Square float64 matrix products with all BLAS threads, each timed."""
 
     def __init__(self):
         rng = np.random.default_rng(0)
@@ -53,7 +53,7 @@ def _cpu():
 
 
 def beside_the_product(benchmark, function, gflop):
-    """Time a function in turns with the product; what is compared are the best rounds of both."""
+    """Time a function alternating with the product; compares the best rounds of both."""
     product, cpu = Product(), []
     product()
 
@@ -82,7 +82,7 @@ def test_reference(benchmark, kind):
 
 
 def test_torch(benchmark):
-    """PyTorch's CPU scaled_dot_product_attention in float64, of the same values, beside the product too."""
+    """PyTorch's CPU scaled_dot_product_attention in float64, on the same values, also alternating with the product."""
     torch = pytest.importorskip("torch")
     (case,) = expand(loads(OP))
     inputs = make_inputs(case)
