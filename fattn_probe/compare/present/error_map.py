@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from fattn_probe.arrays import F32, F64
@@ -13,7 +13,7 @@ LIMITS = (1.0, 3.0, 10.0, 100.0)
 CHARACTERS = " ·░▒▓"
 STYLES = ("", "dim", "yellow", "dark_orange", "bold red")
 NOT_FINITE, NOT_FINITE_STYLE = "X", "bold magenta"
-WIDTH, HEIGHT = 72, 16
+WIDTH, HEIGHT, LABEL = 72, 16, 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +24,20 @@ class ErrorMap:
     across: str
     down: str
     values: F64
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        small = shrunk(self.values, HEIGHT, max(1, min(WIDTH, options.max_width - LABEL - 3)))
+        rows, columns = self.values.shape
+        yield Text(f"{self.title} (largest error, in units of the error expected of the row)")
+        for number, line in enumerate(small):
+            first = number * rows // len(small)
+            text = Text(f"{self.down + ' ' + str(first):>{LABEL}} │", no_wrap=True)
+            for value in line:
+                text.append(*_character(float(value)))
+            yield text.append("│")
+        first_column = f"{self.across} 0"
+        ends = first_column + f"{columns - 1}".rjust(max(1, small.shape[1] + 1 - len(first_column)))
+        yield Text(f"{'':>{LABEL + 1}}{ends}", no_wrap=True)
 
 
 def error_maps(dst: F32, deviation: Deviation) -> tuple[ErrorMap, ErrorMap]:
@@ -44,25 +58,9 @@ def shrunk(values: F64, height: int, width: int) -> F64:
     return values
 
 
-def render_map(found: ErrorMap) -> RenderableType:
-    """One map for a terminal, within 100 columns."""
-    small = shrunk(found.values, HEIGHT, WIDTH)
-    rows, columns = found.values.shape
-    lines = [Text(f"{found.title} (largest error, by what its row may be expected to have)")]
-    for number, line in enumerate(small):
-        first = number * rows // len(small)
-        text = Text(f"{found.down + ' ' + str(first):>12} │")
-        for value in line:
-            text.append(*_character(float(value)))
-        lines.append(text.append("│"))
-    ends = f"{found.across} 0", f"{columns - 1}"
-    lines.append(Text(f"{'':>13}{ends[0]}{ends[1]:>{max(1, small.shape[1] + 1 - len(ends[0]))}}"))
-    return Group(*lines)
-
-
 def legend() -> Text:
     """What the characters mean."""
-    text = Text("             ")
+    text = Text()
     words = [f"< {LIMITS[0]:g}", *(f"{limit:g}" for limit in LIMITS)]
     for character, style, word in zip(CHARACTERS, STYLES, words, strict=True):
         text.append(f"[{character}]", style).append(f" {word if word.startswith('<') else '>= ' + word}  ")

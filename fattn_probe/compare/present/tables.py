@@ -14,7 +14,7 @@ from fattn_probe.compare.judge.judgement import Row, count
 from fattn_probe.compare.judge.metrics import Coordinate, Metrics, Tolerance
 from fattn_probe.compare.judge.verdict import Status, Verdict, given
 from fattn_probe.compare.present.document import difference_as_json, rows_as_json
-from fattn_probe.compare.present.error_map import error_maps, legend, render_map
+from fattn_probe.compare.present.error_map import error_maps, legend
 from fattn_probe.tables import Table
 
 __all__ = ["difference_as_json", "render", "render_difference", "rows_as_json"]
@@ -150,7 +150,7 @@ def _explanation(row: Row, maps: bool) -> Iterator[RenderableType]:
     if row.diagnosis is not None:
         yield Padding(_diagnosis(row.diagnosis), (0, 0, 0, 2))
         if maps and row.dst is not None and row.verdict.deviation is not None:
-            drawn = [render_map(found) for found in error_maps(row.dst, row.verdict.deviation) if found.values.size > 1]
+            drawn = [found for found in error_maps(row.dst, row.verdict.deviation) if found.values.size > 1]
             yield Padding(Group(*drawn, legend()), (0, 0, 1, 2))
 
 

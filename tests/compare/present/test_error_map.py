@@ -8,7 +8,7 @@ from rich.console import Console
 from fattn_probe.compare.judge.judgement import Row
 from fattn_probe.compare.judge.metrics import Deviation
 from fattn_probe.compare.judge.verdict import Status, Verdict
-from fattn_probe.compare.present.error_map import error_maps, legend, render_map, shrunk
+from fattn_probe.compare.present.error_map import error_maps, legend, shrunk
 from fattn_probe.compare.present.plot import plot_row
 from fattn_probe.scenario.schema import Tolerance
 
@@ -21,8 +21,8 @@ def output():
     return base.astype(np.float32), Deviation(np.zeros(SHAPE, bool), base, np.full(SHAPE[:3], 0.5))
 
 
-def shown(renderable):
-    console = Console(width=100, color_system=None)
+def shown(renderable, width=100):
+    console = Console(width=width, color_system=None)
     with console.capture() as text:
         console.print(renderable)
     return text.get()
@@ -38,13 +38,14 @@ def test_an_error_is_where_it_belongs(output):
     assert np.argwhere(columns.values > 0).tolist() == [[0, 0], [299, 7]]
 
 
-def test_the_terminals_map_keeps_every_error_and_fits(output):
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_terminals_map_keeps_every_error_and_fits(output, width):
     dst, deviation = output
     dst[1, 299, 3, 7] = 2.0
     dst[0, 0, 2, 0] = np.nan
-    text = shown(render_map(error_maps(dst, deviation)[0]))
+    text = shown(error_maps(dst, deviation)[0], width)
     lines = text.splitlines()
-    assert max(len(line) for line in lines) <= 100
+    assert max(len(line) for line in lines) <= width
     line = {int(part[0].split()[1]): part[1] for part in (line.split("│") for line in lines if "│" in line)}
     assert line[2][0] == "X"
     assert line[3][-1] == "░"
