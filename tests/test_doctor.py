@@ -63,7 +63,7 @@ def test_a_full_machine_lacks_nothing_and_runs_every_engine():
         (replace(FULL, cache_free=2**30), "disk", "set FATTN_PROBE_CACHE to a writable folder with enough space"),
     ],
 )
-def test_what_the_simulator_needs(facts, name, install):
+def test_the_requirements_of_the_simulator(facts, name, install):
     item = finding(facts, name)
     assert (item.status, item.install) == ("missing", install)
     report = diagnose(facts)
@@ -75,7 +75,7 @@ def test_what_the_simulator_needs(facts, name, install):
     ("tool", "stopped"),
     [("gdb", "sim, inspect"), ("nvcc", "cuda, build"), ("cuda-gdb", "cuda, inspect"), ("git", None)],
 )
-def test_what_is_optional_stops_only_its_own_job(tool, stopped):
+def test_a_missing_optional_tool_disables_only_its_task(tool, stopped):
     report = diagnose(without(tool))
     assert finding(without(tool), tool).status == "optional"
     assert report.sim_usable
@@ -147,7 +147,7 @@ def test_small_parsers():
     )
 
 
-def test_tool_is_found_on_the_path_and_asked_for_its_version(tmp_path, monkeypatch):
+def test_a_tool_is_found_on_the_path_with_its_version(tmp_path, monkeypatch):
     fake = tmp_path / "cuobjdump"
     fake.write_text("#!/bin/sh\necho 'Cuda object dump, release 13.0, V13.0.85'\n")
     fake.chmod(0o755)

@@ -32,7 +32,7 @@ def test_the_status_line():
     assert status_line(Progress(5, 20, "fattn.cu", 12.6)).plain.endswith(" 5/20 fattn.cu 13 s")
 
 
-def test_without_a_terminal_only_the_title_is_said():
+def test_without_a_terminal_only_the_title_is_printed():
     output = io.StringIO()
     report = announced(Console(file=output), "Building b11549")
     report(Progress(0, 24, "fattn.cu", 0.0))

@@ -47,7 +47,7 @@ ptxas info    : Used 24 registers
         {"quants": ("f16-q8_0",)},
     ],
 )
-def test_what_makes_another_build_makes_another_folder(tmp_path, other):
+def test_every_field_of_the_key_changes_the_folder(tmp_path, other):
     request = BuildRequest(make_tree(tmp_path))
     changed = replace(request, **other)
     assert folder_of(request, key_of(request, GXX)) != folder_of(changed, key_of(changed, GXX))

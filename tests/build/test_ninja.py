@@ -85,7 +85,7 @@ def test_the_report_comes_before_the_step_ends(tmp_path):
     assert (tmp_path / "a").is_file()
 
 
-def test_a_failed_link_leaves_what_was_there(tmp_path):
+def test_a_failed_link_keeps_the_old_output(tmp_path):
     (tmp_path / "a").write_text("whole")
     broken = script("a", "import sys; open(sys.argv[1], 'w').write('half'); sys.exit('error')")
     (tmp_path / "build.ninja").write_text(Plan((broken,)).render())
@@ -104,7 +104,7 @@ def test_a_failed_step_is_a_build_error_with_a_log(tmp_path):
     assert "error: $no such thing" in (tmp_path / "build.log").read_text()
 
 
-def test_there_is_always_a_job():
+def test_there_is_at_least_one_job():
     assert default_jobs() >= 1
 
 

@@ -50,7 +50,7 @@ def test_patches_are_put_on_the_overlay_only(tmp_path):
     assert (tmp_path / "tree" / CUDA / "convert.cu").read_text() == "int one;\n"
 
 
-def test_preparing_again_leaves_what_is_equal_and_heals_what_is_not(tmp_path):
+def test_preparing_again_keeps_equal_files_and_repairs_others(tmp_path):
     cuda = prepared(tmp_path / "tree", tmp_path / "build")
     kept, case = cuda / "fattn.cu", cuda / "template-instances/fattn-probe-mma-64-64-8-8.cu"
     times = kept.stat().st_mtime_ns, case.stat().st_mtime_ns

@@ -139,5 +139,5 @@ def test_the_cpu_backend_is_optimised_in_a_debug_build(tmp_path):
         ),
     ],
 )
-def test_a_case_has_a_file_of_its_own(case, file, text):
+def test_each_case_has_its_own_file(case, file, text):
     assert (case_file(case), case_text(case)) == (file, text)

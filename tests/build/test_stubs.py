@@ -31,7 +31,7 @@ def test_nm_symbols_are_read_without_versions():
     assert parse_nm(LIBC) == ({"memcpy"}, set())
 
 
-def test_only_what_nothing_defines_is_missing():
+def test_only_undefined_symbols_are_missing():
     assert missing_symbols(OBJECTS, [LIBC, BASE]) == [CASE]
 
 

@@ -27,14 +27,14 @@ def test_the_nearest_build_stands_in(tmp_path):
     assert measured_registers("90", "?", path) == {"a": 2, "b": 1}
 
 
-def test_merge_refuses_what_no_kernel_has(tmp_path):
+def test_merge_rejects_impossible_register_counts(tmp_path):
     path = tmp_path / "registers.json"
     path.write_text("{}")
     with pytest.raises(InputError, match="256 registers"):
         merge([Registers(11549, "90", KERNEL, 256)], path)
 
 
-def test_shipped_counts_are_read_and_kept_by_merge():
+def test_merge_preserves_the_shipped_counts():
     added = json.loads(merge([Registers(1, "90", KERNEL, 40)]))
     assert added.pop("1") == {"90": {KERNEL: 40}}
     assert added == json.loads(merge([]))

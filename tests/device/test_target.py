@@ -26,7 +26,7 @@ def test_environment_of_a_target():
 
 
 @pytest.mark.parametrize("text", ["", "sim:", "sim", "gpu:-1", "gpu:x", "cpu:0", "cuda", "gpu:"])
-def test_wrong_targets_say_what_is_allowed(text):
+def test_invalid_targets_list_the_allowed_ones(text):
     with pytest.raises(InputError, match="allowed: sim:ID"):
         parse_target(text, load_devices())
 

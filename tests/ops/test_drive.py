@@ -131,7 +131,7 @@ def test_a_program_that_always_dies_is_started_once_a_case(program):
     assert report.counts["fail"] == 3 and report.crashes == ("exit status 3",) * 3
 
 
-def test_finding_of_the_checker_is_kept(program):
+def test_the_checkers_finding_is_reported(program):
     assert run(program, how="checker")[0].finding == {"kind": "out-of-bounds", "message": "read past K"}
 
 
@@ -151,13 +151,13 @@ def test_a_missing_function_is_compiled_and_the_rest_run(program):
     assert report.counts["ok"] == 3 and not report.missing and report.problem() is None
 
 
-def test_a_function_that_stays_missing_is_asked_for_once(program):
+def test_a_function_that_stays_missing_is_requested_once(program):
     asked = []
     report, _ = run(program, how="missing", complete=lambda symbol: asked.append(symbol) or program)
     assert asked == ["_Z3foov"] and report.missing == "_Z3foov"
 
 
-def test_cases_are_portioned_to_what_an_argument_can_hold():
+def test_cases_are_split_to_fit_an_argument():
     groups = list(portions(["a" * 40, "b" * 40, "c" * 40], 100))
     assert [len(group) for group in groups] == [2, 1]
 

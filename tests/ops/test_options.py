@@ -40,7 +40,7 @@ Examples:
 @pytest.mark.parametrize(
     ("text", "workers", "test_file"), [(ERA_A, False, False), (EARLY_C, False, True), (LATE_C, True, True)]
 )
-def test_each_era_says_what_it_can(text, workers, test_file):
+def test_the_options_of_each_era_are_read(text, workers, test_file):
     options = probe_options(text)
     assert options.modes == {"test", "grad", "perf", "support"}
     assert {"-o", "-b", "-p", "--output"} <= options.flags

@@ -1,8 +1,8 @@
 // Many cases in one process, so that the GPU is set up once.
 //
-// A line `case.gguf<TAB>out.gguf` of standard input is answered by the line `fattn-runner: done` of standard output
-// once out.gguf is there; `fattn-runner: ready` comes before the first. Each case has a backend of its own: no CUDA
-// graph and no pool of memory is left over from the one before. A case that fails ends the process, as it would alone.
+// The runner prints `fattn-runner: ready`, then reads lines `case.gguf<TAB>out.gguf` from standard input and answers
+// each with `fattn-runner: done` on standard output once out.gguf is written. Each case has its own backend, so no CUDA
+// graph or memory pool is reused. A case that fails ends the process, as it would alone.
 #pragma once
 
 #include "options.h"
@@ -23,7 +23,7 @@ inline void answer(const char *word) {
 
 template <typename Run> void each_of_batch(Options options, const Run &run) {
 #if defined(__linux__)
-    prctl(PR_SET_PDEATHSIG, SIGKILL); // a case that hangs does not outlive who waits for it
+    prctl(PR_SET_PDEATHSIG, SIGKILL); // a case that hangs ends with the parent process
 #endif
     answer("ready");
     std::string line;

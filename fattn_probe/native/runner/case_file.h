@@ -53,7 +53,7 @@ class CaseFile {
         return view;
     }
 
-    // The contiguous allocation of that name, its bytes in host memory.
+    // The contiguous allocation with this name; its bytes are in host memory.
     const ggml_tensor *root(const std::string &name) const {
         const ggml_tensor *tensor = ggml_get_tensor(data_.get(), name.c_str());
         if (tensor == nullptr) {

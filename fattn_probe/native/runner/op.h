@@ -1,5 +1,5 @@
-// The op in the memory of one backend: every root and dst in a buffer of its own, so that an access past a tensor's end
-// is an access past an allocation's end.
+// The op in the memory of one backend: every root and dst has its own buffer, so an access past the end of a tensor is
+// an access past the end of an allocation.
 #pragma once
 
 #include "case_file.h"
@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <vector>
 
-// The simulated GPU has this function, and names the tensor in what it reports.
+// Defined by the simulated GPU, which names the tensor in its findings.
 extern "C" __attribute__((weak)) void fattn_probe_name_allocation(const void *start, const char *name);
 
 class Op {
@@ -37,7 +37,7 @@ class Op {
         return ggml_backend_supports_op(backend_, dst_) ? "" : "the backend does not support the op";
     }
 
-    // Allocates dst, extra room past its end included, and fills it with NaNs that name themselves (0x7fc0dead).
+    // Allocates dst, with extra space past its end, and fills it with a recognisable NaN (0x7fc0dead).
     void poison_dst() {
         ggml_backend_buffer_clear(allocate(dst_), 0xff);
         const std::vector<uint32_t> poison(ggml_nelements(dst_), 0x7fc0dead);
@@ -66,7 +66,7 @@ class Op {
         void operator()(ggml_backend_buffer *buffer) const { ggml_backend_buffer_free(buffer); }
     };
 
-    // The buffer type decides how much: CUDA pads quantised rows, and asks for room past a FLASH_ATTN_EXT's dst.
+    // The buffer type decides the size: CUDA pads quantised rows, and needs space past the dst of a FLASH_ATTN_EXT.
     ggml_backend_buffer_t allocate(ggml_tensor *tensor) {
         const ggml_backend_buffer_type_t type = ggml_backend_get_default_buffer_type(backend_);
         const size_t size = ggml_backend_buft_get_alloc_size(type, tensor);
@@ -96,7 +96,7 @@ class Op {
         return tensor;
     }
 
-    // The root itself where the layouts are the same: a V that is a view must have K as its view_src, not K's twin.
+    // The root itself if the layouts are equal: a V that is a view must have K as its view_src, not a copy of K.
     ggml_tensor *tensor(const std::string &name) {
         if (!file_.has_tensor(name)) {
             return nullptr;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-// Whatever stops a run before or after the operator: printed as one line, exit status 1.
+// An error before or after the operator: printed as one line, exit status 1.
 struct Error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -19,7 +19,7 @@ struct Options {
     int warmup = 0;
     int threads = 0; // 0: the backend's own default
     bool support_only = false;
-    bool batch = false; // cases come on standard input, see batch.h
+    bool batch = false; // read cases from standard input, see batch.h
 };
 
 inline const char *usage() {

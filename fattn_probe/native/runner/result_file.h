@@ -1,4 +1,4 @@
-// Writer of the runner's result: what ran where, how long it took, and dst.
+// Writer of the runner's result: the op, the device, the time and dst.
 #pragma once
 
 #include "gguf.h"
@@ -22,14 +22,14 @@ class ResultFile {
         gguf_set_arr_data(gguf_.get(), "fattn.dst.ne", GGUF_TYPE_INT64, dst->ne, 4);
         const uint64_t nb[4] = {dst->nb[0], dst->nb[1], dst->nb[2], dst->nb[3]};
         gguf_set_arr_data(gguf_.get(), "fattn.dst.nb", GGUF_TYPE_UINT64, nb, 4);
-        ggml_tensor plain = *dst; // GGUF takes the bytes from host memory, and a tensor's own are the device's
+        ggml_tensor plain = *dst; // GGUF reads host memory, but the bytes of a tensor are on the device
         plain.buffer = nullptr;
         plain.view_src = nullptr;
         gguf_add_tensor(gguf_.get(), &plain);
         gguf_set_tensor_data(gguf_.get(), "dst", bytes.data());
     }
 
-    // Written beside its place and renamed into it: a result that is there is whole.
+    // Written beside its final path and renamed: a result that exists is complete.
     void write(const std::string &path) const {
         const std::string partial = path + ".partial";
         if (!gguf_write_to_file(gguf_.get(), partial.c_str(), /*only_meta =*/false)) {

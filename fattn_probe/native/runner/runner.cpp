@@ -1,6 +1,6 @@
-// fattn-runner: runs one GGML_OP_FLASH_ATTN_EXT of a case file on one ggml backend and writes what came out.
+// fattn-runner: runs one GGML_OP_FLASH_ATTN_EXT of a case file on one ggml backend and writes the output.
 //
-// It uses ggml's public API only and compiles against every llama.cpp that has the op and gguf.h.
+// It uses only ggml's public API and compiles against every llama.cpp that has the op and gguf.h.
 
 #include "backend.h"
 #include "batch.h"
@@ -25,7 +25,7 @@ void log_warnings(ggml_log_level level, const char *text, void *shown) {
     }
 }
 
-// Tells the reader of the launch records which run of the graph the records after it belong to.
+// Marks the start of a run of the graph in the launch records.
 void mark_run(int index) {
     if (const char *path = std::getenv("FATTN_PROBE_LAUNCHES")) {
         std::ofstream(path, std::ios::app) << "{\"run\":" << index << "}\n";

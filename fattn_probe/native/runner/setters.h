@@ -1,4 +1,4 @@
-// Setters of the op that not every llama.cpp has: found by overload resolution, so that no version is compared.
+// Setters of the op that some versions of llama.cpp lack: found by overload resolution, without comparing versions.
 //
 // A call of `ggml_...(ggml_tensor *, ...)` inside `absent` sees the fallback below and, by argument-dependent lookup,
 // the function of ggml.h where it is declared; a function that is not a template wins over the fallback.

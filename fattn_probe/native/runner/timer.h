@@ -1,16 +1,16 @@
-// Times of one run of the graph: on the GPU by events where the executable can, else by the wall clock.
+// Times of one run of the graph: by GPU events if the executable supports them, else by the wall clock.
 #pragma once
 
 #include <chrono>
 #include <vector>
 
-// Of native/cuda/record_launches.cpp, which only an executable of the cuda engine holds: weak, and null elsewhere.
+// Defined in native/cuda/record_launches.cpp, which only the cuda engine links: weak, and null elsewhere.
 extern "C" {
 __attribute__((weak)) void fattn_probe_gpu_timer_start();
-__attribute__((weak)) double fattn_probe_gpu_timer_stop(); // seconds; negative if no work was seen
+__attribute__((weak)) double fattn_probe_gpu_timer_stop(); // seconds; negative without GPU work
 }
 
-// A series of measurements, all by one clock.
+// A series of measurements by the same clock.
 class Timer {
   public:
     template <typename Work> void measure(const Work &work) {
