@@ -83,6 +83,6 @@ def _valid(pattern: str, options: Options) -> str:
         raise InputError(f"--filter {pattern!r}: this source's test-backend-ops has no -p")
     try:
         re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise InputError(f"--filter {pattern!r}: {error}") from error
     return pattern

@@ -183,12 +183,22 @@ def _median(seconds: str) -> float | None:
     return statistics.median(values) if values else None
 
 
+def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse the database of another program before anything is written to it."""
+    tables = {row["name"] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    (version,) = connection.execute("PRAGMA user_version").fetchone()  # second: another process may be making it
+    if tables and (version == 0 or "runs" not in tables):
+        connection.close()
+        raise InputError(f"history {path}: this is the database of another program: it is not used")
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
     connection.row_factory = sqlite3.Row
     connection.create_function("median", 1, _median, deterministic=True)
     connection.create_function("whole_op", 1, whole_op, deterministic=True)
+    _check_ours(connection, path)
     connection.execute("PRAGMA foreign_keys = ON")
     _write_ahead(connection)
     connection.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; a lost machine the last moments

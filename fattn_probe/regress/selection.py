@@ -1,6 +1,10 @@
 """Which cases of a suite are run on a target."""
 
+import contextlib
 import re
+import signal
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +15,9 @@ from fattn_probe.regress.suite import Suite, cases_of
 from fattn_probe.regress.upstream import separate_V_of, upstream_cases, upstream_list
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
+
+SEARCH_SECONDS = 1.0
+"""Processor time for a search of all names."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +30,9 @@ class Selection:
     def some(self, pattern: str) -> "Selection":
         """Those in whose name a regular expression is found."""
         search = compiled(pattern).search
-        cases = tuple(case for case in self.cases if search(case.name))
-        return Selection(cases, tuple(result for result in self.settled if search(result.name)))
+        with bounded(pattern):
+            cases = tuple(case for case in self.cases if search(case.name))
+            return Selection(cases, tuple(result for result in self.settled if search(result.name)))
 
     def of(self, shard: Shard) -> "Selection":
         """Those of a shard."""
@@ -62,5 +70,24 @@ def compiled(pattern: str) -> re.Pattern[str]:
     """A regular expression; InputError if it is none."""
     try:
         return re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise InputError(f"--filter {pattern!r}: {error}") from error
+
+
+@contextlib.contextmanager
+def bounded(pattern: str) -> Iterator[None]:
+    """Within, searches for a pattern that backtracks without end become an InputError: re looks at signals."""
+
+    def stop(number: int, frame: object) -> None:
+        raise InputError(f"--filter {pattern!r}: it takes too long on these names: it backtracks, as (a+)+ does")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SEARCH_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, handler)

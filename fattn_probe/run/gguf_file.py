@@ -162,14 +162,30 @@ def _header(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[s
     return writer
 
 
+class BoundedReader(GGUFReader):
+    """GGUFReader, which by itself reads nothing, endlessly, behind the end of a file that was cut."""
+
+    def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:  # noqa: ANN401
+        if int(offset) + int(count) * np.dtype(dtype).itemsize > len(self.data):
+            raise IndexError("it ends too early")
+        return super()._get(offset, dtype, count, override_order)
+
+
 def read_gguf(path: Path) -> GgufFile:
     """Read a file written by this package or its runner; InputError for one that is truncated or not a GGUF file."""
     check_readable(path, "the GGUF file")
     try:
-        reader = GGUFReader(path)
+        reader = BoundedReader(path)
         fields = {name: field.contents() for name, field in reader.fields.items()}
         tensors = {tensor.name: _tensor(tensor) for tensor in reader.tensors}
-    except (ValueError, IndexError, KeyError, TypeError, OSError) as error:  # what GGUFReader raises on bad bytes
+    except (
+        ValueError,
+        IndexError,
+        KeyError,
+        TypeError,
+        OSError,
+        RecursionError,
+    ) as error:  # what GGUFReader raises on bad bytes
         raise InputError(f"{path}: truncated, or not a GGUF file ({error})") from error
     return GgufFile(path, fields, tensors)
 

@@ -1,0 +1,184 @@
+"""Captures, suites, patches, device files and histories that are wrong."""
+
+import sqlite3
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.errors import InputError
+from fattn_probe.source import patches
+
+sys.path.append(str(Path(__file__).parents[1] / "source"))
+from fake_index import write_tree
+
+
+def gguf(tensors=0, fields=0, rest=b"", version=3):
+    """The head of a GGUF file, and what follows."""
+    return b"GGUF" + struct.pack("<IQQ", version, tensors, fields) + rest
+
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value
+
+
+def tensor(*ne, kind=0, offset=0):
+    return text(b"x") + struct.pack("<I", len(ne)) + struct.pack(f"<{len(ne)}Q", *ne) + struct.pack("<IQ", kind, offset)
+
+
+CAPTURES = {
+    "empty": b"",
+    "cut in the magic": b"GG",
+    "head alone": gguf()[:10],
+    "another magic": b"PK\x03\x04" + bytes(200),
+    "zeros": bytes(4096),
+    "noise": bytes(range(256)) * 16,
+    "version 0": gguf(version=0),
+    "version 99": gguf(version=99),
+    "other byte order": b"GGUF" + struct.pack(">IQQ", 3, 0, 0),
+    "nothing in it": gguf(),
+    "2^63 fields": gguf(fields=2**63),
+    "2^63 tensors": gguf(tensors=2**63),
+    "a key of 2^60 bytes": gguf(fields=1, rest=struct.pack("<Q", 2**60) + b"x"),
+    "a value of no type": gguf(fields=1, rest=text(b"a") + struct.pack("<I", 99)),
+    "a text of 2^60 bytes": gguf(fields=1, rest=text(b"a") + struct.pack("<IQ", 8, 2**60)),
+    "an array of 2^60": gguf(fields=1, rest=text(b"a") + struct.pack("<IIQ", 9, 4, 2**60)),
+    "an array of arrays": gguf(fields=1, rest=text(b"a") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 3000),
+    "a tensor of 2^60": gguf(tensors=1, rest=tensor(2**60, 1, 1, 1) + bytes(64)),
+    "a tensor of 2^126": gguf(tensors=1, rest=tensor(2**63, 2**63, 1, 1) + bytes(64)),
+    "a tensor of no type": gguf(tensors=1, rest=tensor(4, kind=999) + bytes(64)),
+    "a tensor far away": gguf(tensors=1, rest=tensor(4, offset=2**62) + bytes(64)),
+    "200 dimensions": gguf(tensors=1, rest=tensor(*[1] * 200) + bytes(64)),
+    "another program's": gguf(fields=1, rest=text(b"general.architecture") + struct.pack("<I", 8) + text(b"llama")),
+    "text that is no text": gguf(fields=1, rest=text(b"fattn.case") + struct.pack("<I", 8) + text(b"\xff\xfe")),
+}
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_capture(name, probe, tmp_path):
+    path = tmp_path / "a.gguf"
+    path.write_bytes(CAPTURES[name])
+    probe("compare", path, path).refused(2, "a.gguf")
+
+
+def test_captures_that_are_no_files(probe, fifo, tmp_path):
+    for place, said in ((fifo, "a fifo"), (tmp_path, "a folder"), ("/dev/zero", "a device")):
+        link = tmp_path / "link.gguf"
+        link.unlink(missing_ok=True)
+        link.symlink_to(place)
+        probe("compare", link, link).refused(2, said)
+
+
+SUITES = {
+    "empty": "",
+    "no mapping": "hello",
+    "not YAML": "version: [",
+    "no cases": "version: 1\nabout: x\n",
+    "misspelt": "version: 1\nabout: x\nscenarios: [op.yaml]\nscenario: 1\n",
+    "no such scenario": "version: 1\nabout: x\nscenarios: [nowhere.yaml]\n",
+    "bad scenario": "version: 1\nabout: x\nscenarios: [bad.yaml]\n",
+    "bad device": "version: 1\nabout: x\nscenarios: [op.yaml]\non: [tpu]\n",
+    "bad source": "version: 1\nabout: x\nscenarios: [op.yaml]\nsource: nowhere\n",
+    "lost nan": "version: 1\nabout: x\nscenarios: [op.yaml]\nlost: .nan\n",
+    "repeat zero": "version: 1\nabout: x\nscenarios: [op.yaml]\nrepeat: 0\n",
+    "deep": "[" * 3000,
+    "null byte": "about: \x00",
+}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_suite(name, probe, op, tmp_path):
+    (tmp_path / "suite.yaml").write_text(SUITES[name])
+    (tmp_path / "bad.yaml").write_text("version: 1\n")
+    write_tree(tmp_path / "tree")
+    source = () if name == "bad source" else ("--source", "tree")
+    ended = probe("regress", "suite.yaml", "--history", "h.db", *source)
+    ended.refused(2)
+
+
+@pytest.mark.parametrize("flag", ["(", "[", "*", "(?P<a>", "x{99999999999}", "a\\"])
+def test_filter(flag, probe, op, tmp_path):
+    (tmp_path / "suite.yaml").write_text("version: 1\nabout: x\nscenarios: [op.yaml]\n")
+    write_tree(tmp_path / "tree")
+    words = ("--source", "tree", "--history", "h.db", "--filter", flag)
+    probe("regress", "suite.yaml", *words).refused(2, "--filter")
+
+
+def test_a_filter_that_backtracks_without_end(probe, op, tmp_path):
+    (tmp_path / ("a" * 60 + ".yaml")).write_text(op.read_text())
+    (tmp_path / "suite.yaml").write_text("version: 1\nabout: x\nscenarios: [a*.yaml]\n")
+    write_tree(tmp_path / "tree")
+    words = ("--source", "tree", "--history", "h.db", "--filter", "(a+)+!")
+    probe("regress", "suite.yaml", *words).refused(2, "--filter", "too long")
+
+
+PATCHES = {
+    "empty": "",
+    "prose": "hello\n",
+    "head alone": "--- a/x\n+++ b/x\n",
+    "cut": "--- a/x\n+++ b/x\n@@ -1,3 +1,3 @@\n a\n",
+    "leaves": "--- a/../../etc/passwd\n+++ b/../../etc/passwd\n@@ -1 +1 @@\n-a\n+b\n",
+    "absolute": "--- /etc/passwd\n+++ /etc/passwd\n@@ -1 +1 @@\n-a\n+b\n",
+    "no such file": "--- a/nowhere.cu\n+++ b/nowhere.cu\n@@ -1 +1 @@\n-a\n+b\n",
+    "another content": "--- a/LICENSE\n+++ b/LICENSE\n@@ -1 +1 @@\n-b\n+c\n",
+    "huge numbers": "--- a/LICENSE\n+++ b/LICENSE\n@@ -999999999999999999999,1 +1,1 @@\n-a\n+b\n",
+    "renames": "--- a/LICENSE\n+++ b/OTHER\n@@ -1 +1 @@\n-a licence\n+b\n",
+    "binary": "\x00\x01\x02" * 100,
+}
+
+
+@pytest.mark.parametrize("name", PATCHES)
+def test_patch(name, tmp_path):
+    path = tmp_path / "my.patch"
+    path.write_text(PATCHES[name])
+    tree = write_tree(tmp_path / "tree")
+    with pytest.raises(InputError, match="my"):
+        patches.plan(patches.load(path), tree)
+
+
+DEVICES = {
+    "empty": "",
+    "no devices": "limits: {}\n",
+    "list": "devices: [1, 2]\n",
+    "shipped id": "devices: {h200: {like: h100}}\n",
+    "unknown base": "devices: {my: {like: h900}}\n",
+    "no figures": "devices: {my: {cc: '9.0'}}\n",
+    "figure of text": "devices: {my: {like: h200, warpSize: many}}\n",
+    "figure negative": "devices: {my: {like: h200, warpSize: -1}}\n",
+    "figure huge": "devices: {my: {like: h200, multiProcessorCount: 99999999999}}\n",
+    "no mapping": "devices: {my: 5}\n",
+    "id with a command": "devices: {'my;true': {like: h200}}\n",
+    "name of two lines": 'devices: {my: {like: h200, name: "a\\nb"}}\n',
+    "cc": "devices: {my: {like: h200, cc: '99.9'}}\n",
+    "deep": "{a: " * 3000,
+}
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_device_file(name, probe, tmp_path):
+    (tmp_path / "my.yaml").write_text(DEVICES[name])
+    probe("device", "list", "--devices", "my.yaml").refused(2, "my.yaml")
+
+
+def others(path):
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE bookmarks (url TEXT)")
+
+
+HISTORIES = {
+    "text": lambda path: path.write_text("no database, but long enough to be one" * 100),
+    "cut": lambda path: path.write_bytes(b"SQLite format 3\x00" + bytes(10)),
+    "of another program": others,
+    "folder": lambda path: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("words", ["list", "show x", "accept --why x --last", "export", "judge", "prune 2026-01-01"])
+@pytest.mark.parametrize("name", HISTORIES)
+def test_history(name, words, probe, tmp_path):
+    path = tmp_path / "h.db"
+    HISTORIES[name](path)
+    before = path.read_bytes() if path.is_file() else b""
+    probe("history", *words.split(), "--history", path).refused(2, "h.db")
+    assert (path.read_bytes() if path.is_file() else b"") == before, "nothing was written"

@@ -1,0 +1,48 @@
+"""A few bad inputs as their users have them: a process, with a bound on its memory."""
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+SECONDS, WAITING = 10, 60  # of work, and in all
+MEMORY = 5 << 28  # of addresses: 1 GiB above what the imports take
+
+
+def probe(*words, cwd, **env):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+
+    return subprocess.run(
+        [sys.executable, "-m", "fattn_probe", *words],
+        cwd=cwd,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "FATTN_PROBE_CACHE": str(cwd / "cache"), **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=WAITING,
+        check=False,
+        preexec_fn=limit,
+    )
+
+
+@pytest.mark.parametrize("words", ["scenario show /dev/zero", "run fifo", "run op.yaml --timeout nan", "device show x"])
+def test_process(words, op, fifo, tmp_path):
+    done = probe(*words.split(), cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1, "one message"
+
+
+def test_a_reader_that_goes_away(tmp_path):
+    """As `| head -0` does."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = subprocess.run(
+        [sys.executable, "-m", "fattn_probe", "device", "list"],
+        stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=WAITING, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (141, "")
