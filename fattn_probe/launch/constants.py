@@ -21,7 +21,7 @@ TileSizes = Mapping[tuple[int, int], int]
 _FUNCTION = re.compile(r"get_config(?:_nvidia)?_(\w+)\s*\([^)]*\)\s*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
 _CASE = re.compile(r"CONFIG_CASE\(([\d\s,]+)")
 _NARROW = re.compile(r"template<> struct mma_tile_sizes<\s*(\d+)\s*,\s*(\d+)\s*>")
-_OFFSET = re.compile(r"define\s+FATTN_KQ_MAX_OFFSET\s+\(?([\d.]+)f?(?:\s*\*\s*([\d.]+)f?)?")
+_OFFSET = re.compile(r"^#define FATTN_KQ_MAX_OFFSET \(?([\d.]+)f?(?:\s*\*\s*([\d.]+)f?)?\)?\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,18 @@ def constants_of(tree: Tree) -> Constants:
         name: {(DKQ, ncols): rows for DKQ, _, ncols, _, _, rows, _ in cases}
         for name, cases in _configurations(texts["tile"]).items()
     }
-    offset = _OFFSET.search(texts["common"])
-    factors = [np.float32(part) for part in offset.groups() if part] if offset else [np.float32(0)]
     return Constants(
-        max_offset=float(np.prod(factors, dtype=np.float32)),
+        max_offset=float(np.float32(max_offset(texts["common"]))),
         mma={name: mma[name] for name in ("ampere", "turing", "volta")},
         narrow=frozenset((int(DKQ), int(ncols)) for DKQ, ncols in _NARROW.findall(texts["mma-f16"])),
         tile={name: tile[name] for name in ("fp16", "fp32")},
     )
+
+
+def max_offset(header: str) -> float:
+    """FATTN_KQ_MAX_OFFSET in the text of fattn-common.cuh, which is added to a column's maximum; 0 without it."""
+    found = _OFFSET.search(header)
+    return float(found[1]) * float(found[2] or 1) if found else 0.0
 
 
 def _configurations(text: str) -> dict[str, list[tuple[int, ...]]]:

@@ -16,7 +16,7 @@ class AttentionKernel:
     `ncols1` queries of `ncols2` heads make an output tile, `nbatch_fa` KV rows a step. `type_K` and `type_V` are the
     types that it reads (`f16`, `q8_0`), which may be converted copies of the tensors. `sparse`: it gathers the KV rows
     that its mask shows (`n_kv_max`). `blocks` is gridDim, `warps` are those of a block, of which `warps_per_column`
-    (upstream's `np`) share each column.
+    (upstream's `np`) share each column. `max_offset` is added to a column's maximum (FATTN_KQ_MAX_OFFSET).
     """
 
     family: Family
@@ -33,6 +33,7 @@ class AttentionKernel:
     blocks: Dim3
     warps: int
     columns: int
+    max_offset: float
 
     @property
     def ncols(self) -> int:
@@ -72,6 +73,7 @@ def attention_kernel(launch: LaunchRecord, arch: int, constants: Constants) -> A
         blocks=launch.grid,
         warps=launch.block[0] * launch.block[1] // 32,
         columns=_columns(family, (DKQ, ncols1 * ncols2), generation_of(arch), constants),
+        max_offset=constants.max_offset,
     )
 
 

@@ -7,7 +7,7 @@ from traced import NARROW, OFFSET, SCENARIO, VOLTA, WIDE, Warp, fragments_of, sm
 
 from fattn_probe.inspect.trace.checks import accumulate, half_ulp
 from fattn_probe.inspect.trace.document import trace_json
-from fattn_probe.inspect.trace.reference import judge_trace, max_offset
+from fattn_probe.inspect.trace.reference import judge_trace
 from fattn_probe.inspect.trace.steps import steps_of
 
 CASE, INPUTS = small_case()
@@ -198,18 +198,6 @@ def test_an_accumulator_is_bounded_by_its_roundings():
     assert np.allclose(total, start + P @ V)
     assert (np.abs(rounded - total) <= bound).all()
     assert bound.max() < 0.05
-
-
-@pytest.mark.parametrize(
-    ("line", "value"),
-    [
-        ("#define FATTN_KQ_MAX_OFFSET (3.0f*0.6931f)", 3 * 0.6931),
-        ("#define FATTN_KQ_MAX_OFFSET 0.6931f", 0.6931),
-        ("#define SOFTMAX_FTZ_THRESHOLD -20.0f", 0.0),
-    ],
-)
-def test_the_offset_of_the_maximum_is_in_the_source(line, value):
-    assert max_offset(f"// comment\n{line}\nint x;\n") == value
 
 
 def test_steps_of_readings_in_any_order():

@@ -3,15 +3,27 @@
 import numpy as np
 import pytest
 
-from fattn_probe.launch.constants import SHIPPED, constants_of
+from fattn_probe.launch.constants import SHIPPED, constants_of, max_offset
 from fattn_probe.source import DEFAULT_SOURCE, resolve
 
-pytestmark = pytest.mark.network
 
-
+@pytest.mark.network
 def test_the_shipped_constants_are_those_of_the_default_source():
     assert constants_of(resolve(DEFAULT_SOURCE)) == SHIPPED
 
 
+@pytest.mark.network
 def test_the_first_era_shifts_the_maximum_less():
     assert constants_of(resolve("pypi:xllamacpp==0.2.8")).max_offset == np.float32(0.6931)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("#define FATTN_KQ_MAX_OFFSET (3.0f*0.6931f)", 3 * 0.6931),
+        ("#define FATTN_KQ_MAX_OFFSET 0.6931f", 0.6931),
+        ("#define SOFTMAX_FTZ_THRESHOLD -20.0f", 0.0),
+    ],
+)
+def test_the_offset_of_the_maximum_is_in_the_source(line, value):
+    assert max_offset(f"// comment\n{line}\nint x;\n") == value

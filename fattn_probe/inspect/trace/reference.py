@@ -1,6 +1,5 @@
 """A traced warp next to what NumPy's online softmax has at each step, and the first place where they part."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,6 @@ from fattn_probe.truth.reference.adapter import Inputs
 from fattn_probe.truth.reference.softmax import RunningSoftmax
 
 SLACK = 2.0**-10
-OFFSET = re.compile(r"^#define FATTN_KQ_MAX_OFFSET \(?([\d.]+)f?(?:\s*\*\s*([\d.]+)f?)?\)?\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -104,12 +102,6 @@ class Trace:
     def parting(self) -> Parting | None:
         """The first one, in the order in which the kernel computes."""
         return next((parting for tile in self.tiles for step in tile.steps for parting in step.partings), None)
-
-
-def max_offset(header: str) -> float:
-    """FATTN_KQ_MAX_OFFSET in the text of fattn-common.cuh: what is added to logits for their maximum; else 0."""
-    found = OFFSET.search(header)
-    return float(found[1]) * float(found[2] or 1) if found else 0.0
 
 
 def judge_trace(

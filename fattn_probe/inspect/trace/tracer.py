@@ -16,7 +16,8 @@ from fattn_probe.inspect.inspector import Inspector
 from fattn_probe.inspect.trace.archive import Array, block_arrays
 from fattn_probe.inspect.trace.find_nan import Document, Hunt, NotFinite, in_inputs
 from fattn_probe.inspect.trace.inputs import TracedOperands
-from fattn_probe.inspect.trace.reference import Trace, judge_trace, max_offset
+from fattn_probe.inspect.trace.reference import Trace, judge_trace
+from fattn_probe.launch.constants import max_offset
 from fattn_probe.launch.tiles import BlockWork
 from fattn_probe.scenario import Case
 from fattn_probe.source.features import CUDA

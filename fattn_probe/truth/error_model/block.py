@@ -15,9 +15,6 @@ from fattn_probe.truth.error_model.rounding import HALF, SINGLE
 
 Number = TypeVar("Number", np.float32, np.bool_)
 
-LARGEST_P = 0.125
-"""exp(-3 ln 2), the largest weight."""
-KQ_MAX_OFFSET = np.float32(3.0 * 0.6931)
 EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
 """Mean square of ex2.approx's relative error: of its table (measured on Hopper), and its argument's truncation."""
 TANH_ERROR = np.float32(5e-7)
@@ -145,16 +142,20 @@ class Block:
         """The running maximum at each KV step, size 1 along the axes that share it; -inf until a logit is seen."""
         return np.asarray(np.maximum.accumulate(self.x.max(axis=self.kernel.shares_maximum, keepdims=True), axis=2))
 
+    @property
+    def _offset(self) -> np.float32:
+        return np.float32(self.kernel.launched.max_offset)
+
     @cached_property
     def p(self) -> F32:
         """The weights relative to the running maximum, before they are rounded."""
-        return np.asarray(np.exp(self.x - (_finite(self.maximum) + KQ_MAX_OFFSET)))
+        return np.asarray(np.exp(self.x - (_finite(self.maximum) + self._offset)))
 
     @cached_property
     def scale(self) -> F32:
         """What makes the weights relative to the row's final maximum."""
         final = self.maximum.max(axis=ALL, keepdims=True)
-        scale = np.exp(_finite(self.maximum) + KQ_MAX_OFFSET - _finite(final))
+        scale = np.exp(_finite(self.maximum) + self._offset - _finite(final))
         return np.where(np.isneginf(self.maximum), np.float32(0), scale)
 
     @cached_property

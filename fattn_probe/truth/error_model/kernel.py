@@ -1,5 +1,6 @@
 """What a launch says of the arithmetic: which numbers are rounded to what, and how the KV rows are cut into sums."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -64,6 +65,11 @@ class Kernel:
     chain: tuple[float, float]
     shares_maximum: tuple[int, ...]
     products_f16: bool = False
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest P, exp(-max_offset): 1/8 with an offset of 3 ln 2."""
+        return 2.0 ** -round(self.launched.max_offset / math.log(2))
 
 
 def kernel_of(op: Op, launches: Iterable[LaunchRecord], arch: int, constants: Constants = SHIPPED) -> Kernel | None:

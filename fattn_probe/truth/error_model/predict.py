@@ -14,7 +14,7 @@ from fattn_probe.launch.geometry import Geometry, geometry
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.launch.tiles import Tile
 from fattn_probe.op import Op
-from fattn_probe.truth.error_model.block import LARGEST_P, Block, Logits, Rows
+from fattn_probe.truth.error_model.block import Block, Logits, Rows
 from fattn_probe.truth.error_model.hyperbolic import tanh_error
 from fattn_probe.truth.error_model.kernel import Kernel, kernel_of, pieces_of, steps_of
 from fattn_probe.truth.error_model.operands import KVMoments, QRows, parts_of
@@ -198,7 +198,8 @@ def _prediction(
     )
     largest = moments.largest.max(axis=3)
     number = kernel.accumulator
-    overflows = (rows.largest + LARGEST_P * largest > number.largest) | (kernel.converts_V & (largest > HALF.largest))
+    sums_overflow = rows.largest + kernel.largest_weight * largest > number.largest
+    overflows = sums_overflow | (kernel.converts_V & (largest > HALF.largest))
     seen = np.broadcast_to(looked_at, rows.loss.shape)
     prediction = Prediction(rows, moments, number.half_ulp, seen, overflows, elsewhere_lost(rows), "")
     return replace(prediction, why=why(op, kernel, rows, prediction.causes))

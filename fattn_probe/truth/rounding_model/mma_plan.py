@@ -92,5 +92,5 @@ def mma_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> MmaPla
         warps=kernel.warps_per_column,
         columns=kernel.columns,
         generation=generation_of(arch),
-        max_offset=np.float32(constants.max_offset),
+        max_offset=np.float32(kernel.max_offset),
     )

@@ -67,7 +67,7 @@ def tile_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> TileP
         half=fast_f16(arch),
         fused=kernel.DKQ == 128 and kernel.nbatch_fa == LANES,
         checks_end=kernel.ncols2 == 1,
-        max_offset=np.float32(constants.max_offset),
+        max_offset=np.float32(kernel.max_offset),
     )
 
 

@@ -66,7 +66,7 @@ def vec_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> VecPla
         threads_K=threads[kernel.type_K in FLOATS],
         threads_V=threads[kernel.type_V in FLOATS],
         run=copied // 2,
-        max_offset=np.float32(constants.max_offset),
+        max_offset=np.float32(kernel.max_offset),
     )
 
 

@@ -1,5 +1,9 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from fattn_probe.launch.constants import SHIPPED
 from fattn_probe.launch.geometry import geometry
 from fattn_probe.launch.record import parse_launch
 from fattn_probe.launch.tiles import Grid, tile_at, tiles_of
@@ -81,3 +85,10 @@ def test_other_kernels_take_turns():
     pieces = pieces_of(cut, cut.tile_of(0, 0, 0))
     assert pieces == ((0, 3, 6), (1, 4, 7), (2, 5))
     assert steps_of(pieces, 8).tolist() == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+
+
+def test_the_largest_weight_is_the_source_s():
+    one = launch("flash_attn_ext_f16<128, 128, 8, 8, false, false, false>", 128)
+    first_era = replace(SHIPPED, max_offset=float(np.float32(0.6931)))
+    assert kernel_of(op_of(), [one], 90).largest_weight == 0.125
+    assert kernel_of(op_of(), [one], 90, first_era).largest_weight == 0.5
