@@ -23,10 +23,10 @@ WHY = {
     Kind.SUPPORT_LOST: "the op falls back to the CPU now",
     Kind.SLOWER: "the same work takes longer",
     Kind.KERNEL: "other code computes this op; its rounding and its speed may differ",
-    Kind.LAUNCH: "the work is divided otherwise",
-    Kind.BITS: "the result is right, and not the same: caches and golden files notice",
-    Kind.LOST: "nothing can be said",
-    Kind.NOT_RUN: "nothing can be said",
+    Kind.LAUNCH: "the work is divided differently",
+    Kind.BITS: "still right, but not bit-identical: caches and golden files differ",
+    Kind.LOST: "no verdict",
+    Kind.NOT_RUN: "no verdict",
 }
 MOST_CHANGES, MOST_LISTED, MOST_CASES, MOST_MAPS, MOST_WRONG = 200, 200, 120, 6, 12
 """Rows, and pictures, of a section; there may be thousands of cases."""
@@ -83,14 +83,12 @@ def _section(history: History, night: Night) -> dict[str, Any]:
 def verdict_of(night: Night) -> tuple[str, bool]:
     """The run in a few words, and whether they are bad news."""
     unsaid = sum(night.counts.get(status, 0) for status in ("lost", "not run"))
-    rest = f", and of {unsaid} nothing can be said" if unsaid else ""
+    rest = f", {unsaid} without a verdict" if unsaid else ""
     if night.alarms:
         return f"{len(night.alarms)} regression{'s' * (len(night.alarms) > 1)}{rest}", True
     if night.baseline is None:
         wrong = len(night.failures)
-        return f"{f'{wrong} wrong' if wrong else 'nothing wrong'}; no run of this line was accepted yet{rest}", bool(
-            wrong or unsaid
-        )
+        return f"{f'{wrong} wrong' if wrong else 'nothing wrong'}; no accepted run yet{rest}", bool(wrong or unsaid)
     said = f"nothing got worse; {len(night.changes)} changed" if night.changes else "nothing changed"
     return said + rest, bool(unsaid)
 
@@ -110,7 +108,7 @@ def change_table(found: Sequence[Change], most: int) -> Table:
     """What changed, alarms first, with why it matters."""
     ordered = sorted(found, key=lambda change: not change.alarm)[:most]
     rows = ((change.case, change.kind.value, change.words, WHY.get(change.kind, "")) for change in ordered)
-    return Table(("case", "change", "what was and what is", "why it matters"), tuple(rows))
+    return Table(("case", "change", "before and now", "why it matters"), tuple(rows))
 
 
 def op_table(ops: Ops) -> Table:
@@ -125,7 +123,7 @@ def _of(counts: tuple[int, int] | None) -> str:
 
 
 def unjudged(night: Night) -> Iterator[tuple[str, str]]:
-    """(case, why) of everything of which nothing can be said."""
+    """(case, why) of everything without a verdict."""
     for shard in night.missing_shards:
         yield f"shard {shard}", "did not end: the run was killed, goes on, or its history was not merged"
     lost = [(result.name, result.reason) for result in night.results.values() if result.status == "lost"]
@@ -250,7 +248,9 @@ def _marks(night: Night, cells: Mapping[int, Cell], outputs: Mapping[int, str]) 
             now = outputs.get(run.id)
             changed = None not in (before, now) and before != now
             status = cells[run.id].status
-            yield Mark(status, f"{run.started[:10]} {run.identity.source}: {status}{', other bits' * changed}", changed)
+            yield Mark(
+                status, f"{run.started[:10]} {run.identity.source}: {status}{', bits changed' * changed}", changed
+            )
             before = now or before
 
 

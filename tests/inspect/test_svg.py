@@ -93,8 +93,8 @@ def test_a_fault_is_drawn():
     facts = fractional()
     block = facts.blocks[46]
     early = replace(block, kbc_stop=block.kbc_stop - 4, tiles=tiles_of(block.kbc, block.kbc_stop - 4, facts.grid))
-    assert [title for title in titles(with_block(facts, early)) if "nobody" in title] == [
-        "KV steps 7 to 10 of sequence 0, KV head 0, head group 0, query tile 34: done by nobody"
+    assert [title for title in titles(with_block(facts, early)) if "no block" in title] == [
+        "KV steps 7 to 10 of sequence 0, KV head 0, head group 0, query tile 34: done by no block"
     ]
 
 

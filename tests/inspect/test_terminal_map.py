@@ -74,7 +74,7 @@ def test_a_fault_is_shown_though_rows_are_left_out():
     lines = drawn(with_block(facts, early), 100)
     (fault,) = [line for line in lines if "!!!!" in line]
     assert fault.startswith("    0  34 │")
-    assert any("!  done by nobody" in line for line in lines)
+    assert any("!  done by no block" in line for line in lines)
 
 
 def test_blocks_without_work_are_counted():
@@ -108,7 +108,7 @@ def test_three_tiles_alike_and_room_for_two():
 def test_any_division_fits_and_shows_no_fault(facts, width, most):
     lines = drawn(facts, width, most)
     assert max(map(len, lines)) <= width
-    assert not any(line.endswith(("done by nobody", "done more than once")) for line in lines)
+    assert not any(line.endswith(("done by no block", "done more than once")) for line in lines)
 
 
 def test_neighbouring_blocks_differ_in_lightness():

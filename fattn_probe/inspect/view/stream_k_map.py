@@ -67,7 +67,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Row:
+class TileRow:
     """An output tile, and who does it."""
 
     tile: Tile
@@ -76,7 +76,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Selection:
-    """Row numbers to draw, in order. With a `period`, the rows after them repeat the last `period` of them.
+    """TileRow numbers to draw, in order. With a `period`, the rows after them repeat the last `period` of them.
 
     `blocks_on` is by how much the block numbers grow from one repetition to the next.
     """
@@ -91,7 +91,7 @@ def colour_of(block: int) -> int:
     return (block + 2 * (block // len(PALETTE))) % len(PALETTE)
 
 
-def rows_of(facts: Facts) -> tuple[Row, ...]:
+def rows_of(facts: Facts) -> tuple[TileRow, ...]:
     """Every tile of the grid, in the order in which they are numbered."""
     grid = facts.grid
     if grid is None:
@@ -102,7 +102,7 @@ def rows_of(facts: Facts) -> tuple[Row, ...]:
         for tile, span in _spans(block, grid, turns):
             spans.setdefault(tile, []).append(span)
     tiles = (tile_at(index, grid) for index in range(ntiles(grid)))
-    return tuple(Row(tile, tuple(sorted(spans.get(tile, []), key=lambda span: span.start))) for tile in tiles)
+    return tuple(TileRow(tile, tuple(sorted(spans.get(tile, []), key=lambda span: span.start))) for tile in tiles)
 
 
 def _spans(block: BlockWork, grid: Grid, turns: int) -> Iterator[tuple[Tile, Span]]:
@@ -115,7 +115,7 @@ def _spans(block: BlockWork, grid: Grid, turns: int) -> Iterator[tuple[Tile, Spa
             yield work.tile, Span(block.block, work.kb0_start, stop, shown, work.kb0_step, block.blockIdx[1])
 
 
-def segments_of(row: Row, iter_k: int) -> tuple[Segment, ...]:
+def segments_of(row: TileRow, iter_k: int) -> tuple[Segment, ...]:
     """A row from left to right: its steps in runs of the same block."""
     doers: list[tuple[Span, ...]] = [()] * iter_k
     for span in row.spans:
@@ -129,7 +129,7 @@ def segments_of(row: Row, iter_k: int) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def select(rows: Sequence[Row], grid: Grid, most: int, marked: Iterable[Tile] = ()) -> Selection:
+def select(rows: Sequence[TileRow], grid: Grid, most: int, marked: Iterable[Tile] = ()) -> Selection:
     """At most `most` rows: all; or one period, if it repeats; or marked ones, the first, the middle and the last."""
     if len(rows) <= most:
         return Selection(tuple(range(len(rows))))
@@ -146,7 +146,7 @@ def select(rows: Sequence[Row], grid: Grid, most: int, marked: Iterable[Tile] = 
     return Selection(tuple(sorted(chosen)))
 
 
-def _repeating(rows: Sequence[Row], most: int) -> Selection | None:
+def _repeating(rows: Sequence[TileRow], most: int) -> Selection | None:
     """The first rows, if all others are the same with other block numbers.
 
     B blocks on T tiles of stream-K work cut them the same way again after T/gcd(B, T) tiles.
@@ -163,7 +163,7 @@ def _repeating(rows: Sequence[Row], most: int) -> Selection | None:
     return Selection(tuple(range(shown)), period, blocks_on)
 
 
-def _shape(row: Row, base: int) -> tuple[tuple[int, ...], ...]:
+def _shape(row: TileRow, base: int) -> tuple[tuple[int, ...], ...]:
     return tuple((s.block - base, s.start, s.stop, s.shown_stop, s.step) for s in row.spans)
 
 
@@ -182,7 +182,7 @@ def summary(facts: Facts) -> list[str]:
     return [f"{said}; {steps}.", *without, *_divided(rows, parts)]
 
 
-def _divided(rows: Sequence[Row], parts: Sequence[int]) -> list[str]:
+def _divided(rows: Sequence[TileRow], parts: Sequence[int]) -> list[str]:
     """How the tiles are divided among blocks."""
     if not parts:
         return ["No tile is divided."]
@@ -196,7 +196,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _by_block(facts: Facts, rows: Sequence[Row]) -> list[list[Span]]:
+def _by_block(facts: Facts, rows: Sequence[TileRow]) -> list[list[Span]]:
     spans: dict[int, list[Span]] = {block.block: [] for block in facts.blocks}
     for row in rows:
         for span in row.spans:

@@ -12,10 +12,10 @@ from fattn_probe.inspect.coverage import check, spell
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.view.stream_k_map import (
     PALETTE,
-    Row,
     Segment,
     Selection,
     Span,
+    TileRow,
     colour_of,
     rows_of,
     segments_of,
@@ -49,7 +49,7 @@ class Layout:
 
     name: str
     grid: Grid
-    rows: tuple[Row, ...]
+    rows: tuple[TileRow, ...]
     folded: tuple[int, ...]
     tops: tuple[float, ...]
     height: float
@@ -128,7 +128,7 @@ def picture_of(facts: Facts, name: str = "map") -> Picture | None:
     return Picture(layout, facts.about.get("device", ""), labels, tuple(work), _notes(layout, selection))
 
 
-def layout_of(name: str, grid: Grid, rows: Sequence[Row], selection: Selection) -> Layout:
+def layout_of(name: str, grid: Grid, rows: Sequence[TileRow], selection: Selection) -> Layout:
     """Rows as high as their number allows, with a gap where the head changes or tiles are left out."""
     drawn = [rows[index] for index in selection.rows]
     folded = tuple(index - before - 1 for before, index in pairwise((-1, *selection.rows)))
@@ -149,7 +149,7 @@ def _extents(grid: Grid) -> tuple[int, int, int]:
     return grid.ne03, grid.ne12, grid.iter_z_gqa
 
 
-def _drawn(row: Row, grid: Grid) -> Iterator[Segment]:
+def _drawn(row: TileRow, grid: Grid) -> Iterator[Segment]:
     """A row's segments; of a row whose blocks take turns only the faults, its blocks are drawn as dashes."""
     strided = any(span.step > 1 for span in row.spans)
     return (item for item in segments_of(row, grid.iter_k) if not strided or len(item.doers) != 1)
@@ -299,11 +299,11 @@ def _spans(layout: Layout) -> list[tuple[int, Span]]:
 
 
 def _faults(layout: Layout, segments: Iterable[tuple[int, Segment]]) -> Iterator[str]:
-    """Steps done by nobody, or more than once, in red, with a pointer at the right edge."""
+    """Steps done by no block, or more than once, in red, with a pointer at the right edge."""
     for place, segment in segments:
         if len(segment.doers) != 1:
             who = ", ".join(str(span.block) for span in segment.doers)
-            said = f"done by blocks {who}" if who else "done by nobody"
+            said = f"done by blocks {who}" if who else "done by no block"
             steps = f"KV steps {segment.start} to {segment.stop - 1} of {spell(layout.rows[place].tile)}"
             middle = _n(layout.tops[place] + layout.height / 2)
             pointer = f"M{WIDTH - RIGHT + 2} {middle}l10-6v12z"

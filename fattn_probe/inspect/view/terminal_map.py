@@ -12,9 +12,9 @@ from fattn_probe.inspect.coverage import Coverage
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.view.stream_k_map import (
     PALETTE,
-    Row,
     Segment,
     Selection,
+    TileRow,
     colour_of,
     rows_of,
     segments_of,
@@ -89,7 +89,7 @@ class Labels:
         """The columns' names."""
         return self._line([NAMES[place] for place in self.shown])
 
-    def row(self, row: Row) -> str:
+    def row(self, row: TileRow) -> str:
         """A tile's place."""
         return self._line([str(row.tile[place]) for place in self.shown])
 
@@ -105,7 +105,7 @@ def scale_of(iter_k: int, width: int) -> Scale:
     return Scale(1, -(-iter_k // max(1, width)))
 
 
-def canvas_for(rows: Sequence[Row], grid: Grid, width: int) -> Canvas:
+def canvas_for(rows: Sequence[TileRow], grid: Grid, width: int) -> Canvas:
     """A canvas of a width for rows of a grid."""
     labels = Labels(grid)
     scale = scale_of(grid.iter_k, width - labels.width - 2)
@@ -138,7 +138,7 @@ def _ticks(words: Sequence[str], ticks: Sequence[int], scale: Scale, width: int)
     return line.rstrip()
 
 
-def _body(rows: Sequence[Row], selection: Selection, canvas: Canvas) -> list[Text]:
+def _body(rows: Sequence[TileRow], selection: Selection, canvas: Canvas) -> list[Text]:
     """The rows that are drawn, and between them how many are not."""
     labels = canvas.labels
     drawn: list[Text] = []
@@ -160,7 +160,7 @@ def _again(selection: Selection, number: int) -> str:
     return f"the same {again}: {tiles}, block numbers + {selection.blocks_on}"
 
 
-def paint(row: Row, canvas: Canvas) -> Text:
+def paint(row: TileRow, canvas: Canvas) -> Text:
     """A row as text, a segment after the other."""
     text, scale = Text(no_wrap=True), canvas.scale
     if canvas.digits:
@@ -197,7 +197,7 @@ def _style(segment: Segment) -> str:
     return f"{fore} on {back}"
 
 
-def legend(rows: Sequence[Row], canvas: Canvas) -> str:
+def legend(rows: Sequence[TileRow], canvas: Canvas) -> str:
     """What the signs mean, of those that are there."""
     segments = [segment for row in rows for segment in segments_of(row, canvas.grid.iter_k)]
     mixed = canvas.digits and canvas.scale.steps > 1
@@ -207,7 +207,7 @@ def legend(rows: Sequence[Row], canvas: Canvas) -> str:
         "n  the block whose blockIdx.y ends in n": canvas.digits and not mixed,
         f"{MIXED}  the blocks in turn": mixed,
         f"{HIDDEN}  hidden by the mask, skipped": any(segment.hidden for segment in segments),
-        f"{GAP}  done by nobody": any(not segment.doers for segment in segments),
+        f"{GAP}  done by no block": any(not segment.doers for segment in segments),
         f"{OVERLAP}  done more than once": any(len(segment.doers) > 1 for segment in segments),
     }
     return "   ".join(words for words, there in said.items() if there)
