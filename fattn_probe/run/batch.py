@@ -1,4 +1,4 @@
-"""The native runner as a process that takes one case after the other."""
+"""The native runner as a process that runs one case after another."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ END_SECONDS = 10.0
 
 
 class RunnerEndedError(LostError):
-    """A runner ended, or did not answer: the next case needs a new one."""
+    """The runner ended or timed out; the next case needs a new one."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class BatchRunner:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it still accepts cases."""
         return self.process.poll() is None
 
     @property
     def said(self) -> Path:
-        """What it printed besides its answers."""
+        """Its output other than its answers."""
         return self.folder / "stderr"
 
     @property
     def launches(self) -> Path:
-        """Where the launches are recorded."""
+        """The file of launch records."""
         return self.folder / "launches"
 
     def run(self, case_file: Path, out_file: Path, timeout: float) -> RunOutcome:
@@ -98,7 +98,7 @@ class BatchRunner:
             raise RunnerEndedError(f"the runner is gone: {error.strerror}") from error
 
     def _missing(self, start: float) -> str | None:
-        """The left-out function whose call ended the process."""
+        """The missing function whose call ended the process."""
         if self.alive:
             return None
         said = self.said.read_text(errors="replace")
@@ -106,7 +106,7 @@ class BatchRunner:
 
 
 def in_order(launches: Sequence[LaunchRecord]) -> tuple[LaunchRecord, ...]:
-    """Launches numbered from 0, as those of a process that ran nothing before."""
+    """Launches renumbered from 0, as in a fresh process."""
     return tuple(replace(launch, order=order) for order, launch in enumerate(launches))
 
 
@@ -120,7 +120,7 @@ def batch_runner(
     types: Types | None = None,
     names: Names | None = None,
 ) -> Iterator[BatchRunner]:
-    """Start a runner, and end it with everything it started; RunnerEndedError if it does not get ready."""
+    """Start a runner, and end it with all its child processes; RunnerEndedError if it fails to start."""
     with scratch() as folder:
         process = _start([str(runner), "--batch", *args], folder, env)
         try:

@@ -30,13 +30,13 @@ from fattn_probe.scratch import scratch
 
 VERSION = 1
 LARGE = 1 << 30
-"""Bytes of inputs from which they are kept in a file."""
+"""Inputs of at least this many bytes are stored in a file."""
 TENSORS = ("Q", "K", "V", "mask", "sinks")
 
 
 @dataclass(frozen=True)
 class CaseFile:
-    """What a case file holds: a case's name and digest, its op, and the bytes of each root by the root's name."""
+    """The contents of a case file: a case's name and digest, its op, and the bytes of each root by name."""
 
     name: str
     digest: str
@@ -50,7 +50,7 @@ def write_case(case: Case | CaseFile, inputs: Mapping[str, Bytes], path: Path) -
 
 
 class FiledInputs(dict[str, Bytes]):
-    """The bytes of a case's roots, mapped from a case file that has been written."""
+    """The bytes of a case's roots, mapped from its case file."""
 
     def __init__(self, file: Path, roots: Mapping[str, Bytes]) -> None:
         super().__init__(roots)
@@ -58,7 +58,7 @@ class FiledInputs(dict[str, Bytes]):
 
 
 def make_case_file(case: Case, path: Path) -> FiledInputs:
-    """Write a case file with the inputs of a case, made in their place, so that memory holds a head at a time."""
+    """Generate a case's inputs directly in its case file; memory holds one head at a time."""
     roots = {name: (root.type, root.ne) for name, root in case.op.roots.items()}
     mapped = allocate_gguf(path, case_fields(case.name, case.digest, case.op), roots)
     for name, memory in mapped.items():
@@ -68,7 +68,7 @@ def make_case_file(case: Case, path: Path) -> FiledInputs:
 
 @contextmanager
 def inputs_of(case: Case) -> Iterator[Mapping[str, Bytes]]:
-    """The bytes of a case's roots, of a large one in a temporary case file."""
+    """The bytes of a case's roots; those of a large case are in a temporary case file."""
     if sum(root.nbytes for root in case.op.roots.values()) < LARGE:
         yield make_inputs(case)
         return

@@ -25,7 +25,7 @@ from fattn_probe.tables import Table
 
 @dataclass(frozen=True)
 class Done:
-    """One case on one target: its capture, or how it ended without one."""
+    """One case on one target: its capture, or the outcome if there is no capture."""
 
     case: Case
     on: str
@@ -34,7 +34,7 @@ class Done:
 
     @property
     def launches(self) -> tuple[LaunchRecord, ...]:
-        """The kernels launched, as far as is known."""
+        """The kernels launched, as far as known."""
         return self.result.launches if isinstance(self.result, Capture | Ran) else ()
 
     @property
@@ -99,7 +99,7 @@ def plan_cases(session: Session, work: Work) -> Iterator[Done]:
 
 
 def raise_if_failed(done: Sequence[Done]) -> None:
-    """End the command as its worst case asks for."""
+    """Raise the error of the worst case, if any."""
     results = [item.result for item in done]
     if any(isinstance(result, Fault | Failed) for result in results):
         raise ComparisonError("a kernel failed")
@@ -108,7 +108,7 @@ def raise_if_failed(done: Sequence[Done]) -> None:
 
 
 def render_run(done: Sequence[Done]) -> RenderableType:
-    """What ran, kernel by kernel, and what did not."""
+    """A table of the kernels that ran, and of the cases that did not run."""
     rows: list[tuple[str, ...]] = []
     for item in done:
         result = item.result
@@ -123,7 +123,7 @@ def render_run(done: Sequence[Done]) -> RenderableType:
 
 
 def render_plan(done: Sequence[Done]) -> RenderableType:
-    """A table by device of what it would launch."""
+    """A table of the launches on each device."""
     rows: list[tuple[str, ...]] = []
     for item in done:
         names = (item.case.name, item.on)
@@ -141,7 +141,7 @@ def _launch_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> 
 
 
 def _ending(item: Done) -> str:
-    """How a case without a launch ended, in a cell."""
+    """The table cell of a case without launches."""
     return item.problem.partition("\n")[0] or "no kernel"
 
 
@@ -152,7 +152,7 @@ def geometry(launch: LaunchRecord) -> tuple[str, str, str, str]:
 
 
 def remarks(done: Sequence[Done]) -> list[Text]:
-    """The endings that are longer than a table's cell, and where captures lie."""
+    """Messages too long for a table cell, and the paths of captures."""
     said = [Text(f"{item.case.name} on {item.on}: {item.problem}", "red") for item in done if "\n" in item.problem]
     said += [Text(f"capture: {item.file}", "dim") for item in done if item.file]
     return [Text(), *said] if said else []

@@ -1,4 +1,4 @@
-"""Run the native runner on one case file, and say how it ended."""
+"""Run the native runner on one case file, and classify how it ended."""
 
 import dataclasses
 import re
@@ -53,7 +53,7 @@ def execute(
 
 
 def outcome_of(done: Completed, out_file: Path, launches: tuple[LaunchRecord, ...]) -> RunOutcome:
-    """What a runner that ended well left in its result file."""
+    """The outcome in the result file of a runner that exited with 0."""
     result = read_result(out_file)
     if result.unsupported:
         return Unsupported(result.unsupported)

@@ -40,7 +40,7 @@ class TensorData:
 
 @dataclass(frozen=True, eq=False)
 class GgufFile:
-    """What a GGUF file holds; tensor bytes are mapped from the file, not copied."""
+    """The contents of a GGUF file; tensor bytes are mapped from the file, not copied."""
 
     path: Path
     fields: Mapping[str, Any]
@@ -109,7 +109,7 @@ def byte_shape(type: GGMLQuantizationType, ne: Ne) -> tuple[int, ...]:
 
 
 def write_gguf(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, TensorData]) -> None:
-    """Write a file beside its place and rename it into it."""
+    """Write a temporary file, then rename it into place."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     with writing(path):
         try:
@@ -120,7 +120,7 @@ def write_gguf(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, Te
 
 
 def allocate_gguf(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> dict[str, Bytes]:
-    """Make a file of tensors of zeros, given by type and `ne`; their bytes, mapped from it, are there to be written."""
+    """Make a file of zero tensors, given by type and `ne`; returns their bytes, mapped from the file and writable."""
     writer = _header(path, fields, roots)
     sizes = {name: int(np.prod(byte_shape(ggml_type(type), ne))) for name, (type, ne) in roots.items()}
     end, starts = path.stat().st_size, {}
@@ -146,7 +146,7 @@ def _write(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, Tensor
 
 
 def _header(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> GGUFWriter:
-    """A file with everything but the tensors' bytes; the writer is open."""
+    """A file without the tensors' bytes; the writer stays open."""
     writer = GGUFWriter(path, ARCHITECTURE)
     for key, field in fields.items():
         if not field.array:

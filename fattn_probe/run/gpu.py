@@ -1,4 +1,4 @@
-"""Which real GPU is there."""
+"""The real GPUs of this machine."""
 
 from functools import lru_cache
 
@@ -8,7 +8,7 @@ from fattn_probe.process import run
 
 
 def has_gpu() -> bool:
-    """Whether a driver here has a GPU."""
+    """Whether this machine has a GPU and a driver."""
     try:
         gpu_arch(0)
     except InputError:

@@ -1,4 +1,4 @@
-"""How a run of the runner ended: pure parsers of its exit code and of what it said on stderr."""
+"""How a run of the runner ended: parsers of its exit code and stderr."""
 
 import json
 import re
@@ -34,14 +34,14 @@ class Ran:
 
 @dataclass(frozen=True)
 class Unsupported:
-    """The backend, or this llama.cpp, does not take the op."""
+    """The backend, or this llama.cpp, does not support the op."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A function that the build left out was called, or a table of functions could not be filled at load."""
+    """The program called a function that the build left out, or a table of functions failed to load."""
 
     symbol: str
 
@@ -70,7 +70,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Failed:
-    """ggml gave up: an assertion, an abort or a CUDA error, in its own words, with its stack."""
+    """ggml aborted: an assertion, an abort or a CUDA error, with its message and stack."""
 
     message: str
     stack: tuple[str, ...]
@@ -78,7 +78,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Lost:
-    """No verdict: a time-out, a kill, a crash that nothing explains."""
+    """No verdict: a time-out, a kill, or an unexplained crash."""
 
     message: str
 
@@ -88,7 +88,7 @@ Ending = Missing | Fault | Failed | Lost
 
 
 def parse_ending(done: Completed) -> Ending | None:
-    """What the exit code and stderr say; None if the runner ended well. A fault's frames are not symbolised."""
+    """The ending that exit code and stderr report; None for success. A fault's frames are not symbolised."""
     if done.code == 0:
         return None
     if symbol := missing_symbol(done):
@@ -172,6 +172,6 @@ def cuda_error(lines: list[str]) -> list[str]:
 
 
 def lost_message(done: Completed) -> str:
-    """The last words of a run that left no verdict."""
+    """The exit code and the last lines of stderr of a run without a verdict."""
     said = [line for line in done.stderr.splitlines() if line.strip()][-10:]
     return "\n".join([f"the runner ended with {describe_code(done.code)}", *said])

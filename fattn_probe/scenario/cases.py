@@ -54,7 +54,7 @@ class Case:
 
     @property
     def mask_shape(self) -> MaskShape:
-        """What the mask is made of besides its kind."""
+        """The sizes and the seed that the mask depends on."""
         sizes, sequences = self.op.sizes, self.op.tensors["mask"].ne[3] if self.op.has_mask else 1
         return MaskShape(sizes.n_kv, sizes.n_q, sequences, self.seed, self.op.params.n_kv_max)
 

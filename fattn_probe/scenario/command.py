@@ -1,4 +1,4 @@
-"""`fattn-probe scenario list|show|check|new|from-ops`: what each does, and how people see it."""
+"""`fattn-probe scenario list|show|check|new|from-ops`: the commands and their tables."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Check:
-    """What checking a file found: its cases, or its mistakes as `path:line: key: ...`."""
+    """The result of checking a file: its cases, or its mistakes as `path:line: key: ...`."""
 
     path: str
     cases: list[str]
@@ -63,7 +63,7 @@ def check(paths: Sequence[Path]) -> list[Check]:
 
 
 def raise_problems(checks: Sequence[Check]) -> None:
-    """InputError that counts the mistakes, which `render_check` shows, if there is one."""
+    """Raise InputError with the number of mistakes if there are any; `render_check` shows them."""
     wrong = [check for check in checks if check.problems]
     if wrong:
         mistakes = sum(len(check.problems) for check in wrong)
@@ -131,7 +131,7 @@ def render_show(cases: Sequence[Case]) -> RenderableType:
 
 
 def render_check(checks: Sequence[Check]) -> RenderableType:
-    """One line a good file, all mistakes of a bad one."""
+    """One line for each good file, all mistakes of a bad one."""
     lines = [
         line
         for check in checks

@@ -1,4 +1,4 @@
-"""What the tensors hold: the distributions a scenario can ask for, drawn reproducibly."""
+"""The distributions of the tensors, drawn reproducibly."""
 
 import math
 from collections.abc import Callable
@@ -117,21 +117,21 @@ class Data(Spec):
 
 @dataclass(frozen=True)
 class Logits:
-    """What turns a product of Q and K into a logit: the op's scale and the length of the product."""
+    """The op's scale and head size, which scale a product of Q and K to a logit."""
 
     scale: float
     hsk: int
 
 
 class Uniforms(Protocol):
-    """Where distributions without a normal part have their numbers from."""
+    """A source of uniform numbers."""
 
     def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
         """Uniform numbers in [0, 1)."""
 
 
 class Normals(Uniforms, Protocol):
-    """Where the others have theirs from."""
+    """A source of uniform and normal numbers."""
 
     def standard_normal(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
         """Standard normal numbers."""

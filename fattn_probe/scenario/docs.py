@@ -12,10 +12,11 @@ from .starter import STARTER
 INTRO = """\
 # Scenario files
 
-A scenario is one YAML file: one `FLASH_ATTN_EXT` op with its inputs, and what to expect of it. With a `matrix:` one
-file makes many cases. `fattn-probe scenario list` shows those that come along, `scenario show FILE` what a file
-resolves to, `scenario check FILE...` its mistakes, `scenario new FILE` writes one to start from, and
-`scenario from-ops 'FLASH_ATTN_EXT(hsk=64,...)'` turns a case of `test-backend-ops` into one.
+A scenario is one YAML file: one `FLASH_ATTN_EXT` op, its inputs, and the expected facts. A `matrix:` makes many
+cases of one file. `fattn-probe scenario list` lists the shipped ones, `scenario show FILE` prints the resolved
+cases of a file, `scenario check FILE...` reports its mistakes, `scenario new FILE` writes a file to start from, and
+`scenario from-ops 'FLASH_ATTN_EXT(hsk=64,...)'` converts a case of `test-backend-ops`; upstream's defaults fill the
+parameters that it leaves out.
 
 This page and `scenario.schema.json` are written from the schema in `fattn_probe/scenario/`. Editors use the latter with
 `# yaml-language-server: $schema=PATH/scenario.schema.json` on the first line of a file. Dimensions are in ggml's order,
@@ -30,12 +31,12 @@ innermost first:
 | sinks | {n_head, 1, 1, 1}, f32 |
 | dst | {hsv, n_head, n_q, n_seq}, f32 |
 
-A wrong file is refused before anything is built, all its mistakes together, each as
-`file:line: key: what was found, what is allowed; did you mean ...?`, with exit code 2. So are shapes that ggml or the
-op would refuse.
+A file with mistakes is refused before anything is built. All mistakes are reported together, each as
+`file:line: key: what was found, what is allowed; did you mean ...?`, with exit code 2. Shapes that ggml or the op
+would refuse are mistakes too. An allocation may take up to 1 TiB.
 
-The same file gives the same bytes on every machine. Values hang on shapes, data and seeds, and not on the layout: the
-same op in another layout reads the same numbers. What lies outside a view is the layout's `outside`.
+The same file gives the same bytes on every machine. Values depend on shapes, data and seeds, not on the layout:
+the same op in another layout reads the same numbers. The layout's `outside` fills the memory outside a view.
 
 """
 

@@ -1,4 +1,4 @@
-"""K and V made row by row when they are asked for: the same values as in `make_inputs`, whatever lies before them."""
+"""K and V generated row by row on access, with the values of `make_inputs`."""
 
 import threading
 from collections.abc import Callable

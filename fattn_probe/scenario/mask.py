@@ -1,4 +1,4 @@
-"""The masks a scenario can ask for, made in blocks of rows so that a huge one never exists in more than f16."""
+"""The masks, generated in blocks of rows so that a huge mask exists in f16 only."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
 """The scenarios that come along."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,15 @@ def test_is_good_and_small(path):
 def test_no_two_cases_are_the_same():
     cases = [case for path in FILES for case in expand(load(path))]
     assert len({case.digest for case in cases}) == len({case.name for case in cases}) == len(cases)
+
+
+def test_digests_are_those_of_the_recorded_captures():
+    """A digest names a case in captures and histories: it must outlive every refactoring."""
+    recorded = json.loads((ROOT / "tests" / "data" / "h200.json").read_text())["cases"]
+    digests = {case.name: case.digest for path in FILES for case in expand(load(path))}
+    same = {name: recorded[name]["digest"] for name in digests if name in recorded}
+    assert len(same) > 20
+    assert {name: digests[name] for name in same} == same
 
 
 def test_gqa_is_the_session_to_reproduce():

@@ -1,1 +1,1 @@
-"""The exact answer: attention in float64, to hold a kernel's output against."""
+"""The reference: exact attention in float64."""

@@ -1,4 +1,4 @@
-"""A case and its inputs to the arrays the reference works on: the only place here that knows what is stored how."""
+"""From an op and its bytes to the arrays of the reference; knows how each type is stored."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -53,13 +53,13 @@ def fully_masked_of(op: Op, inputs: Mapping[str, Bytes]) -> npt.NDArray[np.bool_
 
 
 def stored_rows(view: TensorView, inputs: Mapping[str, Bytes]) -> "Floats | StoredRows":
-    """An operand's values without a copy of all of them: an array of its own type, or blocks decoded when asked for."""
+    """An operand's values without a full copy: an array of its own type, or rows decoded on access."""
     memory = row_bytes(view, inputs)
     return memory.view(NATIVE[view.type]) if view.type in NATIVE else StoredRows(memory, view.type, view.ne[0])
 
 
 class StoredRows:
-    """Rows of a type that NumPy has not, by [sequence, head, slice] as float32 (rows, ne[0])."""
+    """Rows of a type that NumPy lacks; [sequence, head, slice] gives float32 (rows, ne[0])."""
 
     def __init__(self, memory: Bytes, type_: str, ne0: int) -> None:
         self._memory, self._type = memory, type_
@@ -81,7 +81,7 @@ def check_inputs(op: Op, inputs: Mapping[str, Bytes], case: str = "") -> None:
 
 
 def check_output(op: Op, dst: npt.NDArray[Any], case: str = "") -> None:
-    """Raise InputError where an output cannot be this op's."""
+    """Raise InputError if an output does not have this op's shape and type."""
     problems = []
     if dst.dtype != np.float32:
         problems.append(f"dst is {dst.dtype}, the op writes float32")
@@ -96,7 +96,7 @@ def _prefix(case: str) -> str:
 
 
 def _misfits(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
-    """What is wrong with a tensor, or with the memory it is to lie in."""
+    """Mistakes in a tensor or in the memory that holds it."""
     if view.type != OF_THE_OP.get(view.name, view.type):
         return [f"{view.name} is {view.type}, the op takes {OF_THE_OP[view.name]}"]
     if view.nb[0] != type_size(view.type):
@@ -112,7 +112,7 @@ def _misfits(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
 
 
 def _non_finite(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
-    """What keeps a tensor's values from having an exact answer."""
+    """NaN and infinities, for which there is no exact answer."""
     memory, found = row_bytes(view, inputs), list[int]()
 
     def count(at: tuple[int, ...]) -> None:

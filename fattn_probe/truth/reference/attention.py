@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Blocking:
-    """How much is worked on at once: query rows (of all heads of a group together) by KV rows.
+    """Block sizes: query rows (of all heads of a group together) by KV rows.
 
     K and V are read once for `held` query rows, whose sums are kept meanwhile.
     """
@@ -44,7 +44,7 @@ class Blocking:
         return list(slices(shape.n_q, max(1, self.rows // shape.group)))
 
     def tasks(self, shape: Sizes, workers: int) -> list[list[slice]]:
-        """The query blocks in runs: no more than are to be held, and short enough that all workers have some."""
+        """The query blocks in runs: at most `held` rows each, and enough runs for all workers."""
         blocks = self.queries(shape)
         heads = shape.n_seq * shape.n_head_kv
         longest = max(1, min(self.held // self.rows, len(blocks) * heads // workers))
@@ -148,7 +148,7 @@ def fully_masked_rows(mask: Floats, n_seq: int, n_head: int, n_q: int) -> npt.ND
 
 
 class _GroupMasks:
-    """The mask as each group of heads sees it; what groups share of it is known to all of them."""
+    """The mask as each group of heads sees it; groups share what they know of a plane."""
 
     def __init__(self, mask: Floats, shape: Sizes, slopes: F64) -> None:
         self._mask, self._n_q, self._slopes = mask, shape.n_q, slopes

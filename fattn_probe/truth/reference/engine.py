@@ -13,7 +13,7 @@ from fattn_probe.truth.reference.softmax import RunningSoftmax, by_columns
 
 
 class Logits(Protocol):
-    """What becomes of the products of scaled queries and keys."""
+    """The function from products of scaled queries and keys to logits."""
 
     def cap(self, logits: F64) -> F64:
         """The softcap, in place."""
@@ -33,7 +33,7 @@ class KVHead:
     head: int
 
     def load(self, rows: slice, room: "Room") -> "KVBlock":
-        """Some of the rows, in the room's memory."""
+        """Some of the rows, in the workspace's memory."""
         k, v = room.k[: rows.stop - rows.start], room.v[: rows.stop - rows.start]
         k[...] = self.K[self.seq, self.head, rows]
         v[...] = self.V[self.seq, self.head, rows]
@@ -52,7 +52,7 @@ class KVBlock:
 
 @dataclass(frozen=True)
 class Room:
-    """Memory that every block of a head's work uses again: fresh pages cost as much as the exp."""
+    """Memory that all blocks of a head reuse: fresh pages cost as much as the exp."""
 
     k: F64
     v: F64
@@ -61,7 +61,7 @@ class Room:
 
     @classmethod
     def of(cls, head: KVHead, rows: int, kv: int) -> "Room":
-        """Room for blocks of `rows` by `kv`."""
+        """A workspace for blocks of `rows` by `kv`."""
         hsk, hsv = head.K.shape[3], head.V.shape[3]
         return cls(np.empty((kv, hsk)), np.empty((kv, hsv)), np.empty(rows * kv), by_columns(rows, hsv))
 
@@ -87,7 +87,7 @@ class RowBlock:
         return self.mask is not None and self.mask.content(self.queries, kv).hidden
 
     def take(self, kv: KVBlock, op: Logits, room: Room) -> None:
-        """Take in some KV rows."""
+        """Add some KV rows."""
         rows = len(self.q)
         logits = np.matmul(self.q, kv.k.T, out=room.logits[: rows * len(kv.k)].reshape(rows, -1))
         op.cap(logits)
@@ -101,7 +101,7 @@ class RowBlock:
 
 
 def attend(blocks: Sequence[RowBlock], head: KVHead, step: int, op: Logits) -> None:
-    """Bring every block's sums over all KV rows, `step` of them at a time; tiles that are masked are left out."""
+    """Add all KV rows to every block, `step` at a time; masked tiles are skipped."""
     room = Room.of(head, max(len(block.q) for block in blocks), min(step, head.K.shape[2]))
     with np.errstate(invalid="ignore", over="ignore"):  # of inputs that are not finite
         for rows in slices(head.K.shape[2], step):

@@ -1,4 +1,4 @@
-"""A mask as the heads of one group see it, and what each of its tiles holds."""
+"""A mask as the heads of one group see it, and the content of each tile."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -11,7 +11,7 @@ MINUS_INFINITY = 0xFC00  # as f16
 
 
 class Content(NamedTuple):
-    """What is in a tile of a mask: all -inf, all 0, or else the largest absolute value but -inf."""
+    """The content of a mask tile: all -inf, all 0, or the largest finite absolute value."""
 
     hidden: bool
     clean: bool
@@ -30,7 +30,7 @@ class GroupMask:
     known: dict[tuple[int, int], Content] = field(default_factory=dict)
 
     def content(self, queries: slice, kv: slice) -> Content:
-        """What a tile holds; tiles are always cut in the same way, so that where they start tells them apart."""
+        """The content of a tile; tiles are always cut the same way, so their start identifies them."""
         at = (queries.start, kv.start)
         if at not in self.known:
             self.known[at] = _content(self.planes[:, queries, kv])

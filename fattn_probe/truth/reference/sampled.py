@@ -1,4 +1,4 @@
-"""A case too large to check whole: some of its rows exactly, the others for being finite and inside V's convex hull.
+"""A case too large to check whole: sampled rows exactly; the others must be finite and within V's convex hull.
 
 K, V and the mask are made as far as they are needed, block by block: a mask of 1,048,576 x 8,192 alone takes 16 GiB.
 """
@@ -31,7 +31,7 @@ RNG = 77
 
 @dataclass(frozen=True)
 class Sample:
-    """The exact answer of some rows of a case, and what bounds all of them.
+    """The exact answer of sampled rows, and bounds for all rows.
 
     `rows` are (sequence, query, head), sorted, as dst's first axes; `reference` is (rows, hsv), `lse` (rows). `low` and
     `high`, (n_seq, n_head, hsv), are the least and largest V of the KV rows that any query may see, and of 0 if there
@@ -71,7 +71,7 @@ def choose_rows(
     random: int = 8,
     tile: int = 256,
 ) -> I64:
-    """The rows (sequence, query, head) to look at, sorted.
+    """The rows (sequence, query, head) to sample, sorted.
 
     In every head of every sequence: the first and the last query, those on both sides of each seam (a query where a
     tile begins), those where the mask changes its course, those whose last visible KV row is at either side of a
@@ -106,7 +106,7 @@ def sample(case: Case, rows: I64, operands: Tensors | None = None) -> Sample:
 
 
 def generated(case: Case) -> dict[str, Any]:
-    """A case's tensors made row by row where they can be, in the bytes that `make_inputs` would make."""
+    """A case's tensors, generated row by row where possible; the values are those of `make_inputs`."""
     keep = blas_threads() + 1
     made: dict[str, Any] = {name: GeneratedRows(case, name, keep) for name in "KV"}
     made |= {name: _stored(case, name) for name in ("Q", "sinks") if name in case.op.tensors}
@@ -114,7 +114,7 @@ def generated(case: Case) -> dict[str, Any]:
 
 
 class GeneratedMask:
-    """A mask, f16, whose rows are made when they are asked for by [sequence, heads, queries]; heads share them."""
+    """An f16 mask whose rows are generated on access by [sequence, heads, queries]; heads share them."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -128,7 +128,7 @@ class GeneratedMask:
 
 
 def fully_masked(case: Case, rows: I64) -> Bools:
-    """Which of these rows (sequence, query, head) see no KV row; masks are made only where their kind leaves doubt."""
+    """Which of these rows (sequence, query, head) see no KV row; a mask is generated only if its kind does not tell."""
     shape = case.mask_shape
     first, stop = visible(case.mask, shape, rows[:, 1])
     found: Bools = first >= stop
@@ -142,7 +142,7 @@ def fully_masked(case: Case, rows: I64) -> Bools:
 
 
 class _Hull:
-    """V, and the least and the largest of what was read of it between `first` and `stop`."""
+    """V, with the minimum and maximum of the rows read between `first` and `stop`."""
 
     def __init__(self, V: Rows, first: int, stop: int) -> None:
         self.shape: Shape = V.shape
@@ -162,7 +162,7 @@ class _Hull:
         return values
 
     def read_the_rest(self, seq: int, head: int) -> None:
-        """What no sampled row sees, but another may."""
+        """Read the rows that no sampled row sees, but another row may."""
         for rows in slices(self.shape[2], STEP):
             if rows.stop > self._first and rows.start < self._stop and (seq, head, rows.start) not in self._seen:
                 self[seq, head, rows]
@@ -170,7 +170,7 @@ class _Hull:
 
 @dataclass(frozen=True)
 class _Work:
-    """What the K/V heads share while their rows are computed."""
+    """The state that the K/V heads share."""
 
     case: Case
     answer: Sample
@@ -251,7 +251,7 @@ def _mask_edges(case: Case, tile: int) -> set[int]:
 
 
 def spaced(queries: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """At most MANY of them, evenly spaced, the first and the last among them."""
+    """At most MANY of them, evenly spaced, with the first and the last."""
     if queries.size <= MANY:
         return queries
     return queries[np.linspace(0, queries.size - 1, MANY).round().astype(np.int64)]

@@ -1,4 +1,4 @@
-"""The shapes of one attention, and what is wrong with arrays that do not fit together."""
+"""The sizes that arrays of one op agree on, and their disagreements."""
 
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ Shape = tuple[int, ...]
 
 
 class Rows(Protocol):
-    """K or V as the reference reads it: an array, or what makes the rows when they are asked for."""
+    """K or V as the reference reads it: an array, or an object that generates rows on access."""
 
     @property
     def shape(self) -> Shape:
@@ -42,7 +42,7 @@ def check_shapes(Q: Floats, K: Rows, V: Rows, mask: Floats | None, sinks: Floats
 
 
 def _core_problems(Q: Floats, K: Rows, V: Rows) -> list[str]:
-    """What does not fit between Q, K and V."""
+    """Disagreements between Q, K and V."""
     problems = []
     if min(*Q.shape, *K.shape, *V.shape) < 1:
         return [f"empty tensors: Q {Q.shape}, K {K.shape}, V {V.shape}"]
@@ -58,7 +58,7 @@ def _core_problems(Q: Floats, K: Rows, V: Rows) -> list[str]:
 
 
 def _mask_problems(mask: Floats, q_shape: Shape, n_kv: int) -> list[str]:
-    """What does not fit between the mask (sequences, heads, query rows, KV rows) and the rest."""
+    """Disagreements between the mask (sequences, heads, query rows, KV rows) and the other tensors."""
     problems = []
     mask_seq, mask_heads, mask_rows, mask_kv = mask.shape
     n_seq, n_head, n_q, _ = q_shape

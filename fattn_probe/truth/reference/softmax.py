@@ -1,4 +1,4 @@
-"""A softmax-weighted mean that takes its rows block by block."""
+"""A softmax-weighted mean, computed block by block."""
 
 from dataclasses import dataclass
 
