@@ -1,0 +1,138 @@
+"""The installed wheel: an empty environment, an empty folder, and the commands that a newcomer types first.
+
+Builds are its own: a shared build would be compiled again for the CUDA headers of the new environment.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.cache import cache_dir
+
+ROOT = Path(__file__).parent.parent
+PARTS = ("fattn_probe", "scenarios", "suites", "patches", "pyproject.toml", "README.md", "LICENSE")
+CLIENT = """\
+from fattn_probe.scenario import Case, expand, load
+from fattn_probe.shipped import find
+
+cases: list[Case] = expand(load(find("scenario", "gqa")))
+reveal_type(cases[0].name)
+"""
+pytestmark = [pytest.mark.slow, pytest.mark.network]
+
+
+def checked(command, cwd, **environment):
+    """What a program prints. PYTHONPATH is left out, so that nothing comes from the checkout."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=cwd, env=inherited, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of this checkout, built in a copy, since setuptools takes over what an old `build/` has."""
+    copy, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, copy / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, copy)
+    checked([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", out, "."], copy)
+    return next(out.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    """The Python of an environment that has the wheel and what it requires, and nothing else."""
+    folder = tmp_path_factory.mktemp("venv")
+    checked([sys.executable, "-m", "venv", folder], folder)
+    checked([folder / "bin/python", "-m", "pip", "install", "--quiet", wheel], folder)
+    return folder / "bin/python"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A cache with the sources that were fetched before, and no build."""
+    folder = tmp_path_factory.mktemp("cache")
+    (cache_dir() / "sources").mkdir(parents=True, exist_ok=True)
+    (folder / "sources").symlink_to(cache_dir() / "sources")
+    return folder
+
+
+@pytest.fixture
+def probe(python, cache, tmp_path):
+    """Run a command of the installed program in an empty folder."""
+    return lambda *words: checked([python.parent / "fattn-probe", *words], tmp_path, FATTN_PROBE_CACHE=str(cache))
+
+
+def test_names_are_found(probe):
+    assert "known-faults/k-stride" in probe("scenario", "list")
+    assert {item["name"] for item in json.loads(probe("suite", "list", "--json"))} >= {"quick", "nightly", "upstream"}
+    assert "fault-stream-k-seam" in probe("patch", "list")
+
+
+@pytest.mark.build
+def test_plan(probe):
+    (run,) = json.loads(probe("plan", "mla", "--on", "sim:rtx4070", "--json"))["runs"]
+    assert run["case"] == "mla"
+
+
+@pytest.mark.build
+@pytest.mark.gdb
+def test_demo(probe):
+    printed = probe("demo")
+    for line in ("$ fattn-probe run gqa", "$ fattn-probe compare gqa", "$ fattn-probe inspect gqa", "coverage: pass"):
+        assert line in printed
+    assert "\x1b" not in printed
+
+
+@pytest.mark.build
+def test_compare(probe):
+    (row,) = json.loads(probe("compare", "prefill", "--on", "sim:h200", "--json"))["rows"]
+    assert row["status"] == "pass"
+
+
+@pytest.mark.build
+@pytest.mark.gdb
+def test_inspect(probe):
+    assert json.loads(probe("inspect", "gqa", "--on", "sim:h200", "--json"))["inspections"]
+
+
+@pytest.mark.build
+def test_regress(probe):
+    words = ("regress", "quick", "--filter", "^(gqa|mqa)$", "--history", "history.db", "--json")
+    (run,) = json.loads(probe(*words))["runs"]
+    assert run["counts"]["pass"] == 2
+
+
+@pytest.mark.build
+def test_a_debug_build_and_a_patch(probe):
+    assert json.loads(probe("build", "--debug", "gqa", "--engine", "sim", "--json"))["flavour"] == "debug"
+    words = ("--patch", "fault-stream-k-seam", "--engine", "sim", "--dry-run", "--json")
+    assert json.loads(probe("build", *words))["commands"]
+
+
+def test_pip_install_into_a_folder(wheel, python, tmp_path):
+    """`pip install --target` has no scheme of its own for data files."""
+    target = tmp_path / "target"
+    checked([python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target, wheel], tmp_path)
+    program = "from fattn_probe.shipped import files; print(*files('scenario'), *files('suite'), *files('patch'))"
+    for path in checked([python, "-c", program], tmp_path, PYTHONPATH=str(target)).split():
+        assert Path(path).is_relative_to(target)
+
+
+def test_the_types_of_the_wheel_are_seen(python, tmp_path):
+    pytest.importorskip("mypy")
+    (tmp_path / "client.py").write_text(CLIENT)
+    said = checked([sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "client.py"], tmp_path)
+    assert re.search(r'Revealed type is "(builtins\.)?str"', said)
