@@ -19,16 +19,17 @@ from fattn_probe.build import command as building
 from fattn_probe.build.key import Engine
 from fattn_probe.compare.cli import compare
 from fattn_probe.console import NOTES, OUT, STDOUT, show, show_error
-from fattn_probe.device import Target, find_device, load_devices
+from fattn_probe.device import find_device, load_devices
 from fattn_probe.device import show as devices_show
 from fattn_probe.doctor import diagnose, probe
 from fattn_probe.doctor import render as render_doctor
 from fattn_probe.errors import BuildError, FattnProbeError, InputError, MachineError, machine_error
 from fattn_probe.files import writing
 from fattn_probe.inspect.cli import debug, inspect
-from fattn_probe.ops import OpsReport, Timeouts, live, run_ops
+from fattn_probe.ops import Timeouts, live
 from fattn_probe.ops import render as render_ops
 from fattn_probe.ops.options import Mode
+from fattn_probe.ops.session import run_ops_on
 from fattn_probe.regress.cli import bisect, diff, history_app, regress
 from fattn_probe.run import command as running
 from fattn_probe.run.gpu import gpu_arch, has_gpu
@@ -227,28 +228,19 @@ def ops(
         raise InputError("ops runs on one target at a time")
     options = flags.BuildFlags(source, patch, check=check, folder=folder).run_options(NOTES, Simulation())
     session = Session(options, flags.build_progress(NOTES))
-    report = drive_ops(session, target, mode, only=only, timeouts=Timeouts(silence, timeout), workers=workers)
+    with live(NOTES) as on_result:
+        report = run_ops_on(
+            session,
+            target,
+            mode,
+            only=only or None,
+            timeouts=Timeouts(silence, timeout),
+            on_result=on_result,
+            workers=workers,
+        )
     show(report.as_dict(), lambda: render_ops(report), as_json)
     if problem := report.problem():
         raise problem
-
-
-def drive_ops(
-    session: Session, target: Target, mode: Mode, *, only: str, timeouts: Timeouts, workers: int
-) -> OpsReport:
-    """Run test-backend-ops, compiling in what it misses."""
-    with live(NOTES) as on_result:
-        return run_ops(
-            session.build_for(target, TEST_BACKEND_OPS).test_backend_ops,
-            mode,
-            target.backend,
-            only=only or None,
-            env=session.env(target, TEST_BACKEND_OPS),
-            timeouts=timeouts,
-            on_result=on_result,
-            workers=workers,
-            complete=lambda symbol: session.complete(target, symbol, TEST_BACKEND_OPS).test_backend_ops,
-        )
 
 
 @scenario_app.command("list")

@@ -1,0 +1,33 @@
+"""test-backend-ops on a target of a session, which compiles in what the program turns out to miss."""
+
+from fattn_probe.build import TEST_BACKEND_OPS
+from fattn_probe.device import Target
+from fattn_probe.ops.drive import OnResult, Timeouts
+from fattn_probe.ops.options import Mode
+from fattn_probe.ops.report import OpsReport
+from fattn_probe.ops.rounds import Only, run_ops
+from fattn_probe.run.session import Session
+
+
+def run_ops_on(
+    session: Session,
+    target: Target,
+    mode: Mode,
+    *,
+    only: Only = None,
+    timeouts: Timeouts,
+    on_result: OnResult,
+    workers: int = 1,
+) -> OpsReport:
+    """`run_ops` with the session's build for the target."""
+    return run_ops(
+        session.build_for(target, TEST_BACKEND_OPS).test_backend_ops,
+        mode,
+        target.backend,
+        only=only,
+        env=session.env(target, TEST_BACKEND_OPS),
+        timeouts=timeouts,
+        on_result=on_result,
+        workers=workers,
+        complete=lambda symbol: session.complete(target, symbol, TEST_BACKEND_OPS).test_backend_ops,
+    )
