@@ -60,7 +60,7 @@ class ScenarioItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run and judge it."""
-        from fattn_probe.regress.runner import result_of
+        from fattn_probe.regress.results import result_of
 
         result = result_of(session_of(self.config), self.case, self.target)
         kernels = ", ".join(record.spelling for record in result.kernels)

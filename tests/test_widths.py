@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from fattn_probe.compare.judge.judgement import Row
+from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.judge.verdict import Status, Verdict
 from fattn_probe.compare.present.tables import render as render_compare
 from fattn_probe.device import load_devices
@@ -44,7 +44,7 @@ SHOWN = {
     "run": (lambda: render_run(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "sim:rtx4070"]),
     "plan": (lambda: render_plan(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "168", "sim:rtx4070"]),
     "compare": (
-        lambda: render_compare([Row("decode", "sim:h200", Tolerance(), (KERNEL,), VERDICT, None)]),
+        lambda: render_compare([Judgement("decode", "sim:h200", Tolerance(), VERDICT, (parse_launch(LAUNCH),))]),
         [*KERNEL.replace("<", " <").split(), "fail", "decode", "sim:h200", "wrong: 32 of 96 rows"],
     ),
     "history list": (

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from fattn_probe import flags
 from fattn_probe.compare.diagnose.difference import compare_captures
-from fattn_probe.compare.judge.cases import CompareOptions, UseModel, compare_work
+from fattn_probe.compare.judge.cases import judge_cases
+from fattn_probe.compare.judge.checks import QUERIES_ALONE, Checks, UseModel, sample_of
 from fattn_probe.compare.judge.judgement import raise_if_failed
 from fattn_probe.compare.present import tables as verdicts
 from fattn_probe.console import NOTES, show
@@ -18,8 +19,6 @@ from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source import DEFAULT_SOURCE
 from fattn_probe.truth.reference.adapter import check_inputs, check_output
-
-QUERIES_ALONE = 4
 
 
 def compare(
@@ -59,15 +58,14 @@ def compare(
     if any(path.suffix == ".gguf" for path in paths):
         compare_files(paths, as_json)
         return
-    sampled = sample_of(sample)
+    checks = Checks(model, sample_of(sample), repeat, QUERIES_ALONE if batch_invariance else 0)
     chosen = flags.BuildFlags(source, patch, debug, check, sanitize, quants, folder)
     work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
     session = Session(
         chosen.run_options(NOTES, Simulation(schedule, threads), timeout=timeout), flags.build_progress(NOTES)
     )
-    options = CompareOptions(model, repeat, QUERIES_ALONE if batch_invariance else 0, sampled)
     rows = []
-    for row in compare_work(session, work, options):
+    for row in judge_cases(session, work, checks):
         if plot is not None:
             from fattn_probe.compare.present.plot import plot_row  # matplotlib takes a second to load
 
@@ -75,15 +73,6 @@ def compare(
         rows.append(row)
     show(verdicts.rows_as_json(rows), lambda: verdicts.render(rows, maps), as_json)
     raise_if_failed(rows)
-
-
-def sample_of(text: str) -> int | Literal["auto", "all"]:
-    """What `--sample` says; InputError for anything but a number of rows, `all` and `auto`."""
-    if text in ("auto", "all"):
-        return "auto" if text == "auto" else "all"
-    if not text.isdecimal() or int(text) == 0:
-        raise InputError(f"--sample {text}: a number of rows (1 or more), all or auto")
-    return int(text)
 
 
 def compare_files(paths: Sequence[Path], as_json: bool) -> None:

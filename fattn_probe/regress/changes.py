@@ -67,10 +67,12 @@ def _of_case(before: Result | None, after: Result) -> Iterator[Change]:
     status = _status_change(before, after)
     if status is not None:
         yield status
-    if after.status in ("pass", "fail") and before.status in ("pass", "fail"):
+    if before.output and after.output:  # a run that ended before its output launched only a part
         yield from _launch_changes(before, after)
         if status is None and before.output != after.output:
-            yield Change(after.name, Kind.BITS, f"the same verdict ({after.status}) of other bits")
+            yield Change(
+                after.name, Kind.BITS, f"the same verdict ({after.status}) with other bits{_model_bits(before, after)}"
+            )
 
 
 def _status_change(before: Result, after: Result) -> Change | None:
@@ -87,21 +89,35 @@ def _status_change(before: Result, after: Result) -> Change | None:
     return Change(after.name, kinds[after.status], f"was {before.status}: {after.reason or after.status}")
 
 
+def _model_bits(before: Result, after: Result) -> str:
+    """How many bits were the rounding model's and how many are, where that is known and changed."""
+    was, now = (result.metrics.get("equal_bits") for result in (before, after))
+    if was is None or now is None or was == now:
+        return ""
+    return f"; {100 * now:.4g} % of the elements are the rounding model's in every bit, {100 * was:.4g} % were"
+
+
 def _launch_changes(before: Result, after: Result) -> Iterator[Change]:
     if before.launches == after.launches:  # as most do: nothing to parse
         return
     a, b = before.kernels, after.kernels
     if a == b:
         return
-    kind = Kind.LAUNCH if [record.spelling for record in a] == [record.spelling for record in b] else Kind.KERNEL
-    yield Change(after.name, kind, f"{_words(a, kind)} became {_words(b, kind)}")
+    if [record.spelling for record in a] != [record.spelling for record in b]:
+        yield Change(after.name, Kind.KERNEL, f"{_kernels(a)} became {_kernels(b)}")
+        return
+    other = [(was, now) for was, now in zip(a, b, strict=True) if was != now]
+    was, now = ("; ".join(map(_launch, records)) for records in zip(*other, strict=True))
+    yield Change(after.name, Kind.LAUNCH, f"{was} became {now}")
 
 
-def _words(records: Sequence[LaunchRecord], kind: Kind) -> str:
-    if kind is Kind.KERNEL:
-        return ", ".join(record.spelling for record in records) or "no kernel"
-    shapes = (f"{'x'.join(map(str, r.grid))} of {'x'.join(map(str, r.block))}, {r.shared} B" for r in records)
-    return "; ".join(shapes)
+def _kernels(records: Sequence[LaunchRecord]) -> str:
+    return ", ".join(record.spelling for record in records) or "no kernel"
+
+
+def _launch(record: LaunchRecord) -> str:
+    grid, block = ("x".join(map(str, size)) for size in (record.grid, record.block))
+    return f"{record.kernel}: grid {grid} of {block}, {record.shared} B"
 
 
 def time_changes(cells: Sequence[Cell], after: Mapping[str, Result]) -> Iterator[Change]:

@@ -7,6 +7,7 @@ import getpass
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fattn_probe import flags
+from fattn_probe.compare.judge.checks import UseModel, sample_of
 from fattn_probe.console import NOTES, OUT, show
 from fattn_probe.device import load_devices, parse_targets
 from fattn_probe.errors import InputError, LostError, RegressionError
@@ -63,6 +65,10 @@ def regress(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the last run that did not end.")] = False,
     accept: Annotated[str, typer.Option(help="Make this run the baseline; say why.", metavar="WHY")] = "",
     only: Annotated[str, typer.Option("--filter", help="A regular expression over the names of cases.")] = "",
+    model: Annotated[UseModel | None, typer.Option(help="The rounding model, instead of the suite's `check`.")] = None,
+    sample: Annotated[
+        str, typer.Option(help="Rows to check exactly, instead of the suite's.", metavar="N|all|auto")
+    ] = "",
     workers: Annotated[
         int | None, typer.Option(min=1, max=flags.MOST_THREADS, help="Processes; default: all cores.")
     ] = None,
@@ -82,19 +88,28 @@ def regress(
     part = Part(parse_shard(shard), night) if shard else Part(night=night)
     if shard and not night:
         raise InputError("--shard needs --run NAME, the same for all shards: they are parts of one run")
+    checks = suite.check.checks
+    checks = replace(checks, model=model or checks.model, sample=sample_of(sample) if sample else checks.sample)
     chosen = flags.BuildFlags(source or suite.source, patch, folder=folder)
     options = chosen.run_options(NOTES, Simulation(), repeat=suite.repeat, timeout=timeout)
     session = Session(options, flags.build_progress(NOTES))
     with open_history(history_file) as history, results_bar() as on_result:
-        runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers, part, cluster)
+        runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers, part, cluster, checks, only)
         chosen_of = functools.partial(select, suite, suite_file.parent, session, only=only, shard=part.shard)
         found = list(outcomes(runner, chosen_of, targets))
-        for outcome in found:
-            if accept and not outcome.interrupted:
-                history.accept(outcome.run, getpass.getuser(), accept)
+        if accept:
+            found = [accepted(history, outcome, accept) for outcome in found]
     write_for_ci(found, markdown, junit_file)
     show(regressing.as_json(found), lambda: regressing.render(found), as_json)
     regressing.raise_if_regressed(found, suite.lost)
+
+
+def accepted(history: History, outcome: Outcome, why: str) -> Outcome:
+    """Make a run that was not interrupted the baseline of its line."""
+    if outcome.interrupted:
+        return outcome
+    history.accept(outcome.run, getpass.getuser(), why)
+    return replace(outcome, accepted=why)
 
 
 def write_for_ci(found: Sequence[Outcome], markdown: Path | None, junit_file: Path | None) -> None:
@@ -222,7 +237,7 @@ def history_accept(
     """Make a run what later ones of its line are compared with."""
     if last == bool(uid):
         raise InputError("name a run, or say --last")
-    with open_existing(history_file) as history:
+    with open_existing(history_file, reading=False) as history:
         for run in history.last_runs() if last else [history.run(uid)]:
             history.accept(run, getpass.getuser(), why)
             NOTES.print(f"accepted {run.uid[:8]} ({run.identity.device}, {run.suite})")
@@ -304,14 +319,14 @@ def history_prune(
         day = date.fromisoformat(before).isoformat()
     except ValueError as error:
         raise InputError(f"{before!r} is no date, allowed: YYYY-MM-DD, such as 2026-01-31") from error
-    with open_existing(history_file) as history:
+    with open_existing(history_file, reading=False) as history:
         NOTES.print(f"{history.prune(day)} runs forgotten")
 
 
 @contextlib.contextmanager
-def open_existing(path: Path) -> Iterator[History]:
-    """A history that is there."""
-    if not path.is_file():
+def open_existing(path: Path, *, reading: bool = True) -> Iterator[History]:
+    """A history that exists; unless for `reading`, it may be written to."""
+    if not path.exists():
         raise InputError(f"there is no history {path}; `fattn-probe regress` makes one")
-    with open_history(path) as history:
+    with open_history(path, reading=reading) as history:
         yield history

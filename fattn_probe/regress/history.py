@@ -12,16 +12,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fattn_probe.compare.judge.bitwise import Check
+from fattn_probe.compare.judge.checks import checks_of
+from fattn_probe.compare.judge.finding import finding_from
+from fattn_probe.compare.judge.sampled import Sampled
 from fattn_probe.errors import InputError
 from fattn_probe.regress.packed_map import PackedMap
-from fattn_probe.regress.records import ALL, WHOLE, Cell, Identity, Part, Result, Run, Shard, StoredCase
+from fattn_probe.regress.records import ALL, WHOLE, Cell, Identity, Part, Result, Run, Settings, Shard, StoredCase
 from fattn_probe.regress.schema import opened, transaction, translated
 
 IDENTITY = tuple(Identity.__dataclass_fields__)
-RESULT = "name, results.digest AS digest, status, reason, metrics, output, seconds, failure, launches.text AS launches"
-FIELDS = tuple(name for name in Result.__dataclass_fields__ if name != "error_map")
+RESULT = (
+    "name, results.digest AS digest, status, reason, metrics, output, seconds, failure, details,"
+    " launches.text AS launches"
+)
+DETAILS = ("warning", "missing", "sampled", "checks", "finding")
+FIELDS = tuple(name for name in Result.__dataclass_fields__ if name not in ("error_map", *DETAILS))
 PACKED = tuple(PackedMap.__dataclass_fields__)
 RUN = "SELECT runs.*, (SELECT sum(planned) FROM parts WHERE parts.run = runs.id) AS planned FROM runs"
+UNKNOWN = Settings()
 NIGHTS = 60
 """Runs of a line and suite that are looked back at."""
 
@@ -46,10 +55,12 @@ class History:
     connection: sqlite3.Connection
     path: Path
 
-    def begin(self, identity: Identity, suite: str, part: Part = WHOLE, planned: int = 0) -> Run:
+    def begin(
+        self, identity: Identity, suite: str, part: Part = WHOLE, planned: int = 0, *, settings: Settings = UNKNOWN
+    ) -> Run:
         """A new run, without results yet; a further part of one if its night has a name that is known."""
         uid = part.uid(identity, suite) or uuid.uuid4().hex
-        run = Run(0, uid, identity, suite, now(), None)
+        run = Run(0, uid, identity, suite, now(), None, settings=settings)
         with self._writing():
             number = self._number_of(uid) or self._insert_run(run)
             self._insert_part(number, part.shard, planned, now(), None)
@@ -166,7 +177,8 @@ class History:
     def error_maps(self, run: Run) -> dict[str, PackedMap]:
         """The error maps of a run's wrong outputs, by case."""
         rows = self.connection.execute(
-            f"SELECT name, {', '.join(PACKED)} FROM results JOIN shades ON shades.result = results.id WHERE run = ?",
+            f"SELECT name, {', '.join(PACKED)} FROM results JOIN error_maps ON error_maps.result = results.id"
+            " WHERE run = ?",
             (run.id,),
         )
         return {row["name"]: PackedMap(*(row[field] for field in PACKED)) for row in rows}
@@ -256,7 +268,8 @@ class History:
 
     def _insert_run(self, run: Run) -> int:
         fields = asdict(run.identity) | {"uid": run.uid, "line": run.identity.line, "suite": run.suite}
-        fields |= {"started": run.started, "ended": run.ended}
+        fields |= {"started": run.started, "ended": run.ended, "only": run.settings.only}
+        fields |= {"checks": json.dumps(asdict(run.settings.checks)) if run.settings.checks else None}
         return _insert(self.connection, "runs", fields)
 
     def _insert_part(self, number: int, shard: Shard, planned: int, started: str, ended: str | None) -> None:
@@ -272,10 +285,11 @@ class History:
         metrics = dict(result.metrics)
         fields |= {"run": run, "at": at, "launches": self._launches(result.launches), "time": result.time}
         fields |= {"metrics": json.dumps(metrics), "seconds": json.dumps(result.seconds)}
+        fields |= {"details": json.dumps({name: _plain(getattr(result, name)) for name in DETAILS})}
         fields |= {"ratio": metrics.get("error_by_bound"), "nmse": metrics.get("nmse")}
         number = _insert(self.connection, "results", fields, "OR REPLACE")
         if result.error_map is not None:
-            _insert(self.connection, "shades", vars(result.error_map) | {"result": number})
+            _insert(self.connection, "error_maps", vars(result.error_map) | {"result": number})
 
     def _launches(self, text: str) -> int | None:
         """The row of these launch records: most nights launch what the night before did."""
@@ -290,9 +304,9 @@ class History:
 
 
 @contextmanager
-def open_history(path: Path) -> Iterator[History]:
-    """The history at `path`, made if there is none."""
-    with opened(path) as connection:
+def open_history(path: Path, *, reading: bool = False) -> Iterator[History]:
+    """The history at `path`, created if it does not exist; for `reading` it is not written to."""
+    with opened(path, reading=reading) as connection:
         yield History(connection, path)
 
 
@@ -304,7 +318,28 @@ def _insert(connection: sqlite3.Connection, table: str, fields: Mapping[str, Any
 
 def _run(row: sqlite3.Row) -> Run:
     identity = Identity(**{name: row[name] for name in IDENTITY})
-    return Run(row["id"], row["uid"], identity, row["suite"], row["started"], row["ended"], row["planned"] or 0)
+    settings = Settings(checks_of(json.loads(row["checks"])) if row["checks"] else None, row["only"])
+    about = (row["id"], row["uid"], identity, row["suite"], row["started"], row["ended"], row["planned"] or 0)
+    return Run(*about, settings)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 (JSON)
+    """Dataclasses as dictionaries, and tuples of them as lists."""
+    if isinstance(value, tuple):
+        return [asdict(one) for one in value]
+    return value if value is None or isinstance(value, str) else asdict(value)
+
+
+def _details(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a result that are kept as one JSON document; an earlier version's results have none."""
+    sampled = document.get("sampled")
+    return {
+        "warning": document.get("warning", ""),
+        "missing": document.get("missing", ""),
+        "sampled": Sampled(**sampled) if sampled else None,
+        "checks": tuple(Check(**check) for check in document.get("checks", ())),
+        "finding": finding_from(document.get("finding")),
+    }
 
 
 def _result(row: sqlite3.Row) -> Result:
@@ -318,4 +353,5 @@ def _result(row: sqlite3.Row) -> Result:
         launches=row["launches"] or "",
         seconds=tuple(json.loads(row["seconds"])),
         failure=row["failure"],
+        **_details(json.loads(row["details"])),
     )

@@ -8,6 +8,7 @@ from fattn_probe.regress.changes import Change, Kind, changes, time_changes
 from fattn_probe.regress.history import History
 from fattn_probe.regress.packed_map import PackedMap
 from fattn_probe.regress.records import Cell, Result, Run, StoredCase
+from fattn_probe.regress.selection import matching
 
 ORDER = ("pass", "fail", "unsupported", "lost")
 MANY = 100
@@ -96,7 +97,7 @@ def night_of(history: History, run: Run) -> Night:
     """A run with what was before it."""
     results = history.results(run)
     baseline = history.baseline(run.identity.line, run.suite)
-    before = history.results(baseline) if baseline else {}
+    before = matching(history.results(baseline), run.settings.only) if baseline else {}
     found = changes(before, results) if baseline else ()
     runs = history.nights(run.identity.line, run.suite)
     known = history.cells(runs)

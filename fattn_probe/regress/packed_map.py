@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fattn_probe.arrays import F64, Bytes
-from fattn_probe.compare.judge.judgement import Row
+from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.present.error_map import error_maps, shrunk
 
 MOST = 64
@@ -41,11 +41,12 @@ class PackedMap:
         return np.where(levels == 0, 0.0, np.where(levels == NOT_FINITE, np.inf, known))
 
 
-def packed_map_of(row: Row) -> PackedMap | None:
-    """The map of a row whose output is wrong; None for any other."""
-    if row.dst is None or row.verdict.deviation is None or row.verdict.status != "fail":
+def packed_map_of(judgement: Judgement) -> PackedMap | None:
+    """The map of an output that is wrong, if all of it was checked; else None."""
+    deviation = judgement.verdict.deviation
+    if judgement.dst is None or deviation is None or judgement.verdict.status != "fail":
         return None
-    found, _ = error_maps(row.dst, row.verdict.deviation)
+    found, _ = error_maps(judgement.dst, deviation)
     heads, queries = found.values.shape
     return packed(shrunk(found.values, MOST, MOST), heads, queries)
 

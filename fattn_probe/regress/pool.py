@@ -28,7 +28,7 @@ Judge = Callable[[Session, Case, Target], Result]
 MOST_DEATHS = 2  # of workers with one and the same case
 END_SECONDS = 5.0
 CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ["fattn_probe.regress.runner"]
+PRELOADED = ["fattn_probe.regress.results"]
 
 
 @dataclass(frozen=True)

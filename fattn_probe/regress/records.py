@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from fattn_probe.compare.judge.bitwise import Check
+from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.compare.judge.finding import Finding
+from fattn_probe.compare.judge.sampled import Sampled
 from fattn_probe.errors import InputError
 from fattn_probe.launch.record import LaunchRecord, parse_launches
 from fattn_probe.op import Op, Params, Sizes
@@ -50,6 +54,8 @@ class Result:
     """What one case gave; `digest` is that of the op and its inputs, `output` the sha256 of dst, `seconds` the repeats.
 
     `launches` is the text of the launch records, one JSON line each; `error_map` the map of errors of a wrong output.
+    `warning` says how inaccurate an output is that passes, `missing` what it could not be held against; `sampled` is
+    None where all rows were checked. `finding` is what ended a run without an output.
     """
 
     name: str
@@ -62,6 +68,11 @@ class Result:
     seconds: tuple[float, ...] = ()
     failure: str = ""
     error_map: PackedMap | None = None
+    warning: str = ""
+    missing: str = ""
+    sampled: Sampled | None = None
+    checks: tuple[Check, ...] = ()
+    finding: Finding | None = None
 
     @property
     def time(self) -> float | None:
@@ -181,6 +192,14 @@ WHOLE = Part()
 
 
 @dataclass(frozen=True)
+class Settings:
+    """How a run judged its cases, None if that is unknown, and the filter of names that it was given."""
+
+    checks: Checks | None = None
+    only: str = ""
+
+
+@dataclass(frozen=True)
 class Run:
     """One run in the history; `ended` is None while it goes on, and of a run that was killed or lacks a shard.
 
@@ -194,3 +213,4 @@ class Run:
     started: str
     ended: str | None
     planned: int = 0
+    settings: Settings = Settings()

@@ -1,35 +1,26 @@
 """Running a suite: each case costs only itself, and everything that was seen is in the history at once."""
 
 import functools
-import math
 import platform
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from fattn_probe.compare.judge.agreement import digest_of
-from fattn_probe.compare.judge.cases import expected_of, known_constants
-from fattn_probe.compare.judge.judgement import row_of
-from fattn_probe.compare.judge.outcome import verdict_without_output
-from fattn_probe.compare.judge.verdict import Verdict
+from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.device import Target
-from fattn_probe.errors import BuildError, InputError, LostError
-from fattn_probe.launch.architecture import arch_number
 from fattn_probe.regress.changes import ALARMS, UNJUDGED, Change, changes, time_changes
 from fattn_probe.regress.cluster import Cluster
 from fattn_probe.regress.history import History
 from fattn_probe.regress.night import Night
-from fattn_probe.regress.packed_map import packed_map_of
 from fattn_probe.regress.pool import Job, cores, judged, prepare
-from fattn_probe.regress.records import WHOLE, Identity, Part, Result, Run, StoredCase
-from fattn_probe.run.capture import Capture
+from fattn_probe.regress.records import WHOLE, Identity, Part, Result, Run, Settings, StoredCase
+from fattn_probe.regress.results import result_of, result_without_times
+from fattn_probe.regress.selection import matching
 from fattn_probe.run.gpu import gpu_name
-from fattn_probe.run.outcome import Ran
 from fattn_probe.run.provenance import driver, version
-from fattn_probe.run.session import Session, arch_of
-from fattn_probe.scenario import Case, make_inputs
+from fattn_probe.run.session import Session
+from fattn_probe.scenario import Case
 from fattn_probe.source import kernel_cases
-from fattn_probe.truth.reference.adapter import fully_masked_of, reference_of
 
 OnResult = Callable[[Result, int, int], None]
 """A result, how many there are now, and how many there will be."""
@@ -37,7 +28,7 @@ OnResult = Callable[[Result, int, int], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run of a suite on one target, and how it stands to the baseline."""
+    """One run of a suite on one target beside the baseline; `accepted` says why it is the next baseline, if it is."""
 
     run: Run
     results: Mapping[str, Result]
@@ -45,6 +36,7 @@ class Outcome:
     changes: tuple[Change, ...]
     planned: int
     interrupted: bool = False
+    accepted: str = ""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -71,6 +63,8 @@ class SuiteRunner:
     """Runs cases on targets into a history; `resume` goes on with the last run that did not end.
 
     `workers` processes work at once, None for as many as there are cores; with several on one GPU no times are kept.
+    `checks` say how each case is judged. `only` is the filter of this run, a regular expression over names: the
+    accepted run is compared with only as far as it matches.
     """
 
     history: History
@@ -81,6 +75,8 @@ class SuiteRunner:
     workers: int | None = None
     part: Part = WHOLE
     cluster: Cluster | None = None
+    checks: Checks = field(default_factory=Checks)
+    only: str = ""
 
     def run(self, cases: Sequence[Case], target: Target, settled: Sequence[Result] = ()) -> Outcome:
         """All cases on one target, and the results that are settled without a run.
@@ -89,7 +85,8 @@ class SuiteRunner:
         """
         identity = self.part.of(self._identity(target))
         planned = len(cases) + len(settled)
-        new = functools.partial(self.history.begin, identity, self.suite, self.part, planned)
+        settings = Settings(self.checks, self.only)
+        new = functools.partial(self.history.begin, identity, self.suite, self.part, planned, settings=settings)
         run = (self._unfinished(identity) if self.resume and not self.part.night else None) or new()
         self.history.know(map(StoredCase.of, cases), identity, kernel_names(self.session))
         baseline = self.history.baseline(identity.line, self.suite)
@@ -123,7 +120,8 @@ class SuiteRunner:
         options = self.session.options
         repeat = options.repeat if target.engine == "cuda" else 1  # a simulator's time says nothing
         options = replace(options, simulation=replace(options.simulation, threads=threads), repeat=repeat)
-        job = Job(result_of if workers == 1 else result_without_times, options, self.session.builds, target)
+        judge = functools.partial(result_of if workers == 1 else result_without_times, checks=self.checks)
+        job = Job(judge, options, self.session.builds, target)
         with closing(judged(job, cases, workers, self.session.progress)) as results:
             yield from results
 
@@ -132,7 +130,7 @@ class SuiteRunner:
         options = self.session.options
         repeat = options.repeat if target.engine == "cuda" else 1
         options = replace(options, simulation=replace(options.simulation, threads=1), repeat=repeat)
-        return Job(result_of, options, {}, target)
+        return Job(functools.partial(result_of, checks=self.checks), options, {}, target)
 
     def _identity(self, target: Target) -> Identity:
         if self.cluster is None:
@@ -147,6 +145,7 @@ class SuiteRunner:
     def outcome(self, run: Run, baseline: Run | None, planned: int) -> Outcome:
         """A run beside the run that was the baseline when it began."""
         after, before = ({} if one is None else self._of_shard(self.history.results(one)) for one in (run, baseline))
+        before = matching(before, self.only)
         found = changes(before, after) if baseline else ()
         return Outcome(run, after, baseline, (*found, *self._time_changes(run, after)), planned)
 
@@ -161,7 +160,8 @@ class SuiteRunner:
 
     def _unfinished(self, identity: Identity) -> Run | None:
         runs = [run for run in self.history.runs(identity.line, self.suite) if run.identity == identity]
-        return runs[-1] if runs and runs[-1].ended is None else None
+        same = runs and runs[-1].ended is None and runs[-1].settings.only == self.only
+        return runs[-1] if same else None
 
 
 def in_order(outcome: Outcome, names: Sequence[str]) -> Outcome:
@@ -194,76 +194,6 @@ def identity_of(session: Session, target: Target) -> Identity:
         patches=" ".join(manifest.patches),
         version=version("fattn-probe"),
     )
-
-
-def result_of(session: Session, case: Case, target: Target) -> Result:
-    """Run and judge one case; whatever becomes of it is a result."""
-    try:
-        return _judged(session, case, target)
-    except (BuildError, InputError, LostError) as error:
-        return Result(case.name, case.digest, "lost", str(error).splitlines()[0], failure=str(error))
-
-
-def result_without_times(session: Session, case: Case, target: Target) -> Result:
-    """The same where others use the GPU meanwhile, so that times mean nothing."""
-    return replace(result_of(session, case, target), seconds=())
-
-
-def _judged(session: Session, case: Case, target: Target) -> Result:
-    inputs = make_inputs(case)
-    outcome = session.capture(case, inputs, target)
-    if isinstance(outcome, Ran):
-        raise LostError(f"{case.name} ran without an output")
-    if not isinstance(outcome, Capture):
-        verdict = verdict_without_output(outcome)
-        return Result(case.name, case.digest, verdict.status, _first(verdict.reason), failure=verdict.reason)
-    row = row_of(
-        case,
-        str(target),
-        outcome,
-        reference_of(case.op, inputs, case.name),
-        fully_masked_of(case.op, inputs),
-        expected=expected_of(
-            case,
-            inputs,
-            outcome,
-            arch_number(arch_of(target)),
-            "never",
-            constants=known_constants(session.options.tree),
-        ),
-    )
-    real = target.engine == "cuda"
-    return Result(
-        name=case.name,
-        digest=case.digest,
-        status=row.verdict.status,
-        reason=_first(row.verdict.reason),
-        metrics=metrics_of(row.verdict),
-        output=digest_of(outcome.dst),
-        launches="\n".join(replace(launch, text="").to_json() for launch in outcome.launches),  # in our spelling
-        seconds=outcome.seconds if real else (),
-        failure="" if row.verdict.status == "pass" else row.verdict.reason,
-        error_map=packed_map_of(row),
-    )
-
-
-def metrics_of(verdict: Verdict) -> dict[str, object]:
-    """A verdict's metrics as JSON has them; what is not finite is null."""
-    if verdict.metrics is None:
-        return {}
-    known = verdict.design if verdict.metrics.all_finite else None  # the error of what is not finite has no bound
-    design = {name: getattr(known, name, None) for name in ("error_by_bound", "rmse_by_predicted")}
-    return {name: _plain(value) for name, value in (asdict(verdict.metrics) | design).items()}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, int | None) else str(value)
-
-
-def _first(text: str) -> str:
-    return text.partition("\n")[0]
 
 
 def outcome_of(night: Night) -> Outcome:

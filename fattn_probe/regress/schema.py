@@ -1,6 +1,7 @@
 """The history's database: its tables, its migrations, and how it is opened."""
 
 import json
+import os
 import sqlite3
 import statistics
 import time
@@ -11,6 +12,10 @@ from pathlib import Path
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.regress.records import whole_op
 
+APPLICATION_ID = 0x66617474
+"""`fatt`: tells our databases from other programs'."""
+FIRST_TABLES = frozenset({"runs", "launches", "results", "accepted"})
+"""Those of version 1, which had no application id."""
 BUSY_SECONDS = 60.0  # another run on the same database writes for milliseconds
 MIGRATIONS = (
     """
@@ -103,20 +108,59 @@ MIGRATIONS = (
     );
     """,
     "UPDATE cases SET op = whole_op(op);",
+    """
+    ALTER TABLE shades RENAME TO error_maps;
+    -- details: JSON with warning, missing, sampled, checks and finding
+    ALTER TABLE results ADD COLUMN details TEXT NOT NULL DEFAULT '{}';
+    -- checks: JSON, how cases were judged, null where that was not kept; only: the run's own filter of names
+    ALTER TABLE runs ADD COLUMN checks TEXT;
+    ALTER TABLE runs ADD COLUMN only TEXT NOT NULL DEFAULT '';
+    """
+    f"PRAGMA application_id = {APPLICATION_ID};\n",
 )
 VERSION = len(MIGRATIONS)
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database at `path`, made or brought up to date if need be.
+def opened(path: Path, *, reading: bool = False) -> Iterator[sqlite3.Connection]:
+    """The database at `path`, created or migrated if need be; for `reading` one of this version is not written to.
 
-    A file that is no database, one of a newer fattn-probe, or one that may not be written is an InputError; a disk that
-    is full, or a lock that is never given up, a LostError.
+    A folder, a file that is no database or is another program's, one of a newer fattn-probe, and one that may not be
+    written are InputErrors; a full disk and a lock that is never released are LostErrors.
     """
-    with translated(path), closing(_connect(path)) as connection:
-        migrate(connection, path)
-        yield connection
+    with translated(path):
+        version = version_of(path)
+        with closing(read_only(path) if reading and version == VERSION else _connect(path)) as connection:
+            migrate(connection, path)
+            yield connection
+
+
+def version_of(path: Path) -> int:
+    """The version of a history, 0 for a file that does not exist or is empty; InputError if it is no history."""
+    if path.is_dir():
+        raise InputError(f"history {path}: this is a folder; name a file")
+    if not path.exists() or path.stat().st_size == 0:
+        return 0
+    with closing(read_only(path)) as connection:
+        tables = {row["name"] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        identifier, version = (
+            int(connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("application_id", "user_version")
+        )
+    ours = identifier == APPLICATION_ID or (identifier == 0 and (not tables or tables >= FIRST_TABLES))
+    if not ours:
+        named = ", ".join(sorted(tables)[:4]) or "none"
+        raise InputError(f"history {path}: another program's database (tables: {named}); name another file")
+    return version
+
+
+def read_only(path: Path) -> sqlite3.Connection:
+    """A connection that writes nothing."""
+    writable = os.access(path.parent, os.W_OK, effective_ids=True)
+    log = path.with_name(f"{path.name}-wal")
+    how = "mode=ro" if writable or log.exists() else "immutable=1"  # WAL needs a file beside it, even to read
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=BUSY_SECONDS)
+    connection.row_factory = sqlite3.Row
+    return connection
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import contextlib
 import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +64,12 @@ def select(
         raise InputError(f"no case's name matches {only or suite.only!r}")
     found = found.of(shard)
     return found.cases, found.settled
+
+
+def matching(results: Mapping[str, Result], only: str) -> dict[str, Result]:
+    """The results that a run with the filter `only` has too; all of them without a filter."""
+    search = compiled(only).search
+    return {name: result for name, result in results.items() if search(name)}
 
 
 def compiled(pattern: str) -> re.Pattern[str]:

@@ -1,17 +1,36 @@
 """A suite file: which scenarios, on which devices, with which source."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from fattn_probe.compare.judge.checks import QUERIES_ALONE, Checks, UseModel
 from fattn_probe.errors import InputError
 from fattn_probe.files import read_text
 from fattn_probe.scenario import Case, expand, load
 from fattn_probe.scenario.spec import Spec
 from fattn_probe.source import DEFAULT_SOURCE
 from fattn_probe.yaml_lines import Document, parse
+
+
+class CheckSpec(Spec):
+    """How the cases of a suite are judged, as `compare` would with the flags of the same names."""
+
+    model: UseModel = "auto"
+    """When the model of the kernel's rounding is computed: `auto` is up to 4 GFLOP; without it small faults pass."""
+    sample: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
+    """The rows to check exactly: `auto` is all except in very large cases; a number of them, or `all`."""
+    repeat: int = Field(default=1, ge=1)
+    """Runs of each case that must have equal bits."""
+    batch_invariance: bool = False
+    """Whether some queries are computed alone too, and their bits compared with those of the batch."""
+
+    @property
+    def checks(self) -> Checks:
+        """The same as the judge takes it."""
+        return Checks(self.model, self.sample, self.repeat, QUERIES_ALONE if self.batch_invariance else 0)
 
 
 class Suite(Spec):
@@ -32,7 +51,9 @@ class Suite(Spec):
     source: str = DEFAULT_SOURCE
     """The llama.cpp to run."""
     repeat: int = Field(default=1, ge=1)
-    """Timed runs of each case; above 1, one case at a time has a real GPU, and its times are kept."""
+    """Timed runs of each case; above 1, a real GPU runs one case at a time and its times are kept."""
+    check: CheckSpec = Field(default=CheckSpec())
+    """How the cases are judged: `model`, `sample`, `repeat`, `batch_invariance`."""
     lost: float = Field(default=0.02, ge=0, le=1)
     """The share of cases that may be lost before a run says nothing (exit 4)."""
 

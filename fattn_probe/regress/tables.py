@@ -7,8 +7,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fattn_probe.compare.judge.judgement import attention_kernel
 from fattn_probe.errors import ComparisonError, LostError, RegressionError
-from fattn_probe.regress.changes import Change
+from fattn_probe.regress.changes import Change, Kind
 from fattn_probe.regress.records import Result, Run
 from fattn_probe.regress.runner import Outcome
 from fattn_probe.regress.versions import Bisection, Versions
@@ -26,10 +27,14 @@ def render(outcomes: Sequence[Outcome]) -> RenderableType:
 
 def _render(outcome: Outcome) -> Iterable[RenderableType]:
     yield Text(f"{outcome.run.identity.device}, {outcome.run.identity.source}: {_counted(outcome.counts)}", "bold")
-    if outcome.baseline is None:
-        yield Text("no run of this line was accepted yet (--accept): nothing to compare with", "yellow")
-    else:
+    if outcome.baseline is not None:
         yield Text(f"beside {_named(outcome.baseline)}: {_said(outcome.changes)}")
+    elif not outcome.accepted:
+        yield Text("no run of this line has been accepted (--accept WHY): nothing to compare with", "yellow")
+    if outcome.accepted:
+        yield Text(f"accepted: later runs of this line are compared with this one ({outcome.accepted})", "green")
+    if outcome.run.settings.checks:
+        yield Text(f"judged with: {outcome.run.settings.checks}", "dim")
     if outcome.changes:
         rows = (
             (change.case, Text(change.kind, "bold red" if change.alarm else ""), change.words)
@@ -41,7 +46,10 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
             yield Text(f"and {len(outcome.changes) - SHOWN} more (--json has all)", "dim")
     for result in outcome.results.values():
         if result.status == "fail":
-            yield Text(f"fail {result.name}: {result.reason}", "red")
+            place = f" in {result.finding.place}" if result.finding and result.finding.place else ""
+            yield Text(f"fail {result.name}: {result.reason}{place}", "red")
+        if result.warning:
+            yield Text(f"accuracy warning {result.name}: {result.warning}", "yellow")
 
 
 def _counted(counts: dict[str, int]) -> str:
@@ -58,13 +66,16 @@ def _named(run: Run) -> str:
 
 
 def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Key `runs`: `uid`, `identity`, `baseline`, `counts`, `changes`, `results`."""
+    """Key `runs`: `uid`, `identity`, `baseline`, `accepted`, `checks`, `filter`, `counts`, `changes`, `results`."""
     return {
         "runs": [
             {
                 "uid": outcome.run.uid,
                 "identity": asdict(outcome.run.identity),
                 "baseline": outcome.baseline.uid if outcome.baseline else None,
+                "accepted": outcome.accepted or None,
+                "checks": asdict(outcome.run.settings.checks) if outcome.run.settings.checks else None,
+                "filter": outcome.run.settings.only or None,
                 "counts": outcome.counts,
                 "changes": [asdict(change) | {"alarm": change.alarm} for change in outcome.changes],
                 "results": [result_json(result) for result in outcome.results.values()],
@@ -126,7 +137,7 @@ def _versions_table(item: Versions) -> RenderableType:
     for name, result in item.a.items():
         other, found = item.b[name], kinds.get(name, [])
         first, second = _kernel(result), _kernel(other)
-        said = Text(", ".join(change.kind for change in found) or "nothing")
+        said = Text("\n".join(map(_changed, found)) or "nothing")
         said.stylize("bold red" if any(change.alarm for change in found) else "")
         rows.append((name, said, first, "the same" if first == second else second, _nmse(result), _nmse(other)))
     columns = ("case", "changed", f"{a}\nkernel", f"{b}\nkernel", f"{a}\nNMSE", f"{b}\nNMSE")
@@ -134,8 +145,13 @@ def _versions_table(item: Versions) -> RenderableType:
     return Group(Text(item.on, "bold"), table)
 
 
+def _changed(change: Change) -> str:
+    """A kind of change; of a launch and of the model's bits with the numbers, which no other column has."""
+    return f"{change.kind}: {change.words}" if change.kind in (Kind.LAUNCH, Kind.BITS) else change.kind
+
+
 def _kernel(result: Result) -> str:
-    return result.kernels[0].spelling if result.kernels else result.status
+    return attention_kernel(record.spelling for record in result.kernels) or result.status
 
 
 def _nmse(result: Result) -> str:
@@ -178,7 +194,7 @@ def _cell(text: str) -> str:
 def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
     """End the command: 4 if too much was lost to judge, 6 if something got worse, 5 if something is wrong.
 
-    A failure that the accepted run has too is known: it is shown, and ends nothing.
+    A failure that the accepted run also has is reported and does not change the exit code.
     """
     for outcome in outcomes:
         if outcome.interrupted:

@@ -7,7 +7,7 @@ from fattn_probe.device import Target
 from fattn_probe.errors import InputError
 from fattn_probe.regress.changes import Change, changes
 from fattn_probe.regress.records import Result
-from fattn_probe.regress.runner import result_of
+from fattn_probe.regress.results import result_of
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
 

@@ -10,7 +10,8 @@ import pytest
 
 from fattn_probe.cli import exit_codes
 from fattn_probe.compare.cli import compare_files
-from fattn_probe.compare.judge.cases import CompareOptions, compare_work
+from fattn_probe.compare.judge.cases import judge_cases
+from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.run.capture import Capture, write_capture
 from fattn_probe.run.gguf_file import TensorData, write_gguf
 from fattn_probe.scenario import expand, loads
@@ -119,5 +120,5 @@ def test_data_that_leave_f16_have_no_exact_answer(sample):
     text = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 4\nn_kv: 64\ndata: {K: {kind: normal, scale: 1.0e+6}}\n"
     cases = expand(loads(text, "case.yaml"))
     with pytest.raises(SystemExit) as end, exit_codes():
-        list(compare_work(Never(), [(cases[0], ["cpu"])], CompareOptions(sample=sample)))
+        list(judge_cases(Never(), [(cases[0], ["cpu"])], Checks(sample=sample)))
     assert end.value.code == 2

@@ -62,4 +62,26 @@ def test_words_name_what_was_and_what_is():
     (change,) = changes({"c": result()}, {"c": result(launches=launch("f<2>"))})
     assert change.words == "f<1> became f<2>"
     (change,) = changes({"c": result()}, {"c": result(launches=launch(grid=9))})
-    assert change.words == "8x1x1 of 32x4x1, 0 B became 9x1x1 of 32x4x1, 0 B"
+    assert change.words == "f: grid 8x1x1 of 32x4x1, 0 B became f: grid 9x1x1 of 32x4x1, 0 B"
+
+
+def test_a_case_that_ends_before_its_output_has_no_second_line():
+    """An out-of-bounds access ends the run: that its kernels were not launched is no change of its own."""
+    (change,) = changes({"c": result()}, {"c": Result("c", "d", "fail", "out-of-bounds: ...")})
+    assert change.kind is Kind.NEW_FAILURE
+    (change,) = changes({"c": Result("c", "d", "fail", "out-of-bounds: ...")}, {"c": result()})
+    assert change.kind is Kind.FIXED
+
+
+def test_only_the_launches_that_changed_are_named():
+    (change,) = changes(
+        {"c": result(launches=f"{launch('f<1>')}\n{launch('g')}")},
+        {"c": result(launches=f"{launch('f<1>')}\n{launch('g', grid=3)}")},
+    )
+    assert change.words == "g: grid 8x1x1 of 32x4x1, 0 B became g: grid 3x1x1 of 32x4x1, 0 B"
+
+
+def test_other_bits_say_how_many_are_still_the_models():
+    before, after = result(metrics={"equal_bits": 1.0}), result(output="11", metrics={"equal_bits": 0.28})
+    (change,) = changes({"c": before}, {"c": after})
+    assert change.words.endswith("28 % of the elements are the rounding model's in every bit, 100 % were")

@@ -17,7 +17,7 @@ from fattn_probe.regress.packed_map import packed
 from fattn_probe.regress.plots import Mark, Series, plot, strip
 from fattn_probe.regress.records import Identity, Result, StoredCase
 from fattn_probe.regress.report import report, unjudged, verdict_of
-from fattn_probe.regress.runner import metrics_of
+from fattn_probe.regress.results import metrics_of
 from fattn_probe.regress.work_map import OutputTile, work_facts
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")

@@ -1,30 +1,32 @@
 """Run cases on targets, and judge each output by the exact reference and by what is expected of its kernel."""
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fattn_probe.arrays import F32, F64, I64, Bools, Bytes
 from fattn_probe.compare.diagnose.diagnosis import Evidence, diagnose
+from fattn_probe.compare.judge.agreement import digest_of
 from fattn_probe.compare.judge.bitwise import Alone, Check, batch_invariance, beside, chosen_queries, repeated, slice_of
+from fattn_probe.compare.judge.checks import Checks, UseModel
 from fattn_probe.compare.judge.expected import Expected
-from fattn_probe.compare.judge.judgement import Row, attention_kernel, row_of, row_without_output, sampled_row
+from fattn_probe.compare.judge.finding import finding_of
+from fattn_probe.compare.judge.judgement import Judgement, attention_kernel, judgement_of, sampled_judgement
 from fattn_probe.compare.judge.outcome import verdict_without_output
 from fattn_probe.compare.judge.sampled import judge_sample
 from fattn_probe.compare.judge.sampled import rows_of as sampled_rows
 from fattn_probe.compare.judge.verdict import Status
 from fattn_probe.device import Target
+from fattn_probe.errors import LostError
 from fattn_probe.launch.architecture import arch_number
 from fattn_probe.launch.constants import SHIPPED, Constants, constants_of
 from fattn_probe.launch.geometry import Geometry, geometry_of
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.command import Work
-from fattn_probe.run.outcome import Ran
+from fattn_probe.run.outcome import Ran, RunOutcome
 from fattn_probe.run.session import Session, arch_of
 from fattn_probe.scenario import Case
 from fattn_probe.source import Tree
@@ -33,70 +35,51 @@ from fattn_probe.truth.reference.adapter import check_output, fully_masked_of, r
 from fattn_probe.truth.reference.sampled import sample
 from fattn_probe.truth.rounding_model import by_row, model_of
 
-UseModel = Literal["auto", "always", "never"]
-WHOLE_FLOP = 1e12
-"""Operations of a case from which a sample of its rows is judged: ten seconds of two cores."""
-WHOLE_BYTES = 4 << 30
-"""Bytes of its inputs from which it is."""
 MODEL_FLOP = 4e9
-"""Operations of a case from which the rounding-faithful model takes too long, unless it is asked for."""
+"""Operations of a case from which the rounding model takes too long for `auto`."""
 
 
-@dataclass(frozen=True)
-class CompareOptions:
-    """What is done besides running each case once and holding it against the reference.
-
-    `model` says when the rounding-faithful model is computed; `repeat` runs of each case must have the same bits;
-    `batch_invariance` is the number of queries that are computed alone as well; `sample` says of which rows the exact
-    answer is sought: `all`, about so many and those that must be, or `auto`: all of a case that is not too large.
-    """
-
-    model: UseModel = "auto"
-    repeat: int = 1
-    batch_invariance: int = 0
-    sample: int | Literal["auto", "all"] = "auto"
-
-    def samples(self, case: Case) -> bool:
-        """Whether a case is judged by a sample of its rows."""
-        large = case.op.sizes.flop > WHOLE_FLOP or sum(root.nbytes for root in case.op.roots.values()) > WHOLE_BYTES
-        return large if self.sample == "auto" else self.sample != "all"
-
-
-def compare_work(session: Session, work: Work, options: CompareOptions | None = None) -> Iterator[Row]:
-    """A row for each case and target, as soon as it is known."""
+def judge_cases(session: Session, work: Work, checks: Checks | None = None) -> Iterator[Judgement]:
+    """Judge each case on each of its targets; each judgement as soon as it is known."""
     with session.persistent_runner():
-        yield from _rows(session, work, options or CompareOptions())
+        for case, targets in work:
+            with inputs_of(case) as inputs:
+                judged = JudgedCase(session, case, inputs, checks or Checks())
+                yield from map(judged.on, targets)
 
 
-def _rows(session: Session, work: Work, options: CompareOptions) -> Iterator[Row]:
-    for case, targets in work:
-        with inputs_of(case) as inputs:
-            job = _Job(session, case, inputs, options)
-            yield from job.rows(targets)
+def judge_case(session: Session, case: Case, target: Target, checks: Checks | None = None) -> Judgement:
+    """Run one case on one target, and judge it."""
+    with inputs_of(case) as inputs:
+        return JudgedCase(session, case, inputs, checks or Checks()).on(target)
 
 
 @dataclass(frozen=True)
-class _Job:
-    """One case with its inputs."""
+class JudgedCase:
+    """A case with its inputs, run by a session and judged by some checks."""
 
     session: Session
     case: Case
     inputs: Mapping[str, Bytes]
-    options: CompareOptions
+    options: Checks
 
-    def rows(self, targets: Sequence[Target]) -> Iterator[Row]:
-        """A row for each target."""
-        if self.options.samples(self.case):
-            judged: Callable[[Capture, Target], Row] = self.sampled
-        else:
-            judged = self.whole
-        for target in targets:
-            result = self.session.capture(self.case, self.inputs, target)
-            if isinstance(result, Capture):
-                check_output(self.case.op, result.dst, self.case.name)
-                yield dataclasses.replace(judged(result, target), checks=tuple(self.checks(result, target)))
-            elif not isinstance(result, Ran):
-                yield row_without_output(self.case, str(target), verdict_without_output(result))
+    def on(self, target: Target) -> Judgement:
+        """Run the case on a target, and judge what comes of it."""
+        result = self.session.capture(self.case, self.inputs, target)
+        return replace(self.judged(result, target), digest=self.case.digest)
+
+    def judged(self, result: Capture | RunOutcome, target: Target) -> Judgement:
+        """The judgement of one run's output, or of how it ended without one."""
+        if isinstance(result, Capture):
+            check_output(self.case.op, result.dst, self.case.name)
+            judge = self.sampled if self.options.samples(self.case) else self.whole
+            checks = tuple(self.checks(result, target))
+            found = judge(result, target)
+            return replace(found, checks=checks, output=digest_of(result.dst), seconds=result.seconds)
+        if isinstance(result, Ran):
+            raise LostError(f"{self.case.name} ran without an output")
+        verdict, finding = verdict_without_output(result), finding_of(result)
+        return Judgement(self.case.name, str(target), self.case.tolerance, verdict, finding=finding)
 
     @functools.cached_property
     def reference(self) -> tuple[F64, Bools | None]:
@@ -104,27 +87,26 @@ class _Job:
         op = self.case.op
         return reference_of(op, self.inputs, self.case.name), fully_masked_of(op, self.inputs)
 
-    def whole(self, capture: Capture, target: Target) -> Row:
+    def whole(self, capture: Capture, target: Target) -> Judgement:
         """Judge all of an output."""
         reference, masked = self.reference
         expected = self.expected(capture, target)
-        row = row_of(self.case, str(target), capture, reference, masked, expected=expected)
-        return self.diagnosed(row, capture, target)
+        found = judgement_of(self.case, str(target), capture, reference, masked, expected=expected)
+        return self.diagnosed(found, capture, target)
 
-    def sampled(self, capture: Capture, target: Target) -> Row:
-        """Judge a sample of an output's rows, and whether the others may be right."""
-        case, asked = self.case, self.options.sample
-        geometry = self.geometry(capture, target)
-        rows = sampled_rows(case, geometry, asked if isinstance(asked, int) else None)
+    def sampled(self, capture: Capture, target: Target) -> Judgement:
+        """Judge a sample of an output's rows, and whether the others are plausible."""
+        case, geometry = self.case, self.geometry(capture, target)
+        rows = sampled_rows(case, geometry, self.options.number_of_rows)
         found = sample(case, rows, {name: stored_rows(view, self.inputs) for name, view in case.op.tensors.items()})
         expected = self.expected(capture, target, rows)
         verdict = judge_sample(case, capture.dst, found, expected)
-        row = sampled_row(case, str(target), capture, found, expected=expected, verdict=verdict)
+        judgement = sampled_judgement(case, str(target), capture, found, expected=expected, verdict=verdict)
         if verdict.deviation is None or not verdict.deviation.wrong.any():
-            return row
+            return judgement
         dst = found.of(capture.dst)[None, :, None]
         evidence = Evidence(case, self.inputs, dst, verdict.deviation, geometry, rows)
-        return dataclasses.replace(row, diagnosis=diagnose(evidence))
+        return replace(judgement, diagnosis=diagnose(evidence))
 
     def geometry(self, capture: Capture, target: Target) -> Geometry | None:
         """How the launches cut the output."""
@@ -141,16 +123,16 @@ class _Job:
         arch = arch_number(arch_of(target))
         return expected_of(self.case, self.inputs, capture, arch, self.options.model, constants=constants, rows=rows)
 
-    def diagnosed(self, row: Row, capture: Capture, target: Target) -> Row:
-        """The row with a diagnosis, if its output is wrong."""
-        deviation = row.verdict.deviation
-        if row.verdict.status is not Status.FAIL or deviation is None:
-            return row
+    def diagnosed(self, found: Judgement, capture: Capture, target: Target) -> Judgement:
+        """The judgement with a diagnosis, if the output is wrong."""
+        deviation = found.verdict.deviation
+        if found.verdict.status is not Status.FAIL or deviation is None:
+            return found
         evidence = Evidence(self.case, self.inputs, capture.dst, deviation, self.geometry(capture, target))
-        return dataclasses.replace(row, diagnosis=diagnose(evidence))
+        return replace(found, diagnosis=diagnose(evidence))
 
     def checks(self, capture: Capture, target: Target) -> Iterator[Check]:
-        """The bitwise checks that are asked for."""
+        """The bitwise checks."""
         if self.options.repeat > 1:
             yield self._repeated(capture, target)
         if self.options.batch_invariance:
@@ -160,9 +142,9 @@ class _Job:
         """Run again; on a simulator with another order of warps each time, since that is what differs on a GPU."""
         others = []
         for number in range(1, self.options.repeat):
-            simulation = dataclasses.replace(self.session.options.simulation, schedule=number)
-            options = dataclasses.replace(self.session.options, simulation=simulation)
-            again = dataclasses.replace(self.session, options=options)
+            simulation = replace(self.session.options.simulation, schedule=number)
+            options = replace(self.session.options, simulation=simulation)
+            again = replace(self.session, options=options)
             found = again.capture(self.case, self.inputs, target)
             if not isinstance(found, Capture):
                 return Check(

@@ -1,4 +1,4 @@
-"""`compare`: what backends left of one case to verdict rows, and rows to an exit code."""
+"""The judgement of a case on a target, and what judgements make of a command's exit code."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,10 +8,12 @@ from fattn_probe.arrays import F32, F64, Bools
 from fattn_probe.compare.diagnose.diagnosis import Diagnosis
 from fattn_probe.compare.judge.bitwise import Check
 from fattn_probe.compare.judge.expected import Expected
+from fattn_probe.compare.judge.finding import Finding
 from fattn_probe.compare.judge.metrics import Tolerance
 from fattn_probe.compare.judge.sampled import Sampled
 from fattn_probe.compare.judge.verdict import Status, UpstreamSays, Verdict, judge, upstream_says
 from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.run.capture import Capture
 from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.sampled import Sample
@@ -20,24 +22,34 @@ ATTENTION_KERNEL = re.compile(r"\bflash_attn_(ext|tile)")
 
 
 @dataclass(frozen=True)
-class Row:
-    """One case on one backend: what ran and what is to be said of it.
+class Judgement:
+    """One case on one target: what ran, and everything that was found out about it.
 
-    `missing` says why nothing, or less, was expected of it; `sampled` how much of the output was checked exactly, None
-    for all; `dst` is the output, where there is one and it was checked whole.
+    `missing` says why less, or nothing, was expected of the output; `sampled` how much of it was checked exactly, None
+    for all; `finding` is what ended a run without an output; `output` is the sha256 of the output's bytes and `seconds`
+    the timed runs. `dst` is the output where all of it was checked.
     """
 
     case: str
     on: str
     tolerance: Tolerance
-    kernels: tuple[str, ...]
     verdict: Verdict
-    upstream: UpstreamSays | None
+    launches: tuple[LaunchRecord, ...] = ()
+    upstream: UpstreamSays | None = None
     missing: str = ""
     diagnosis: Diagnosis | None = None
     checks: tuple[Check, ...] = ()
     sampled: Sampled | None = None
+    finding: Finding | None = None
+    digest: str = ""
+    output: str | None = None
+    seconds: tuple[float, ...] = ()
     dst: F32 | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The kernels launched, with template arguments, as the source writes them."""
+        return tuple(launch.spelling for launch in self.launches)
 
     @property
     def kernel(self) -> str:
@@ -46,14 +58,24 @@ class Row:
 
     @property
     def status(self) -> Status:
-        """The verdict's; an output that passes but is not the same in every run fails."""
+        """The verdict's; an output that passes but differs from run to run fails."""
         fails = self.verdict.status is Status.PASS and any(check.fails for check in self.checks)
         return Status.FAIL if fails else self.verdict.status
 
     @property
     def reason(self) -> str:
-        """The verdict's reason, and what checks found amiss."""
+        """The verdict's reason, and those of the checks that failed."""
         return "; ".join([self.verdict.reason, *(check.reason for check in self.checks if check.fails)])
+
+    @property
+    def warning(self) -> str:
+        """What to know about an output that is finite and passes, or is as designed: how inaccurate it is."""
+        accuracy, metrics, design = self.verdict.accuracy, self.verdict.metrics, self.verdict.design
+        if accuracy is None or accuracy.passes or metrics is None or not metrics.all_finite:
+            return ""
+        if design is None:
+            return accuracy.reason if self.verdict.status is Status.PASS else ""
+        return f"as designed, but {accuracy.reason}" if design.passes else ""
 
 
 def attention_kernel(spellings: Iterable[str]) -> str:
@@ -61,7 +83,7 @@ def attention_kernel(spellings: Iterable[str]) -> str:
     return next((spelling for spelling in spellings if ATTENTION_KERNEL.search(spelling)), "")
 
 
-def row_of(
+def judgement_of(
     case: Case,
     on: str,
     outcome: Capture | Verdict,
@@ -69,58 +91,54 @@ def row_of(
     fully_masked: Bools | None = None,
     *,
     expected: Expected | None = None,
-) -> Row:
-    """The row of one backend, `sim:h200` or `cpu`, held against what is expected of it where something is.
+) -> Judgement:
+    """Judge all of an output on one target, `sim:h200` or `cpu`, by the exact answer and by what is expected.
 
-    Where it left no output, `outcome` is the verdict on that. For `reference` and `fully_masked` see `judge`.
+    `outcome` is the verdict where there is no output. For `reference` and `fully_masked` see `judge`.
     """
     if isinstance(outcome, Verdict):
-        return row_without_output(case, on, outcome)
+        return Judgement(case.name, on, case.tolerance, outcome)
     verdict = judge(outcome.dst, reference, case.tolerance, fully_masked, expected)
-    kernels = tuple(launch.spelling for launch in outcome.launches)
     missing = "" if expected is None else expected.missing
     says = upstream_says(outcome.dst, reference)
-    return Row(case.name, on, case.tolerance, kernels, verdict, says, missing, dst=outcome.dst)
+    return Judgement(case.name, on, case.tolerance, verdict, tuple(outcome.launches), says, missing, dst=outcome.dst)
 
 
-def row_without_output(case: Case, on: str, verdict: Verdict) -> Row:
-    """The row of a backend that left no output."""
-    return Row(case.name, on, case.tolerance, (), verdict, None)
-
-
-def sampled_row(case: Case, on: str, capture: Capture, sample: Sample, *, expected: Expected, verdict: Verdict) -> Row:
-    """The row of an output of which a sample was judged."""
-    kernels = tuple(launch.spelling for launch in capture.launches)
+def sampled_judgement(
+    case: Case, on: str, capture: Capture, sample: Sample, *, expected: Expected, verdict: Verdict
+) -> Judgement:
+    """The judgement of an output of which a sample was checked."""
     rows, reference = sample.of(capture.dst)[None, :, None], sample.reference[None, :, None]
     says, much = upstream_says(rows, reference), Sampled(len(sample.rows), capture.dst[..., 0].size)
-    return Row(case.name, on, case.tolerance, kernels, verdict, says, expected.missing, sampled=much)
+    launches = tuple(capture.launches)
+    return Judgement(case.name, on, case.tolerance, verdict, launches, says, expected.missing, sampled=much)
 
 
-def count(rows: Iterable[Row]) -> dict[Status, int]:
-    """How many rows have each status, every status named."""
-    found = [row.status for row in rows]
-    return {status: found.count(status) for status in Status}
+def count(found: Iterable[Judgement]) -> dict[Status, int]:
+    """How many judgements have each status; every status is a key."""
+    statuses = [judgement.status for judgement in found]
+    return {status: statuses.count(status) for status in Status}
 
 
-def raise_if_failed(rows: Sequence[Row]) -> None:
-    """End the command as the rows ask for; returns where at least one passed or changed and none failed or was lost.
+def raise_if_failed(found: Sequence[Judgement]) -> None:
+    """End the command by its judgements; returns where at least one passed or changed and none failed or was lost.
 
     Raises ComparisonError (exit 5) where one failed, LostError (4) where none failed but one was lost, ComparisonError
-    where nothing was compared because nothing is supported, InputError (2) where there are no rows.
+    where nothing was compared because nothing is supported, InputError (2) where there are none.
     """
-    counts = count(rows)
-    failed = [_in_short(row) for row in rows if row.status is Status.FAIL]
-    lost = [_in_short(row) for row in rows if row.status is Status.LOST]
-    if not rows:
+    counts = count(found)
+    failed = [_in_short(row) for row in found if row.status is Status.FAIL]
+    lost = [_in_short(row) for row in found if row.status is Status.LOST]
+    if not found:
         raise InputError("no case to compare")
     if failed:
-        raise ComparisonError(f"{len(failed)} of {len(rows)} comparisons failed:\n" + "\n".join(failed))
+        raise ComparisonError(f"{len(failed)} of {len(found)} comparisons failed:\n" + "\n".join(failed))
     if lost:
-        raise LostError(f"{len(lost)} of {len(rows)} comparisons were lost:\n" + "\n".join(lost))
-    if counts[Status.UNSUPPORTED] == len(rows):
-        raise ComparisonError(f"nothing was compared: all {len(rows)} are unsupported where they were to run")
+        raise LostError(f"{len(lost)} of {len(found)} comparisons were lost:\n" + "\n".join(lost))
+    if counts[Status.UNSUPPORTED] == len(found):
+        raise ComparisonError(f"nothing was compared: all {len(found)} are unsupported where they were to run")
 
 
-def _in_short(row: Row) -> str:
-    """A row's reason without its stack, which the table has."""
+def _in_short(row: Judgement) -> str:
+    """The reason without the stack, which the table has."""
     return f"{row.case} on {row.on}: {row.reason.partition(chr(10))[0]}"

@@ -8,16 +8,16 @@ from typing import Any
 from fattn_probe.compare.diagnose.diagnosis import Diagnosis, Element
 from fattn_probe.compare.diagnose.difference import Apart, Cut, Difference, Side
 from fattn_probe.compare.diagnose.patterns import Pattern
-from fattn_probe.compare.judge.judgement import Row, count
+from fattn_probe.compare.judge.judgement import Judgement, count
 from fattn_probe.launch.tiles import Tile
 
 
-def rows_as_json(rows: Sequence[Row]) -> dict[str, Any]:
+def rows_as_json(rows: Sequence[Judgement]) -> dict[str, Any]:
     """The JSON document: `counts` (by status) and `rows`.
 
-    A row has case, on, status, reason, tolerance (nmse, max_abs), kernel, kernels, upstream, metrics, design, accuracy,
-    diagnosis, sampled (each null where there is none), missing and checks; docs/compare.md lists their keys. A number
-    that is not finite is null.
+    A row has case, digest, on, status, reason, tolerance (nmse, max_abs), kernel, kernels, output, upstream, metrics,
+    design, accuracy, finding, diagnosis, sampled (each null where there is none), missing and checks; docs/compare.md
+    lists their keys. A number that is not finite is null.
     """
     counts = {status.value: number for status, number in count(rows).items()}
     return {"counts": counts, "rows": [_row(row) for row in rows]}
@@ -54,20 +54,23 @@ def _tile(tile: Tile | None) -> dict[str, int] | None:
     return None if tile is None else dict(zip(("sequence", "z_KV", "zt_gqa", "jt"), tile, strict=True))
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: Judgement) -> dict[str, Any]:
     verdict = row.verdict
     return {
         "case": row.case,
+        "digest": row.digest,
         "on": row.on,
         "status": row.status.value,
         "reason": row.reason,
         "tolerance": {"nmse": row.tolerance.nmse, "max_abs": row.tolerance.max_abs},
         "kernel": row.kernel,
         "kernels": list(row.kernels),
+        "output": row.output,
         "upstream": None if row.upstream is None else _plain(asdict(row.upstream)),
         "metrics": None if verdict.metrics is None else _plain(asdict(verdict.metrics)),
         "design": None if verdict.design is None else _plain(asdict(verdict.design)),
         "accuracy": None if verdict.accuracy is None else asdict(verdict.accuracy),
+        "finding": None if row.finding is None else asdict(row.finding),
         "missing": row.missing or None,
         "sampled": None if row.sampled is None else asdict(row.sampled),
         "diagnosis": None if row.diagnosis is None else _diagnosis(row.diagnosis),

@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from fattn_probe.compare.judge.judgement import Row
+from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.present.error_map import ErrorMap, error_maps, shrunk
 
 PIXELS = 512
@@ -19,7 +19,7 @@ LEAST, MOST = 0.1, 1000.0
 NOT_FINITE = "#d55e00"
 
 
-def plot_row(row: Row, folder: Path) -> Iterator[Path]:
+def plot_row(row: Judgement, folder: Path) -> Iterator[Path]:
     """Write the error maps of a row's output, where it has one, as CASE@TARGET.png and .svg; yields the files."""
     if row.dst is None or row.verdict.deviation is None:
         return
@@ -59,5 +59,5 @@ def _draw(axis: Axes, found: ErrorMap) -> AxesImage:
     return image
 
 
-def _file_name(row: Row) -> str:
+def _file_name(row: Judgement) -> str:
     return re.sub(r"[^\w.=+@-]", "-", f"{row.case}@{row.on}")

@@ -10,7 +10,7 @@ from rich.text import Text
 from fattn_probe.compare.diagnose.diagnosis import Diagnosis, Element
 from fattn_probe.compare.diagnose.difference import Apart, Cut, Difference
 from fattn_probe.compare.judge.expected import Design
-from fattn_probe.compare.judge.judgement import Row, count
+from fattn_probe.compare.judge.judgement import Judgement, count
 from fattn_probe.compare.judge.metrics import Coordinate, Metrics, Tolerance
 from fattn_probe.compare.judge.verdict import Status, Verdict, given
 from fattn_probe.compare.present.document import difference_as_json, rows_as_json
@@ -33,7 +33,7 @@ MOST_MAPS = 4
 """Failed rows whose error maps are drawn; a longer page is not read."""
 
 
-def render(rows: Sequence[Row], maps: bool = True) -> RenderableType:
+def render(rows: Sequence[Judgement], maps: bool = True) -> RenderableType:
     """A table of the rows, then a paragraph for each of which there is more to say, then the count.
 
     With `maps`, the first of those that fail get error maps.
@@ -82,7 +82,7 @@ def _apart(row: Apart) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _cells(row: Row) -> tuple[Text, ...]:
+def _cells(row: Judgement) -> tuple[Text, ...]:
     """A row's words; a kernel breaks before its template arguments, so that the table fits 100 columns."""
     kernel = row.kernel.replace("<", "\n<", 1) or ("-" if row.verdict.metrics is None else "no attention kernel")
     words = [f"{row.case}\n{row.on}", kernel, *_numbers(row.verdict, row.tolerance), _by_design(row.verdict.design)]
@@ -130,7 +130,7 @@ def _short(place: Coordinate | None) -> str:
     return "-" if place is None else f"{place.sequence}, {place.query}, {place.head}, {place.d}"
 
 
-def _explanation(row: Row, maps: bool) -> Iterator[RenderableType]:
+def _explanation(row: Judgement, maps: bool) -> Iterator[RenderableType]:
     """Why a row did not pass, and whether upstream's test would have; what is to be warned of in one that did."""
     if row.status is not Status.PASS:
         text = Text.assemble((row.status.value, STYLES[row.status]), f" {row.case} on {row.on}: {row.reason}")
@@ -138,8 +138,8 @@ def _explanation(row: Row, maps: bool) -> Iterator[RenderableType]:
             ending = "passes" if row.upstream.passes else "fails too"
             text.append(f"; by upstream's bound it {ending} ({row.upstream.reason})")
         yield text
-    if said := _warning(row.verdict):
-        yield Text.assemble(("accuracy warning", "yellow"), f" {row.case} on {row.on}: {said}")
+    if row.warning:
+        yield Text.assemble(("accuracy warning", "yellow"), f" {row.case} on {row.on}: {row.warning}")
     for check in row.checks:
         if not check.fails:
             style = "green" if check.passes else "yellow"
@@ -154,7 +154,7 @@ def _explanation(row: Row, maps: bool) -> Iterator[RenderableType]:
             yield Padding(Group(*drawn, legend()), (0, 0, 1, 2))
 
 
-def _missing(rows: Sequence[Row]) -> Iterator[Text]:
+def _missing(rows: Sequence[Judgement]) -> Iterator[Text]:
     """What could not be expected of some rows, and so what decided instead; each reason once."""
     for reason in dict.fromkeys(row.missing for row in rows if row.missing):
         concerned = [row for row in rows if row.missing == reason]
@@ -162,7 +162,7 @@ def _missing(rows: Sequence[Row]) -> Iterator[Text]:
         yield Text(f"{concerned[0].case} on {concerned[0].on}{more}: {reason}", "dim")
 
 
-def _sampled(rows: Sequence[Row]) -> Iterator[Text]:
+def _sampled(rows: Sequence[Judgement]) -> Iterator[Text]:
     """Of which outputs some rows were judged only."""
     return (Text(f"{row.case} on {row.on}: {row.sampled}", "dim") for row in rows if row.sampled is not None)
 
@@ -173,16 +173,6 @@ def _errors(metrics: Metrics) -> str:
         f"errors: RMSE {metrics.rmse:.3g}, largest {metrics.max_abs:.3g}, by the answer's size {metrics.max_rel:.3g}, "
         f"in f16 ulps {metrics.f16_ulps:.3g} (mean {metrics.mean_f16_ulps:.2g}), mean error {100 * metrics.bias:+.2g} %"
     )
-
-
-def _warning(verdict: Verdict) -> str:
-    """What is to be said of an output that is finite and as designed, and yet inaccurate."""
-    accuracy, metrics = verdict.accuracy, verdict.metrics
-    if accuracy is None or accuracy.passes or metrics is None or not metrics.all_finite:
-        return ""
-    if verdict.design is None:
-        return accuracy.reason if verdict.status is Status.PASS else ""
-    return f"as designed, but {accuracy.reason}" if verdict.design.passes else ""
 
 
 def _diagnosis(found: Diagnosis) -> RenderableType:
@@ -219,7 +209,7 @@ def _blocks(blocks: Sequence[int]) -> str:
     return ", ".join(map(str, blocks[:LISTED_BLOCKS])) + (", ..." if len(blocks) > LISTED_BLOCKS else "")
 
 
-def _counted(rows: Sequence[Row]) -> Text:
+def _counted(rows: Sequence[Judgement]) -> Text:
     parts = [f"{number} {status.value}" for status, number in count(rows).items() if number]
     return Text(", ".join(parts) or "nothing to compare", style="bold")
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fattn_probe.compare.judge.cases import CompareOptions, compare_work, expected_of
+from fattn_probe.compare.judge.cases import expected_of, judge_cases
+from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.verdict import Status, judge, upstream_says
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.launch.record import parse_launch
@@ -86,14 +87,14 @@ def zero_row(dst):
 )
 def test_where_accumulators_stand_still_a_kernel_is_as_designed_and_bad(n_kv, n_q, percent, sample):
     (case,) = expand(loads(GROUP.format(n_kv=n_kv, n_q=n_q), "biased.yaml"))
-    options = CompareOptions(model="never", sample=sample)
-    (row,) = compare_work(H200(), [(case, [TARGET])], options)
+    options = Checks(model="never", sample=sample)
+    (row,) = judge_cases(H200(), [(case, [TARGET])], options)
     assert row.status is Status.PASS
     assert row.verdict.design.by == "prediction"
     assert row.verdict.metrics.bias * 100 == pytest.approx(percent, abs=6)
     assert row.verdict.design.predicted_mean_error * 100 == pytest.approx(percent, abs=6)
     assert not row.verdict.accuracy.passes
     assert "increments below half an ulp of the f16 accumulator are lost" in row.verdict.accuracy.reason
-    (row,) = compare_work(H200(zero_row), [(case, [TARGET])], options)
+    (row,) = judge_cases(H200(zero_row), [(case, [TARGET])], options)
     assert row.status is Status.FAIL
     assert np.isfinite(row.verdict.metrics.nmse)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from planted import FAULTS, LENGTHS, case_of, planted
 
-from fattn_probe.compare.judge.cases import CompareOptions, compare_work, expected_of
+from fattn_probe.compare.judge.cases import expected_of, judge_cases
+from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.verdict import Status, judge, upstream_says
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.launch.geometry import geometry_of
@@ -33,7 +34,7 @@ mask: {kind: causal}
 
 def rows_of(session, text, targets=(H200,), options=None):
     case = expand(load(SCENARIOS / text) if text.endswith(".yaml") else loads(text, "case.yaml"))[0]
-    return list(compare_work(session, [(case, targets)], options))
+    return list(judge_cases(session, [(case, targets)], options))
 
 
 def test_several_backends_in_one_go(session):
@@ -46,7 +47,7 @@ def test_several_backends_in_one_go(session):
 
 
 def test_a_correct_kernel_is_deterministic_and_batches_differ_by_their_kernels(session):
-    (row,) = rows_of(session, "gqa.yaml", options=CompareOptions(repeat=3, batch_invariance=3))
+    (row,) = rows_of(session, "gqa.yaml", options=Checks(repeat=3, batch_invariance=3))
     deterministic, invariant = row.checks
     assert deterministic.passes
     assert "3 runs with different orders of warps" in deterministic.reason

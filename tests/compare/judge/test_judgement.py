@@ -10,7 +10,7 @@ from rich.console import Console
 from fattn_probe.compare.diagnose.difference import compare_captures
 from fattn_probe.compare.judge.bitwise import repeated
 from fattn_probe.compare.judge.expected import Expected
-from fattn_probe.compare.judge.judgement import raise_if_failed, row_of
+from fattn_probe.compare.judge.judgement import judgement_of, raise_if_failed
 from fattn_probe.compare.judge.verdict import Status, Verdict
 from fattn_probe.compare.present.tables import difference_as_json, render, render_difference, rows_as_json
 from fattn_probe.errors import ComparisonError, InputError, LostError
@@ -58,7 +58,7 @@ def bad():
 
 
 def rows(**outcomes):
-    return [row_of(Case(), on, outcome, REFERENCE) for on, outcome in outcomes.items()]
+    return [judgement_of(Case(), on, outcome, REFERENCE) for on, outcome in outcomes.items()]
 
 
 def shown(renderable):
@@ -95,7 +95,7 @@ def test_the_table_explains_what_failed_and_only_that():
 
 
 def test_markup_in_a_name_is_shown_as_it_is():
-    assert "case[bold]" in shown(render([row_of(Case("case[bold]"), "cpu", good(), REFERENCE)]))
+    assert "case[bold]" in shown(render([judgement_of(Case("case[bold]"), "cpu", good(), REFERENCE)]))
 
 
 def test_json_has_the_keys_it_promises_and_no_nan():
@@ -106,8 +106,8 @@ def test_json_has_the_keys_it_promises_and_no_nan():
     nan, unsupported = document["rows"]
     assert nan["tolerance"] == {"nmse": 1e-6, "max_abs": None}
     assert set(nan) == {
-        "case", "on", "status", "reason", "tolerance", "kernel", "kernels", "upstream", "metrics",
-        "design", "accuracy", "missing", "diagnosis", "checks", "sampled",
+        "case", "digest", "on", "status", "reason", "tolerance", "kernel", "kernels", "upstream", "metrics",
+        "design", "accuracy", "missing", "diagnosis", "checks", "sampled", "finding", "output",
     }  # fmt: skip
     assert set(nan["metrics"]) == {
         "elements", "nmse", "max_abs", "worst", "rmse", "mean_error", "bias", "max_rel", "f16_ulps", "mean_f16_ulps",
@@ -176,10 +176,12 @@ class Predicted:
 def test_as_designed_and_accurate_are_said_apart():
     dst = REFERENCE.astype(np.float32)
     case = Case(tolerance=Tolerance())
-    row = row_of(case, "sim:h200", capture(dst * np.float32(1.05), LAUNCHED), REFERENCE, expected=Expected(Predicted()))
+    row = judgement_of(
+        case, "sim:h200", capture(dst * np.float32(1.05), LAUNCHED), REFERENCE, expected=Expected(Predicted())
+    )
     assert (row.status, row.verdict.design.passes, row.verdict.accuracy.passes) == (Status.FAIL, False, False)
     large = Predicted(rmse=0.05, row_rmse=np.full(REFERENCE.shape[:3], 0.1), bound=np.ones(REFERENCE.shape))
-    row = row_of(case, "sim:h200", capture(dst * np.float32(1.05), LAUNCHED), REFERENCE, expected=Expected(large))
+    row = judgement_of(case, "sim:h200", capture(dst * np.float32(1.05), LAUNCHED), REFERENCE, expected=Expected(large))
     assert (row.status, row.verdict.design.passes, row.verdict.accuracy.passes) == (Status.PASS, True, False)
     text = shown(render([row]))
     assert "accuracy warning gqa on sim:h200: as designed, but NMSE 2.5" in text
@@ -190,7 +192,9 @@ def test_as_designed_and_accurate_are_said_apart():
 
 
 def test_what_decided_where_nothing_is_known_is_said_once():
-    found = [row_of(Case(), on, good(), REFERENCE, expected=Expected(missing="no model of it")) for on in ("a", "b")]
+    found = [
+        judgement_of(Case(), on, good(), REFERENCE, expected=Expected(missing="no model of it")) for on in ("a", "b")
+    ]
     assert [row.missing for row in found] == ["no model of it"] * 2
     assert shown(render(found)).count("gqa on a and 1 more: no model of it") == 1
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.compare.judge.cases import CompareOptions, compare_work
+from fattn_probe.compare.judge.cases import judge_cases
+from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.verdict import Status
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.session import RunOptions, Session
@@ -22,7 +23,7 @@ AT_ONCE = 125
 def test_no_correct_kernel_is_called_wrong(seed):
     devices = load_devices()
     work = [(case, [parse_target(target, devices)]) for case, target in RANDOM_CASES(seed, AT_ONCE)]
-    rows = list(compare_work(Session(RunOptions(resolve(DEFAULT_SOURCE))), work, CompareOptions(model="always")))
+    rows = list(judge_cases(Session(RunOptions(resolve(DEFAULT_SOURCE))), work, Checks(model="always")))
     assert [f"{row.case} on {row.on}: {row.reason}" for row in rows if row.status is not Status.PASS] == []
     assert Counter(row.verdict.design is not None for row in rows) == {True: AT_ONCE}
     assert sum(row.verdict.design.equal_bits is not None for row in rows) > 0.9 * AT_ONCE

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fattn_probe.compare.cli import sample_of
-from fattn_probe.compare.judge.cases import CompareOptions, compare_work
+from fattn_probe.compare.judge.cases import judge_cases
+from fattn_probe.compare.judge.checks import Checks, sample_of
 from fattn_probe.compare.judge.verdict import Status
 from fattn_probe.compare.present.tables import rows_as_json
 from fattn_probe.device import load_devices, parse_target
@@ -67,7 +67,7 @@ def session():
 def judged(session, spoil=None, text=CASE, target=H200, **options):
     case = expand(loads(text, "sampled.yaml"))[0]
     session.spoil = spoil
-    (row,) = compare_work(session, [(case, [target])], CompareOptions(**{"sample": ROWS} | options))
+    (row,) = judge_cases(session, [(case, [target])], Checks(**{"sample": ROWS} | options))
     return row
 
 
@@ -158,7 +158,7 @@ def test_the_cpu_backend_is_held_to_the_tolerance(session):
 
 
 def test_a_large_case_is_sampled_by_itself_and_its_inputs_stay_in_a_file(session, monkeypatch):
-    monkeypatch.setattr("fattn_probe.compare.judge.cases.WHOLE_FLOP", 1e6)
+    monkeypatch.setattr("fattn_probe.compare.judge.checks.WHOLE_FLOP", 1e6)
     monkeypatch.setattr(casefile, "LARGE", 1 << 16)
     fresh = Spoilt(session.session)
     row = judged(fresh, sample="auto")

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from fattn_probe.compare.judge.judgement import Row
+from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.judge.metrics import Deviation
 from fattn_probe.compare.judge.verdict import Status, Verdict
 from fattn_probe.compare.present.error_map import error_maps, legend, shrunk
@@ -69,7 +69,7 @@ def test_the_legend_names_each_character():
 def test_pictures_are_small_and_show_errors(output, tmp_path):
     dst, deviation = output
     dst[:, :, 3] = np.nan
-    row = Row("case/1", "sim:h200", Tolerance(), (), Verdict(Status.FAIL, "x", deviation=deviation), None, dst=dst)
+    row = Judgement("case/1", "sim:h200", Tolerance(), Verdict(Status.FAIL, "x", deviation=deviation), dst=dst)
     png, svg = plot_row(row, tmp_path / "plots")
     assert png.name == "case-1@sim-h200.png"
     assert png.stat().st_size < 100_000
@@ -81,5 +81,5 @@ def test_pictures_are_small_and_show_errors(output, tmp_path):
 
 
 def test_no_output_no_picture(tmp_path):
-    row = Row("case", "cpu", Tolerance(), (), Verdict(Status.LOST, "gone"), None)
+    row = Judgement("case", "cpu", Tolerance(), Verdict(Status.LOST, "gone"))
     assert list(plot_row(row, tmp_path)) == []

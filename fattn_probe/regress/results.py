@@ -1,0 +1,71 @@
+"""From a judgement to what the history keeps of it."""
+
+import math
+from dataclasses import asdict, replace
+
+from fattn_probe.compare.judge.cases import judge_case
+from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.compare.judge.judgement import Judgement
+from fattn_probe.compare.judge.verdict import Verdict
+from fattn_probe.device import Target
+from fattn_probe.errors import BuildError, InputError, LostError
+from fattn_probe.regress.packed_map import packed_map_of
+from fattn_probe.regress.records import Result
+from fattn_probe.run.session import Session
+from fattn_probe.scenario import Case
+
+OF_DESIGN = ("error_by_bound", "rmse_by_predicted", "off_model", "equal_bits")
+
+
+def result_of(session: Session, case: Case, target: Target, checks: Checks | None = None) -> Result:
+    """Run and judge one case, as `compare` does; an error on the way makes it a lost one."""
+    try:
+        judgement = judge_case(session, case, target, checks)
+    except (BuildError, InputError, LostError) as error:
+        return Result(case.name, case.digest, "lost", _first(str(error)), failure=str(error))
+    return recorded(judgement, timed=target.engine == "cuda")
+
+
+def result_without_times(session: Session, case: Case, target: Target, checks: Checks | None = None) -> Result:
+    """The same without times, which mean nothing where other processes use the GPU too."""
+    return replace(result_of(session, case, target, checks), seconds=())
+
+
+def recorded(judgement: Judgement, *, timed: bool) -> Result:
+    """A judgement as the history keeps it; with its times if they mean anything."""
+    return Result(
+        name=judgement.case,
+        digest=judgement.digest,
+        status=judgement.status,
+        reason=_first(judgement.reason),
+        metrics=metrics_of(judgement.verdict),
+        output=judgement.output,
+        launches="\n".join(replace(launch, text="").to_json() for launch in judgement.launches),
+        seconds=judgement.seconds if timed else (),
+        failure="" if judgement.status == "pass" else judgement.reason,
+        error_map=packed_map_of(judgement),
+        warning=judgement.warning,
+        missing=judgement.missing,
+        sampled=judgement.sampled,
+        checks=judgement.checks,
+        finding=judgement.finding,
+    )
+
+
+def metrics_of(verdict: Verdict) -> dict[str, object]:
+    """A verdict's metrics as JSON has them; a number that is not finite is null."""
+    if verdict.metrics is None:
+        return {}
+    known = verdict.design if verdict.metrics.all_finite else None  # the error of what is not finite has no bound
+    design = {name: getattr(known, name, None) for name in OF_DESIGN}
+    return {name: _plain(value) for name, value in (asdict(verdict.metrics) | design).items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, int | None) else str(value)
+
+
+def _first(text: str) -> str:
+    return text.partition("\n")[0]
