@@ -1,4 +1,4 @@
-"""The line to a debugger: a terminal in raw mode under pexpect, its transcript, and the end of all that runs in it."""
+"""The connection to a debugger: a raw terminal under pexpect, its transcript, and cleaning up everything in it."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from fattn_probe.process import describe_code
 TAIL = 12
 LONGEST = 400  # characters of one line of the dialogue in a message
 DULL = re.compile(r"< (?:=|\(gdb\)|\d+\^done$)|> \d+-interpreter-exec console \"set ")
-SLICE = 0.5  # seconds between two looks at whether the debugger still lives
+SLICE = 0.5  # seconds between checks that the debugger is alive
 
 
 class GoneError(Exception):
@@ -51,7 +51,7 @@ class Channel:
         self._tail: deque[str] = deque(maxlen=TAIL)
 
     def send(self, lines: Sequence[str]) -> None:
-        """Send lines. More than 4096 bytes at once may wait for the other side to read."""
+        """Send lines. More than 4096 bytes at once may block until the other side reads."""
         for line in lines:
             self._note("> ", line)
         data = "".join(f"{line}\n" for line in lines).encode()
@@ -73,11 +73,11 @@ class Channel:
         return line
 
     def tail(self) -> str:
-        """The newest lines of the dialogue, without prompts, notifications, settings and empty answers."""
+        """The last lines of the dialogue, without prompts, notifications, settings and empty answers."""
         return "\n".join(line if len(line) <= LONGEST else line[:LONGEST] + " ..." for line in self._tail)
 
     def interrupt(self) -> None:
-        """What Ctrl-C at this terminal does: the program that runs in the foreground is interrupted."""
+        """Interrupt the foreground program, as Ctrl-C at this terminal does."""
         with contextlib.suppress(OSError):
             os.killpg(os.tcgetpgrp(self._child.child_fd), signal.SIGINT)
 
@@ -93,9 +93,9 @@ class Channel:
             return True
 
     def close(self) -> None:
-        """Kill whatever still runs in the terminal's session, the debugged program included.
+        """Kill everything in the terminal's session, including the debugged program.
 
-        A process that a driver holds in the kernel cannot be killed, and is not waited for.
+        It does not wait for a process that a driver holds in the kernel: that one cannot be killed.
         """
         if not self._child.closed:
             if self._child.pid is not None:
@@ -124,7 +124,7 @@ class Channel:
             self._transcript.write(f"{mark}{line}\n")
 
     def _ending(self) -> str:
-        """How the process ended, once its terminal is closed."""
+        """How the process ended, after its terminal was closed."""
         if rest := b"".join(self._partial).decode(errors="replace").strip():
             self._note("< ", rest)
         limit = time.monotonic() + 1.0
@@ -137,7 +137,7 @@ class Channel:
 
 
 def prepare() -> None:
-    """Before the debugger starts: a terminal that passes every byte as it is, and no core file if anything dies.
+    """Prepare the child process: a terminal that passes every byte unchanged, and no core files.
 
     Raw mode means no echo, no lines of at most 4096 bytes, and no `\\n` made `\\r\\n`.
     """
@@ -152,7 +152,7 @@ def prepare() -> None:
 
 
 def kill_session(leader: int) -> None:
-    """Kill every process of the terminal session that `leader` began, until none is left, or for 5 seconds."""
+    """Kill every process of the terminal session of `leader`; give up after 5 seconds."""
     limit = time.monotonic() + 5.0
     while (alive := list(members(leader))) and time.monotonic() < limit:
         for pid in alive:

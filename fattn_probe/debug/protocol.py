@@ -1,6 +1,6 @@
-"""What an inspection asks of a debugger, whether it runs inside gdb's Python or drives gdb from outside over MI.
+"""The debugger operations that an inspection needs, inside gdb's Python or from outside over MI.
 
-Only the standard library is imported here and in whatever an inspection is made of: gdb's own Python loads it too.
+This module and the procedures import only the standard library, because gdb's own Python loads them too.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Frame:
 
 
 class DebuggerError(Exception):
-    """A command that the debugger refused, in the debugger's words."""
+    """The debugger refused a command; the message is the debugger's."""
 
 
 class Debugger(Protocol):
@@ -43,7 +43,7 @@ class Debugger(Protocol):
         ...
 
     def insert(self, location: str, condition: str = "") -> int:
-        """A breakpoint, pending if its library is not loaded yet; its number."""
+        """Set a breakpoint, pending if its library is not loaded yet; its number."""
         ...
 
     def insert_near(self, location: str, condition: str = "") -> list[int]:
@@ -59,7 +59,7 @@ class Debugger(Protocol):
         ...
 
     def resume(self, command: str) -> Stop:
-        """`run`, `continue`, `next`, `step` or `finish`, and where it led."""
+        """`run`, `continue`, `next`, `step` or `finish`; where the program stopped."""
         ...
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
@@ -71,7 +71,7 @@ class Debugger(Protocol):
         ...
 
     def local_names(self, level: int = 0) -> set[str]:
-        """The variables and arguments in scope in a frame; what `evaluate` finds beside them is global."""
+        """The variables and arguments in scope in a frame; any other name that `evaluate` finds is global."""
         ...
 
     def frames(self, limit: int) -> list[Frame]:

@@ -54,14 +54,14 @@ LAST_WORDS = 20  # lines
 
 
 class Session:
-    """A debugger with `program` loaded, from `with` to its end.
+    """A debugger with `program` loaded, for the duration of a `with` block.
 
     `debugger` is a command line (`["gdb"]`); `env` is added to this process's environment, for the debugger and so for
-    the program, which runs with `args`, reads nothing, and writes into files: `stdout` and `stderr`. `deadline` is in
-    seconds, for each command that does not name its own. Whatever ends the debugger early, or outlasts a deadline,
-    raises LostError, and nothing of it stays alive: it has `grace` seconds to stop its program and say where that was,
-    and as many to quit, for a GPU's debugger should not be killed. `transcript` is a file for the dialogue; `folder` is
-    the session's own, and gone at its end.
+    the program. The program runs with `args`, has an empty stdin, and writes `stdout` and `stderr` to files. `deadline`
+    is in seconds, for each command that has none of its own. LostError if the debugger ends early or a command exceeds
+    its deadline; no process stays alive then. Before that the debugger has `grace` seconds to stop its program and
+    report its place, and as many to quit, since killing a GPU's debugger should be avoided. `transcript` is a file for the
+    dialogue; `folder` is temporary and belongs to the session.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Session:
         return self._until_stopped(deadline)
 
     def has_python(self) -> bool:
-        """Whether this debugger has a Python in it that works: its `gdb` module included."""
+        """Whether this debugger has a working Python, with its `gdb` module."""
         if self._python is None:
             try:
                 self._python = bool(self.execute("python print(gdb.VERSION)").strip())
@@ -155,7 +155,7 @@ class Session:
 
     @property
     def stderr(self) -> str:
-        """What the program has said on its standard error so far."""
+        """What the program has written to stderr so far."""
         return self._read_output("stderr")
 
     def _start(self) -> None:
@@ -221,7 +221,7 @@ class Session:
             raise self._lose(self._gone(error), self._channel.tail()) from error
         except TimeoutError as error:
             tail = self._channel.tail()
-            raise self._lose(f"no end of {self._doing} after {deadline:g} s{self._where()}", tail) from error
+            raise self._lose(f"{self._doing} timed out after {deadline:g} s{self._place()}", tail) from error
         if NOT_PERMITTED in reply.log:
             raise self._lose(f"{self.debugger[0]} may not trace a program here: {PERMIT}", self._channel.tail())
         return reply
@@ -239,8 +239,8 @@ class Session:
         self._write([f"{self._token}-gdb-show confirm"])
         return self._reply(self._token, self.deadline if deadline is None else deadline)
 
-    def _where(self) -> str:
-        """Where the program is when it is interrupted, as far as the debugger can still say."""
+    def _place(self) -> str:
+        """Interrupt the program; its place, if the debugger still answers."""
         with contextlib.suppress(GoneError, TimeoutError):
             self._channel.interrupt()
             self._token += 1
@@ -254,14 +254,14 @@ class Session:
         return f"{self.debugger[0]} ended during {self._doing}: {error}"
 
     def _lose(self, what: str, tail: str) -> LostError:
-        """End everything; what happened, with the program's last words and the end of the dialogue."""
+        """Shut down; the error has the program's last output and the end of the dialogue."""
         try:
             self._quit()
         finally:
             self._close()
         parts = [what]
         if words := "\n".join((self.stdout + self.stderr).strip().splitlines()[-LAST_WORDS:]):
-            parts.append(f"the program's last words:\n{words}")
+            parts.append(f"the program's last output:\n{words}")
         if tail:
             parts.append(f"the end of the dialogue with the debugger:\n{tail}")
         self._lost = LostError("\n".join(parts))
@@ -289,10 +289,10 @@ class Session:
 
 
 def _in_words(command: str) -> str:
-    """A command for a message: as the console has it, and not whole if it is long."""
+    """A command as a message shows it: in the console's form, shortened."""
     text = command.removeprefix("-interpreter-exec console ").removeprefix("-exec-").strip('"')
     if text.startswith("python exec("):
-        return "what runs in its Python"
+        return "a procedure in its Python"
     return f"`{text}`" if len(text) <= 80 else f"`{text[:80]} ...`"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fattn_probe.inspect.facts import Missing
+from fattn_probe.inspect.facts import MissingFacts
 from fattn_probe.inspect.procedures.points import BLOCK
 from fattn_probe.launch.families import FAMILIES, MMA_F16
 from fattn_probe.source.features import CUDA
@@ -61,7 +61,7 @@ class Located:
     """The anchors of one tree: gdb locations (`fattn-common.cuh:1251`) by anchor, and what was not found."""
 
     locations: Mapping[str, tuple[str, ...]]
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingFacts, ...]
 
 
 def locate(folder: Path, anchors: tuple[Anchor, ...] = ANCHORS) -> Located:
@@ -73,7 +73,7 @@ def locate(folder: Path, anchors: tuple[Anchor, ...] = ANCHORS) -> Located:
     return Located(
         {anchor.name: tuple(f"{anchor.file}:{line}" for line in lines[anchor.name]) for anchor in anchors},
         tuple(
-            Missing(anchor.facts, f"no line of {CUDA / anchor.file} matches {anchor.pattern}")
+            MissingFacts(anchor.facts, f"no line of {CUDA / anchor.file} matches {anchor.pattern}")
             for anchor in anchors
             if not lines[anchor.name]
         ),

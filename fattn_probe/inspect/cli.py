@@ -14,9 +14,9 @@ from fattn_probe.errors import InputError, LostError
 from fattn_probe.inspect import command as inspecting
 from fattn_probe.inspect import live
 from fattn_probe.inspect.breakpoints import watch_of
+from fattn_probe.inspect.examine import Examined, Examiner, Extras, inspect_upstream_on
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
-from fattn_probe.inspect.looks import Looker, Looks, Seen, inspect_upstream_on
 from fattn_probe.inspect.tensor_values import parse_slice
 from fattn_probe.run.command import describe
 from fattn_probe.run.session import Session
@@ -74,7 +74,7 @@ def inspect(
     work = flags.work_of(cases, on, devices, NOTES)
     if npz is not None and sum(len(targets) for _, targets in work) != 1:
         raise InputError("--npz writes the block of one case on one target")
-    looks = Looks(
+    extras = Extras(
         values=tuple(parse_slice(text) for text in values or ()),
         captures=captures,
         watch=watch_of(break_, print_ or (), stops),
@@ -93,7 +93,7 @@ def inspect(
     session = Session(build.run_options(NOTES, Simulation(threads=1)), flags.build_progress(NOTES))
     inspector = Inspector(session, options)
     if program == RUNNER:
-        done = list(Looker(inspector, looks).look_at(work))
+        done = list(Examiner(inspector, extras).examine_all(work))
     else:
         done = list(inspect_upstream_on(inspector, program, only, flags.targets_of(on, devices, NOTES)))
     if npz is not None and npz.is_file():
@@ -102,7 +102,7 @@ def inspect(
         if path is not None:
             write(done, path)
             NOTES.print(f"wrote {path}")
-    show(inspecting.seen_json(done), lambda: inspecting.render_seen(done, verbose), as_json)
+    show(inspecting.examined_json(done), lambda: inspecting.render_examined(done, verbose), as_json)
     inspecting.raise_if_wrong(done)
 
 
@@ -130,7 +130,7 @@ def debug(
     inputs = make_inputs(case)
     found = inspector.inspect(case, inputs, target)
     if not isinstance(found.result, Facts):
-        inspecting.raise_if_wrong([Seen(found)])
+        inspecting.raise_if_wrong([Examined(found)])
         raise LostError(f"{case.name} on {target}: {describe(found.result)}")
     raise typer.Exit(live.debug(inspector, case, inputs, target, found.result))
 

@@ -13,9 +13,9 @@ from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.files import write_text
 from fattn_probe.inspect.breakpoints import WatchResult
 from fattn_probe.inspect.coverage import check
+from fattn_probe.inspect.examine import Examined
 from fattn_probe.inspect.expect import mismatches
 from fattn_probe.inspect.facts import Facts
-from fattn_probe.inspect.looks import Seen
 from fattn_probe.inspect.tensor_values import as_text
 from fattn_probe.inspect.tensors import TensorReading
 from fattn_probe.inspect.trace.document import trace_json
@@ -29,7 +29,7 @@ from fattn_probe.run.command import describe
 from fattn_probe.run.outcome import Failed, Fault, Lost
 
 
-def render_seen(done: Sequence[Seen], verbose: bool) -> RenderableType:
+def render_examined(done: Sequence[Examined], verbose: bool) -> RenderableType:
     """One inspection whole, two side by side, more one after another."""
     both = pair(done)
     if both is not None:
@@ -37,9 +37,9 @@ def render_seen(done: Sequence[Seen], verbose: bool) -> RenderableType:
     return Group(*(part for item in done for part in _render(item, verbose)))
 
 
-def _render(item: Seen, verbose: bool) -> Iterator[RenderableType]:
+def _render(item: Examined, verbose: bool) -> Iterator[RenderableType]:
     if not isinstance(item.inspection.result, Facts):
-        yield Text(f"{item.where}: {describe(item.inspection.result)}", "red")
+        yield Text(f"{item.label}: {describe(item.inspection.result)}", "red")
         yield from (Text(f"  - {reason}") for reason in item.inspection.reasons)
         return
     yield render(item.inspection.result, item.inspection.reasons, verbose=verbose)
@@ -50,7 +50,7 @@ def _render(item: Seen, verbose: bool) -> Iterator[RenderableType]:
     if item.trace is not None:
         yield Text("\nTrace", "bold")
         yield render_trace(item.trace, verbose=verbose, lane=item.lane)
-    if item.hunted:
+    if item.nan_searched:
         yield Text("\nFirst NaN or infinity", "bold")
         yield Text(item.nan.words if item.nan else "none: every input and every element of dst is finite")
 
@@ -84,20 +84,20 @@ def render_watched(watched: WatchResult) -> RenderableType:
     return Group(*lines)
 
 
-def pair(done: Sequence[Seen]) -> tuple[Facts, Facts] | None:
+def pair(done: Sequence[Examined]) -> tuple[Facts, Facts] | None:
     """The two sets of facts to show side by side, if there are just two and nothing besides."""
-    found = [item.facts for item in done if item.facts and not item.extras]
+    found = [item.facts for item in done if item.facts and not item.has_extras]
     return (found[0], found[1]) if len(done) == len(found) == 2 else None
 
 
-def seen_json(done: Sequence[Seen]) -> dict[str, Any]:
+def examined_json(done: Sequence[Examined]) -> dict[str, Any]:
     """Keys `inspections` (docs/inspect.md), and `differences` if there are two."""
     both = pair(done)
     found: dict[str, Any] = {"inspections": [_json(item) for item in done]}
     return found | ({"differences": side_by_side_json(side_by_side(*both))} if both else {})
 
 
-def _json(item: Seen) -> dict[str, Any]:
+def _json(item: Examined) -> dict[str, Any]:
     inspection = item.inspection
     found: dict[str, Any] = {
         "case": inspection.name,
@@ -115,12 +115,12 @@ def _json(item: Seen) -> dict[str, Any]:
         found["stops"] = [asdict(stop) for stop in item.watched.stops]
     if item.trace is not None:
         found["trace"] = trace_json(item.trace, verbose=True)
-    if item.hunted:
+    if item.nan_searched:
         found["not_finite"] = asdict(item.nan) | {"value": str(item.nan.value)} if item.nan else None
     return found
 
 
-def write_page(done: Sequence[Seen], path: Path) -> None:
+def write_page(done: Sequence[Examined], path: Path) -> None:
     """One inspection, or two side by side, as a page."""
     both = pair(done)
     if both is None and len(done) != 1:
@@ -133,7 +133,7 @@ def write_page(done: Sequence[Seen], path: Path) -> None:
         write_text(path, page(first.facts, first.inspection.reasons, trace))
 
 
-def write_map(done: Sequence[Seen], path: Path) -> None:
+def write_map(done: Sequence[Examined], path: Path) -> None:
     """The map of one inspection's work."""
     facts = [item.facts for item in done if item.facts is not None]
     if len(facts) != 1 or not facts[0].blocks:
@@ -141,7 +141,7 @@ def write_map(done: Sequence[Seen], path: Path) -> None:
     write_text(path, svg_of(facts[0]))
 
 
-def raise_if_wrong(done: Sequence[Seen]) -> None:
+def raise_if_wrong(done: Sequence[Examined]) -> None:
     """End the command with the code of its worst case.
 
     ComparisonError: a fault, a fact that is not as expected, work that is not divided right. InputError: an expression
@@ -161,19 +161,19 @@ def _never_read(watched: WatchResult) -> Iterator[str]:
         yield f"--print {expression!r} has no value in {stop.place}: {refusal}"
 
 
-def _problems(item: Seen) -> Iterator[str]:
+def _problems(item: Examined) -> Iterator[str]:
     if isinstance(item.inspection.result, Fault | Failed):
-        yield f"{item.where}: a kernel failed"
+        yield f"{item.label}: a kernel failed"
     if item.facts is not None:
-        yield from [f"{item.where}: {item.facts.fault}"] * bool(item.facts.fault)
-        yield from (f"{item.where}: {mismatch}" for mismatch in mismatches(item.expect, item.facts))
+        yield from [f"{item.label}: {item.facts.fault}"] * bool(item.facts.fault)
+        yield from (f"{item.label}: {mismatch}" for mismatch in mismatches(item.expect, item.facts))
         coverage = check(item.facts)
         if coverage is not None and not coverage.passes:
-            yield f"{item.where}: the blocks do not do each tile's KV steps once"
+            yield f"{item.label}: the blocks do not do each tile's KV steps once"
     if item.tensors is not None:
         wrong = [found.name for found in item.tensors.checks if found.differing]
-        yield from (f"{item.where}: {name} in memory is not the input" for name in wrong)
+        yield from (f"{item.label}: {name} in memory is not the input" for name in wrong)
     if item.nan is not None:
-        yield f"{item.where}: a value is not finite"
+        yield f"{item.label}: a value is not finite"
     if item.trace is not None and item.trace.parting is not None:
-        yield f"{item.where}: the traced warp parts from exact arithmetic"
+        yield f"{item.label}: the traced warp parts from exact arithmetic"

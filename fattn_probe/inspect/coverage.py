@@ -53,7 +53,7 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class Part:
+class TilePart:
     """A block's work on a tile."""
 
     block: int
@@ -86,12 +86,12 @@ def spell(tile: Tile) -> str:
     return f"sequence {sequence}, KV head {z_KV}, head group {zt_gqa}, query tile {jt}"
 
 
-def _parts(blocks: Sequence[BlockWork]) -> dict[Tile, list[Part]]:
+def _parts(blocks: Sequence[BlockWork]) -> dict[Tile, list[TilePart]]:
     """The works by tile, each tile's by KV step."""
-    parts: dict[Tile, list[Part]] = {}
+    parts: dict[Tile, list[TilePart]] = {}
     for block in blocks:
         for work in block.tiles:
-            parts.setdefault(work.tile, []).append(Part(block.block, work))
+            parts.setdefault(work.tile, []).append(TilePart(block.block, work))
     return {tile: sorted(found, key=lambda part: (part.work.kb0_start, part.block)) for tile, found in parts.items()}
 
 
@@ -99,7 +99,7 @@ def _tiles(grid: Grid) -> Iterator[Tile]:
     return (tile_at(index, grid) for index in range(ntiles(grid)))
 
 
-def _holes(tile: Tile, parts: Sequence[Part], grid: Grid, blocks: Sequence[BlockWork]) -> Iterator[Finding]:
+def _holes(tile: Tile, parts: Sequence[TilePart], grid: Grid, blocks: Sequence[BlockWork]) -> Iterator[Finding]:
     """The KV steps of a tile that are done by nobody, or more than once."""
     if _continuous(parts, grid):
         return
@@ -114,7 +114,7 @@ def _holes(tile: Tile, parts: Sequence[Part], grid: Grid, blocks: Sequence[Block
             yield _hole(tile, (steps[0], steps[-1] + 1), who, grid, blocks)
 
 
-def _continuous(parts: Sequence[Part], grid: Grid) -> bool:
+def _continuous(parts: Sequence[TilePart], grid: Grid) -> bool:
     """Whether the parts cover the tile one after the other, so that there is no need to count."""
     works = [part.work for part in parts]
     limits = [work.kb0_limit for work in works if work.kb0_limit is not None]
@@ -160,7 +160,7 @@ def _meeting(a: BlockWork, b: BlockWork) -> str:
     return f"block {a.block} stops at kbc {a.kbc_stop}, block {b.block} starts at {b.kbc}"
 
 
-def _outside(parts: dict[Tile, list[Part]], grid: Grid) -> Iterator[Finding]:
+def _outside(parts: dict[Tile, list[TilePart]], grid: Grid) -> Iterator[Finding]:
     """Works on tiles that are none, or on KV steps beyond a tile's end."""
     for tile, found in sorted(parts.items()):
         for part in found:
@@ -214,7 +214,7 @@ def _listed(works: Sequence[TileWork]) -> str:
     return " and ".join(shown) or "nothing"
 
 
-def _handover(tile: Tile, parts: Sequence[Part]) -> Iterator[Finding]:
+def _handover(tile: Tile, parts: Sequence[TilePart]) -> Iterator[Finding]:
     """Whether exactly one block of a tile writes `dst`, the last, and knows that there are parts to be added to it."""
     if any(part.work.kb0_step != 1 for part in parts):
         return
@@ -232,7 +232,7 @@ def _handover(tile: Tile, parts: Sequence[Part]) -> Iterator[Finding]:
     yield from _flagged(tile, parts)
 
 
-def _flagged(tile: Tile, parts: Sequence[Part]) -> Iterator[Finding]:
+def _flagged(tile: Tile, parts: Sequence[TilePart]) -> Iterator[Finding]:
     """Blocks whose `needs_fixup` is not what the others of the tile make it."""
     others = len(parts) > 1
     for part in parts:

@@ -73,7 +73,7 @@ class KernelLaunch:
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingFacts:
     """Facts that could not be had: which, and why (`pattern` of `file` no longer matches, ...)."""
 
     facts: str
@@ -95,7 +95,7 @@ class Facts:
     kernels: tuple[KernelLaunch, ...] = ()
     grid: Grid | None = None
     blocks: tuple[BlockWork, ...] = ()
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingFacts, ...] = ()
     fault: str = ""
 
     def flat(self) -> dict[str, Value]:

@@ -27,8 +27,7 @@ from fattn_probe.inspect.facts import Decision, Facts
 from fattn_probe.process import Completed
 from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import LAUNCHES_ENV, read_launches, symbolised
-from fattn_probe.run.outcome import Ending, Fault, Unsupported, parse_ending
-from fattn_probe.run.outcome import Missing as MissingSymbol
+from fattn_probe.run.outcome import Ending, Fault, Missing, Unsupported, parse_ending
 from fattn_probe.run.result import read_result
 from fattn_probe.run.session import MOST_RETRIES, Session
 from fattn_probe.scenario import Case
@@ -160,7 +159,7 @@ class Inspector:
         build = self.session.build_for(target, started.program)
         for _ in range(MOST_RETRIES):
             read = self._read(build, started, target)
-            if not isinstance(read.result, MissingSymbol):
+            if not isinstance(read.result, Missing):
                 return read
             build = self.session.complete(target, read.result.symbol, started.program)
         raise BuildError(f"{started.name}: after {MOST_RETRIES} kernels the build still misses one")

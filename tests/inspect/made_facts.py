@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from fattn_probe.inspect.facts import Choice, Decision, Facts, KernelLaunch, Missing, TensorFacts, Term
+from fattn_probe.inspect.facts import Choice, Decision, Facts, KernelLaunch, MissingFacts, TensorFacts, Term
 from fattn_probe.launch.tiles import BlockWork, Grid, Limits, TileWork, blocks_in_turn, stream_k_blocks
 
 numbers = st.integers(1, 40)
@@ -123,7 +123,7 @@ def gqa() -> Facts:
     }
     params = {"op_params": [1040187392, 0, 0, 0, 0], "scale": 0.125, "max_bias": 0.0, "logit_softcap": 0.0}
     params |= {"prec": 0, "n_kv_max": 0}
-    missing = (Missing("blocks.sm", "the simulator has no SMs to ask"),)
+    missing = (MissingFacts("blocks.sm", "the simulator has no SMs to ask"),)
     uniform = KernelLaunch("flash_attn_stream_k_fixup_uniform", (2, 8, 8), (64, 1, 1), 0)
     made = stream_k(Grid(4, 1, 1, 2, 1), 8)
     shapes = tensors(64, (14, 2), 7, 256)

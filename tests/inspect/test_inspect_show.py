@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fattn_probe.inspect import coverage
 from fattn_probe.inspect.coverage import Coverage, Finding
-from fattn_probe.inspect.facts import Choice, Decision, Facts, KernelLaunch, Missing, TensorFacts, Term
+from fattn_probe.inspect.facts import Choice, Decision, Facts, KernelLaunch, MissingFacts, TensorFacts, Term
 from fattn_probe.inspect.view.pairs import pairs
 from fattn_probe.inspect.view.show import FINDINGS_SHOWN, facts_json, render
 from fattn_probe.launch.tiles import BlockWork, Grid, TileWork
@@ -133,7 +133,19 @@ def test_json_of_a_fault():
 def test_the_documentation_names_every_key_and_kind():
     text = (Path(__file__).parents[2] / "docs" / "inspect.md").read_text()
     documented = set(re.findall(r"`(\w+)`", text))
-    records = (Facts, TensorFacts, Term, Decision, Choice, KernelLaunch, TileWork, BlockWork, Grid, Missing, Finding)
+    records = (
+        Facts,
+        TensorFacts,
+        Term,
+        Decision,
+        Choice,
+        KernelLaunch,
+        TileWork,
+        BlockWork,
+        Grid,
+        MissingFacts,
+        Finding,
+    )
     keys = {field.name for record in (*records, Coverage) for field in fields(record)}
     assert keys | {"passes", "reasons"} <= documented
     kinds = set(re.findall(r'Finding\(\s*"(\w+)"', inspect.getsource(coverage)))

@@ -28,7 +28,7 @@ def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Do
         return [], stop
     points = _insert(debugger, _beside(plan["functions"]))
     try:
-        return _Trace(debugger, plan).steps(stop)
+        return _Walk(debugger, plan).steps(stop)
     finally:
         debugger.delete(*points)
 
@@ -52,7 +52,7 @@ def _insert(debugger: Debugger, locations: Sequence[str]) -> list[int]:
     return numbers
 
 
-class _Trace:
+class _Walk:
     """One walk through the dispatch."""
 
     def __init__(self, debugger: Debugger, plan: Mapping[str, Any]) -> None:

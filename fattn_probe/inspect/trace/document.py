@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from fattn_probe.inspect.trace.reference import Trace, TracedStep
+from fattn_probe.inspect.trace.reference import JudgedTrace, TracedStep
 from fattn_probe.inspect.trace.show import drift, words_of
 
 
-def trace_json(trace: Trace, *, verbose: bool = False) -> dict[str, Any]:
+def trace_json(trace: JudgedTrace, *, verbose: bool = False) -> dict[str, Any]:
     """The trace as JSON: each step in short, `verbose` with its arrays; what is not finite is a string."""
     parting = trace.parting
     document = {

@@ -69,7 +69,7 @@ def in_inputs(case: Case, inputs: Inputs) -> NotFinite | None:
 
 
 @dataclass(frozen=True)
-class Row:
+class OutputRow:
     """A row of dst."""
 
     sequence: int
@@ -100,7 +100,7 @@ class Hunt:
         if not len(bad):
             return None
         sequence, query, head, d = (int(index) for index in bad[0])
-        row, value = Row(sequence, query, head), float(dst[sequence, query, head, d])
+        row, value = OutputRow(sequence, query, head), float(dst[sequence, query, head, d])
         if self.facts.choice is None or self.facts.choice.family != "mma_f16":
             return _in_dst(row, d, value, "the registers of this kernel are not followed", None)
         pieces = self.pieces(row)
@@ -110,7 +110,7 @@ class Hunt:
                 return found
         return self._in_division(row, d, value, [block for block, _ in pieces])
 
-    def pieces(self, row: Row) -> list[tuple[BlockWork, int]]:
+    def pieces(self, row: OutputRow) -> list[tuple[BlockWork, int]]:
         """The blocks that work on a row's tile, and the tile's number in each, the tile's beginning first."""
         assert self.facts.choice is not None
         ncols1, ncols2 = (int(self.facts.choice.template[name]) for name in ("ncols1", "ncols2"))
@@ -129,7 +129,7 @@ class Hunt:
         """Heads that share a K/V head."""
         return self.case.op.sizes.group
 
-    def _in_block(self, row: Row, block: BlockWork, tile: int) -> NotFinite | None:
+    def _in_block(self, row: OutputRow, block: BlockWork, tile: int) -> NotFinite | None:
         """Follow the warps that hold the row's column; which these are, the first one read tells for sure."""
         warps, seen = [self._guess(row, block.tiles[tile])], set[int]()
         while warps:
@@ -145,7 +145,7 @@ class Hunt:
             warps = [other for other in self._warps(row, block.tiles[tile], fragments) if other not in seen]
         return None
 
-    def _guess(self, row: Row, work: TileWork) -> int:
+    def _guess(self, row: OutputRow, work: TileWork) -> int:
         """The first warp of the row's column, if a warp has 8 columns of a tile of 8, else 16."""
         assert self.facts.choice is not None
         ncols1, ncols2 = (int(self.facts.choice.template[name]) for name in ("ncols1", "ncols2"))
@@ -153,13 +153,13 @@ class Hunt:
         nwarps = int(self.facts.launch["block_dim"][1])
         return self._warps(row, work, WarpFragments(KQ, KQ, ncols1, ncols2, nwarps, 0))[0]
 
-    def _warps(self, row: Row, work: TileWork, fragments: WarpFragments) -> range:
+    def _warps(self, row: OutputRow, work: TileWork, fragments: WarpFragments) -> range:
         in_group = row.head % self.group
         column = (row.query - work.jt * fragments.ncols1) * fragments.ncols2 + in_group - work.zt_gqa * fragments.ncols2
         first = column // fragments.cols_per_warp * fragments.np
         return range(first, first + fragments.np)
 
-    def _in_division(self, row: Row, d: int, value: float, blocks: Sequence[BlockWork]) -> NotFinite:
+    def _in_division(self, row: OutputRow, d: int, value: float, blocks: Sequence[BlockWork]) -> NotFinite:
         """All accumulators are finite and dst is not: the row's sum is 0."""
         alone = len(blocks) == 1
         place = next(_lines(self.source, *DIVISIONS[0 if alone else 1]), "")
@@ -168,14 +168,14 @@ class Hunt:
         why = f"its accumulators are finite; {masked}its KQ_rowsum is 0, and it is divided by that {where}, {place}"
         return _in_dst(row, d, value, why, blocks[-1].block if blocks else None, place)
 
-    def _masked(self, row: Row) -> bool:
+    def _masked(self, row: OutputRow) -> bool:
         mask = self.operands.mask
         if mask is None:
             return False
         return bool(np.isneginf(mask[row.sequence % mask.shape[0], row.head % mask.shape[1], row.query]).all())
 
 
-def _in_dst(row: Row, d: int, value: float, why: str, block: int | None, place: str = "") -> NotFinite:  # noqa: PLR0917
+def _in_dst(row: OutputRow, d: int, value: float, why: str, block: int | None, place: str = "") -> NotFinite:  # noqa: PLR0917
     at = {"sequence": row.sequence, "query": row.query, "head": row.head, "d": d}
     return NotFinite("dst", value, at, f"dst of {row}, d {d} is {value}: {why}", block, place=place)
 

@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 
 from fattn_probe.arrays import F64, Bytes
-from fattn_probe.inspect.trace.reference import Parting, Trace, TracedTile
+from fattn_probe.inspect.trace.reference import JudgedTrace, Parting, TracedTile
 from fattn_probe.inspect.trace.show import drift, headline, words_of, words_of_tile
 
 WIDTH, LEFT, TOP, ROW, STRIP = 960, 124, 22, 12, 3
@@ -26,7 +26,7 @@ STYLE = """
 """
 
 
-def trace_picture(trace: Trace) -> str:
+def trace_picture(trace: JudgedTrace) -> str:
     """HTML that is complete in itself: for each tile what its columns are, and two heat maps as SVG."""
     parting = trace.parting
     said = "no value parts from exact arithmetic" if parting is None else f"first parting: {words_of(parting)}"

@@ -89,7 +89,7 @@ class TracedTile:
 
 
 @dataclass(frozen=True)
-class Trace:
+class JudgedTrace:
     """A traced warp. `stopped` says why the program stopped before everything was read, else it is empty."""
 
     block: tuple[int, int, int]
@@ -113,7 +113,7 @@ def judge_trace(
     warp: int,
     tiles: Sequence[TileWork],
     offset: float,
-) -> Trace:
+) -> JudgedTrace:
     """What `read_trace` read of `block` and `warp`, judged; `tiles` are the block's, in order."""
     fragments = WarpFragments.of(document, warp)
     operands = TracedOperands.of(case, inputs)
@@ -124,7 +124,7 @@ def judge_trace(
         if any(step.tile == number for step in steps)
     ]
     x, y, z = block
-    return Trace((x, y, z), fragments, document["places"], tuple(traced), tuple(document["stopped"]))
+    return JudgedTrace((x, y, z), fragments, document["places"], tuple(traced), tuple(document["stopped"]))
 
 
 def _tile(

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.arrays import Indices
-from fattn_probe.inspect.trace.reference import Parting, Trace, TracedStep, TracedTile
+from fattn_probe.inspect.trace.reference import JudgedTrace, Parting, TracedStep, TracedTile
 from fattn_probe.inspect.trace.tables import lane_tables, step_tables
 from fattn_probe.tables import Table
 
@@ -20,7 +20,7 @@ EXPLAINED = (
 NOTHING_SEEN = -1e37
 
 
-def render_trace(trace: Trace, *, verbose: bool = False, lane: int | None = None) -> RenderableType:
+def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None = None) -> RenderableType:
     """The steps of a traced warp; with `lane` what this lane holds, `verbose` what all do."""
     parts: list[RenderableType] = [Text(headline(trace), "bold")]
     detailed = verbose or lane is not None
@@ -32,7 +32,7 @@ def render_trace(trace: Trace, *, verbose: bool = False, lane: int | None = None
     return Group(*parts, Text(EXPLAINED, "dim"), *_verdict(trace))
 
 
-def headline(trace: Trace) -> str:
+def headline(trace: JudgedTrace) -> str:
     """Where it was read."""
     x, y, z = trace.block
     block = str(x) if y == z == 0 else f"({x}, {y}, {z})"
@@ -94,7 +94,7 @@ def _row(tile: TracedTile, step: TracedStep) -> tuple[str, ...]:
     )
 
 
-def _verdict(trace: Trace) -> Iterator[RenderableType]:
+def _verdict(trace: JudgedTrace) -> Iterator[RenderableType]:
     """The first parting, or that there is none; why the program ended before all was read."""
     parting = trace.parting
     if parting is None:

@@ -16,7 +16,7 @@ from fattn_probe.inspect.inspector import Inspector
 from fattn_probe.inspect.trace.archive import Array, block_arrays
 from fattn_probe.inspect.trace.find_nan import Document, Hunt, NotFinite, in_inputs
 from fattn_probe.inspect.trace.inputs import TracedOperands
-from fattn_probe.inspect.trace.reference import Trace, judge_trace
+from fattn_probe.inspect.trace.reference import JudgedTrace, judge_trace
 from fattn_probe.launch.constants import max_offset
 from fattn_probe.launch.tiles import BlockWork
 from fattn_probe.scenario import Case
@@ -37,7 +37,7 @@ class Tracer:
     target: Target
     facts: Facts
 
-    def trace(self, block: int, warp: int, kb0: int | None = None) -> Trace:
+    def trace(self, block: int, warp: int, kb0: int | None = None) -> JudgedTrace:
         """Follow a warp of a block, through all steps or one, and set it next to the reference."""
         chosen = self._block(block, warp, kb0)
         document = self._read(chosen, warp, {"tiles": len(chosen.tiles), "kb0": kb0, "until_not_finite": False})

@@ -1,4 +1,4 @@
-"""What is asked of an inspection besides the facts, and what was seen."""
+"""Examining cases: the facts of each, and the extras that the user wants (values, breakpoints, a trace, a NaN)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from fattn_probe.inspect.tensor_values import Slice
 from fattn_probe.inspect.tensors import TensorReading, read_tensors
 from fattn_probe.inspect.trace.archive import write_arrays
 from fattn_probe.inspect.trace.find_nan import NotFinite
-from fattn_probe.inspect.trace.reference import Trace
+from fattn_probe.inspect.trace.reference import JudgedTrace
 from fattn_probe.inspect.trace.tracer import Tracer
 from fattn_probe.inspect.upstream import inspect_upstream
 from fattn_probe.run.capture import Capture
@@ -25,40 +25,40 @@ from fattn_probe.scenario.schema import Trace as Place
 
 
 @dataclass(frozen=True)
-class Looks:
-    """What is looked at besides the facts."""
+class Extras:
+    """What to read besides the facts."""
 
     values: tuple[Slice, ...] = ()
     captures: Path | None = None
     watch: Watch | None = None
     traced: frozenset[str] = frozenset()
-    """Names of the cases of which a warp is followed, the one of their `inspect.trace`."""
+    """Names of the cases with a warp to trace, that of their `inspect.trace`."""
     npz: Path | None = None
     """A file for the registers of all warps of the traced block."""
     find_nan: bool = False
 
 
 @dataclass(frozen=True)
-class Seen:
-    """An inspection, and what was looked at besides."""
+class Examined:
+    """An inspection with its extras; None where the user did not want one."""
 
     inspection: Inspection
     expect: Mapping[str, Value] = field(default_factory=dict)
     tensors: TensorReading | None = None
     watched: WatchResult | None = None
-    trace: Trace | None = None
+    trace: JudgedTrace | None = None
     lane: int | None = None
     nan: NotFinite | None = None
-    hunted: bool = False
+    nan_searched: bool = False
 
-    def ended(self, how: Ended) -> "Seen":
-        """The same, of a program that did not run to its end when it was looked at again."""
+    def ended(self, how: Ended) -> "Examined":
+        """A copy whose program ended early in a later run."""
         return replace(self, inspection=replace(self.inspection, result=how))
 
     @property
-    def extras(self) -> bool:
-        """Whether anything was looked at besides the facts."""
-        return bool(self.tensors or self.watched or self.trace or self.hunted)
+    def has_extras(self) -> bool:
+        """Whether anything besides the facts was read."""
+        return bool(self.tensors or self.watched or self.trace or self.nan_searched)
 
     @property
     def facts(self) -> Facts | None:
@@ -66,64 +66,65 @@ class Seen:
         return self.inspection.result if isinstance(self.inspection.result, Facts) else None
 
     @property
-    def where(self) -> str:
+    def label(self) -> str:
         """`gqa on sim:h200`."""
         return f"{self.inspection.name} on {self.inspection.on}"
 
 
 @dataclass(frozen=True)
-class Looker:
-    """Looks at cases on targets: the facts of each, then what else was asked for."""
+class Examiner:
+    """Reads the facts of each case on each target, then its extras, each in a debugger session of its own."""
 
     inspector: Inspector
-    looks: Looks
+    extras: Extras
 
-    def look_at(self, work: Work) -> Iterator[Seen]:
+    def examine_all(self, work: Work) -> Iterator[Examined]:
         """Each case on its targets."""
         for case, targets in work:
             inputs = make_inputs(case)
             for target in targets:
                 if target.engine == "cpu":
                     raise InputError("inspect --on cpu: ggml's CPU backend launches no kernels; choose sim:ID or gpu")
-                yield self.look(case, inputs, target)
+                yield self.examine(case, inputs, target)
 
-    def look(self, case: Case, inputs: dict[str, Bytes], target: Target) -> Seen:
-        """One case on one target; nothing besides the facts if it has no kernel."""
-        seen = Seen(self.inspector.inspect(case, inputs, target), case.expect)
-        if seen.facts is None:
-            return seen
-        if self.looks.values or self.looks.captures:
-            values, captures = self.looks.values, self.looks.captures
+    def examine(self, case: Case, inputs: dict[str, Bytes], target: Target) -> Examined:
+        """One case on one target; an op without a kernel has no extras."""
+        examined = Examined(self.inspector.inspect(case, inputs, target), case.expect)
+        if examined.facts is None:
+            return examined
+        if self.extras.values or self.extras.captures:
+            values, captures = self.extras.values, self.extras.captures
             read = read_tensors(self.inspector, case, inputs, target, wanted=values, captures=captures)
             if not isinstance(read, TensorReading):
-                return seen.ended(read)
-            seen = replace(seen, tensors=read)
-        if self.looks.watch is not None:
-            stops = watch(self.inspector, case, inputs, target, self.looks.watch)
+                return examined.ended(read)
+            examined = replace(examined, tensors=read)
+        if self.extras.watch is not None:
+            stops = watch(self.inspector, case, inputs, target, self.extras.watch)
             if not isinstance(stops, WatchResult):
-                return seen.ended(stops)
-            seen = replace(seen, watched=stops)
-        return self._into_the_kernel(Tracer(self.inspector, case, inputs, target, seen.facts or Facts({})), seen)
+                return examined.ended(stops)
+            examined = replace(examined, watched=stops)
+        tracer = Tracer(self.inspector, case, inputs, target, examined.facts or Facts({}))
+        return self._into_the_kernel(tracer, examined)
 
-    def _into_the_kernel(self, tracer: Tracer, seen: Seen) -> Seen:
-        """A warp followed, and where the first NaN or infinity comes from, as far as they were asked for."""
+    def _into_the_kernel(self, tracer: Tracer, examined: Examined) -> Examined:
+        """Trace a warp and search for the first NaN or infinity, if wanted."""
         case, target = tracer.case, tracer.target
-        if case.name in self.looks.traced:
+        if case.name in self.extras.traced:
             at = case.inspect.trace or Place()
-            seen = replace(seen, trace=tracer.trace(at.block, at.warp, at.kb0), lane=at.lane)
-            if self.looks.npz is not None:
-                write_arrays(tracer.arrays(at.block, at.kb0), self.looks.npz)
-        if self.looks.find_nan:
+            examined = replace(examined, trace=tracer.trace(at.block, at.warp, at.kb0), lane=at.lane)
+            if self.extras.npz is not None:
+                write_arrays(tracer.arrays(at.block, at.kb0), self.extras.npz)
+        if self.extras.find_nan:
             ran = self.inspector.session.capture(case, tracer.inputs, target)
             if not isinstance(ran, Capture):
                 raise LostError(f"{case.name} on {target}: {describe(ran)}")
-            seen = replace(seen, nan=tracer.find_not_finite(ran.dst), hunted=True)
-        return seen
+            examined = replace(examined, nan=tracer.find_not_finite(ran.dst), nan_searched=True)
+        return examined
 
 
-def inspect_upstream_on(inspector: Inspector, program: str, only: str, targets: Sequence[Target]) -> Iterator[Seen]:
-    """Inspect a case of upstream's on targets."""
+def inspect_upstream_on(inspector: Inspector, program: str, only: str, targets: Sequence[Target]) -> Iterator[Examined]:
+    """Inspect one of upstream's own cases on targets."""
     if program != TEST_BACKEND_OPS:
         raise InputError(f"--program {program!r}: allowed: {RUNNER}, {TEST_BACKEND_OPS}")
     for target in targets:
-        yield Seen(inspect_upstream(inspector, only, target))
+        yield Examined(inspect_upstream(inspector, only, target))
