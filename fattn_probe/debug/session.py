@@ -60,8 +60,8 @@ class Session:
     the program. The program runs with `args`, has an empty stdin, and writes `stdout` and `stderr` to files. `deadline`
     is in seconds, for each command that has none of its own. LostError if the debugger ends early or a command exceeds
     its deadline; no process stays alive then. Before that the debugger has `grace` seconds to stop its program and
-    report its place, and as many to quit, since killing a GPU's debugger should be avoided. `transcript` is a file for the
-    dialogue; `folder` is temporary and belongs to the session.
+    report its place, and as many to quit, since killing a GPU's debugger should be avoided. `transcript` is a file for
+    the dialogue; `folder` is temporary and belongs to the session.
     """
 
     def __init__(

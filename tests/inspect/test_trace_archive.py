@@ -6,7 +6,7 @@ import numpy as np
 from traced import WIDE, Warp, fragments_of, small_case, whole
 
 from fattn_probe.inspect.trace.archive import block_arrays, write_arrays
-from fattn_probe.inspect.trace.inputs import Operands, warp_inputs
+from fattn_probe.inspect.trace.inputs import TracedOperands, warp_inputs
 
 CASE, INPUTS = small_case()
 WORK = whole()
@@ -33,7 +33,7 @@ def test_the_warps_of_a_block_hold_all_of_KQ(tmp_path):
     assert arrays["before.KQ_C"].shape == (5, 4, 32, arrays["KQ_C.column"].shape[-1])
     assert (arrays["before.KQ_C"].dtype, arrays["after.VKQ_C"].dtype) == (np.float32, np.float16)
 
-    inputs = warp_inputs(Operands.of(CASE, INPUTS), WORK, fragments_of(WIDE, 8, 2, 0))
+    inputs = warp_inputs(TracedOperands.of(CASE, INPUTS), WORK, fragments_of(WIDE, 8, 2, 0))
     KQ = np.full((16, 64), np.nan)
     KQ[arrays["KQ_C.column"], arrays["KQ_C.kv_row"]] = arrays["before.KQ_C"][2]
     assert np.allclose(KQ, inputs.Q @ inputs.K[128:192].T, atol=1e-5)
