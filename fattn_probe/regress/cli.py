@@ -211,7 +211,7 @@ def history_list(history_file: HistoryFile = DEFAULT_HISTORY, as_json: flags.Jso
     with open_existing(history_file) as history:
         counts = history.counts()
         rows = [(run, counts.get(run.id, {})) for run in history.runs()]
-    document = [vars(run) | {"identity": vars(run.identity), "counts": found} for run, found in rows]
+    document = [regressing.run_json(run) | {"counts": found} for run, found in rows]
     show(document, lambda: regressing.render_runs(rows), as_json)
 
 

@@ -74,8 +74,7 @@ def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
                 "identity": asdict(outcome.run.identity),
                 "baseline": outcome.baseline.uid if outcome.baseline else None,
                 "accepted": outcome.accepted or None,
-                "checks": asdict(outcome.run.settings.checks) if outcome.run.settings.checks else None,
-                "filter": outcome.run.settings.only or None,
+                **settings_json(outcome.run),
                 "counts": outcome.counts,
                 "changes": [asdict(change) | {"alarm": change.alarm} for change in outcome.changes],
                 "results": [result_json(result) for result in outcome.results.values()],
@@ -83,6 +82,18 @@ def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
             for outcome in outcomes
         ]
     }
+
+
+def run_json(run: Run) -> dict[str, Any]:
+    """A run of the history, with how it judged its cases."""
+    fields = {name: value for name, value in asdict(run).items() if name != "settings"}
+    return fields | settings_json(run)
+
+
+def settings_json(run: Run) -> dict[str, Any]:
+    """Keys `checks` (`model`, `sample`, `repeat`, `batch_invariance`) and `filter`; null where unknown or not given."""
+    checks = run.settings.checks
+    return {"checks": asdict(checks) if checks else None, "filter": run.settings.only or None}
 
 
 def result_json(result: Result) -> dict[str, Any]:

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import resource
@@ -16,12 +17,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fattn_probe.compare.judge.bitwise import Check
+from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.compare.judge.finding import Finding
+from fattn_probe.compare.judge.sampled import Sampled
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.op import Op, Params, Sizes
 from fattn_probe.regress.history import Merged, open_history
 from fattn_probe.regress.packed_map import PackedMap
-from fattn_probe.regress.records import Identity, Part, Result, Shard, StoredCase, parse_shard
+from fattn_probe.regress.records import Identity, Part, Result, Settings, Shard, StoredCase, parse_shard
 from fattn_probe.regress.schema import MIGRATIONS, VERSION, transaction
+from fattn_probe.regress.tables import run_json
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 LAUNCH = '{"order":0,"kernel":"f<1>","grid":[8,1,1],"block":[32,4,1],"shared":0}'
@@ -397,3 +403,44 @@ def test_a_disk_that_is_really_full_ends_the_writer_with_one_message(tmp_path):
     with open_history(path) as history:
         assert history.connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
         assert set(history.results(history.runs()[0])) == {f"case{number}" for number in range(written)}
+
+
+def test_settings_and_findings_are_kept_and_merged(tmp_path):
+    finding = Finding("race", "race: two warps", "f<1>", "a.cuh", 7, (0, 1, 0), (3, 2, 0), ("f at a.cuh:7",))
+    found = replace(PASS, status="fail", finding=finding, checks=(Check("deterministic", True, False, "x"),))
+    found = replace(found, sampled=Sampled(3, 9), warning="mean error", missing="no model")
+    settings = Settings(Checks(model="never", sample=20, repeat=2), "gqa")
+    with open_history(tmp_path / "a.db") as a, open_history(tmp_path / "b.db") as b:
+        a.add(a.begin(SIM, "nightly", settings=settings), found)
+        b.merge(a)
+        (run,) = b.runs()
+        assert run.settings == settings
+        assert b.results(run) == {PASS.name: found}
+        document = json.loads(json.dumps(run_json(run)))
+    assert document["checks"] == {"model": "never", "sample": 20, "repeat": 2, "batch_invariance": 0}
+    assert (document["filter"], document["identity"]["device"]) == ("gqa", SIM.device)
+
+
+def test_another_programs_database_is_refused_and_not_written_to(tmp_path):
+    path = tmp_path / "places.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE bookmarks (url TEXT)")
+        other.commit()
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=r"another program's database \(tables: bookmarks\)"), open_history(path):
+        pass
+    assert path.read_bytes() == before
+    with pytest.raises(InputError, match="this is a folder"), open_history(tmp_path):
+        pass
+
+
+def test_reading_writes_nothing(tmp_path):
+    path = tmp_path / "h.db"
+    with open_history(path) as history:
+        history.add(history.begin(SIM, "nightly"), PASS)
+    before = path.read_bytes()
+    with open_history(path, reading=True) as history:
+        assert history.results(history.runs()[0]) == {PASS.name: PASS}
+        with pytest.raises(InputError, match="readonly"):
+            history.begin(SIM, "nightly")
+    assert path.read_bytes() == before
