@@ -1,17 +1,21 @@
 """Find the compilers of this machine: g++, and nvcc from the system or from PyPI's wheels."""
 
+import importlib.metadata
 import importlib.util
 import os
 import platform
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fattn_probe.cache import cache_dir
 from fattn_probe.errors import BuildError
 from fattn_probe.process import run
 
+HEADER_WHEELS = ("nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl")
 INSTALL_GXX = "install it: `sudo apt install g++`"
 INSTALL_HEADERS = "install them: `pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl`"
 INSTALL_NVCC = "install a CUDA toolkit, or PyPI's: `pip install 'fattn-probe[cuda]'`"
@@ -69,7 +73,27 @@ def find_toolchain(engine: str) -> Toolchain:
     wheels = wheel_root()
     if wheels is None or not (wheels / "include/cuda_runtime.h").is_file():
         raise BuildError(f"the CUDA headers are not on this machine; {INSTALL_HEADERS}")
-    return Toolchain(cc, cxx, (gxx,), machine, wheels / "include")
+    return Toolchain(cc, cxx, (gxx,), machine, cached_headers(wheels / "include"))
+
+
+def cached_headers(include: Path) -> Path:
+    """A copy of the wheels' headers in the cache, made once for each version of the wheels.
+
+    Its path stands in every command line of a build. The path of an environment would make two environments that share
+    the cache recompile each other's objects.
+    """
+    folder = cache_dir() / "-".join(["headers", *map(importlib.metadata.version, HEADER_WHEELS)])
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            shutil.copytree(include, part / "include").rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was first
+                raise
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return folder
 
 
 def find_cuda(cc: str, cxx: str, gxx: str, machine: str) -> Toolchain:
