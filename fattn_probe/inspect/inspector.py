@@ -16,7 +16,7 @@ from fattn_probe.debug.protocol import DebuggerError
 from fattn_probe.debug.session import Session as Debugging
 from fattn_probe.debug.symbols import require_debug_info
 from fattn_probe.device import Target
-from fattn_probe.errors import BuildError, InputError, MachineError
+from fattn_probe.errors import InputError, MachineError
 from fattn_probe.inspect import assemble
 from fattn_probe.inspect.anchors import Located, locate
 from fattn_probe.inspect.dispatch.conditions import read_dispatch
@@ -29,7 +29,7 @@ from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import LAUNCHES_ENV, read_launches, symbolised
 from fattn_probe.run.outcome import Ending, Fault, Missing, Unsupported, parse_ending
 from fattn_probe.run.result import read_result
-from fattn_probe.run.session import MOST_RETRIES, Session
+from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
 from fattn_probe.scratch import scratch
 from fattn_probe.source import ggml_types, template_parameters
@@ -116,7 +116,10 @@ class Inspector:
 
     def _inspect(self, started: Started, target: Target) -> Inspection:
         began = time.monotonic()
-        read = self._completed(started, target)
+        read = self.session.completing(
+            started.name, target, started.program, lambda build: self._read(build, started, target)
+        )
+        assert isinstance(read, Read)
         parameters = self.dispatch(self.session.build_for(target, started.program)).parameters
         reasons = tuple(explain(read.decisions, parameters))
         return Inspection(started.name, str(target), read.result, time.monotonic() - began, reasons)
@@ -154,17 +157,7 @@ class Inspector:
             write_case(case, inputs, folder / "case.gguf")
             yield folder
 
-    def _completed(self, started: Started, target: Target) -> Read:
-        """Try until the build has every kernel that the run asks for."""
-        build = self.session.build_for(target, started.program)
-        for _ in range(MOST_RETRIES):
-            read = self._read(build, started, target)
-            if not isinstance(read.result, Missing):
-                return read
-            build = self.session.complete(target, read.result.symbol, started.program)
-        raise BuildError(f"{started.name}: after {MOST_RETRIES} kernels the build still misses one")
-
-    def _read(self, build: Build, started: Started, target: Target) -> Read:
+    def _read(self, build: Build, started: Started, target: Target) -> Read | Missing:
         launches = started.folder / "launches"
         launches.unlink(missing_ok=True)
         env = self.session.env(target, started.program) | {LAUNCHES_ENV: str(launches)}
@@ -176,6 +169,8 @@ class Inspector:
             facts = self._assemble(raw, build, launches, self._about(build, started, target) | {"debugger": version})
             return Read(facts, facts.choice.decisions if facts.choice else ())
         result = self._ending(raw["ended"], debugging, started)
+        if isinstance(result, Missing):
+            return result
         if isinstance(result, Unsupported) and not raw["visits"]:
             require_debug_info(build.folder / "lib/libggml-cuda.so")
             with self._debugging(build, started, env, target) as debugging:

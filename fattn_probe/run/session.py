@@ -4,9 +4,10 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from fattn_probe.arrays import Bytes
 from fattn_probe.build import CPU_RUNNER, RUNNER, Build, BuildRequest, add_missing, ensure
@@ -31,6 +32,7 @@ from fattn_probe.source.patches import Patch
 
 DEFAULT_ARCH = "90"  # of the simulator build that lends its ggml to the `cpu` target
 MOST_RETRIES = 30  # kernels of one case; no op launches that many
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,20 @@ class Session:
         self.builds[f"{target}/{program}"] = build
         return build
 
+    def completing(self, name: str, target: Target, program: str, attempt: Callable[[Build], Result]) -> Result:
+        """The first result of an attempt that is not Missing; each missing kernel is compiled in for the next attempt.
+
+        `name` stands for the case in the BuildError after too many attempts.
+        """
+        build, symbol = self.build_for(target, program), ""
+        for _ in range(MOST_RETRIES):
+            result = attempt(build)
+            if not isinstance(result, Missing):
+                return result
+            symbol = result.symbol
+            build = self.complete(target, symbol, program)
+        raise BuildError(f"{name}: after {MOST_RETRIES} kernels the build still misses {symbol}")
+
     def env(self, target: Target, program: str | None = None) -> dict[str, str]:
         """The environment of a program on a target."""
         build = self.build_for(target, program)
@@ -116,18 +132,15 @@ class Session:
     def run(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> RunOutcome:
         """Run one case; a kernel that the build left out is compiled in and the run repeated."""
         program = CPU_RUNNER if target.engine == "cpu" else RUNNER
-        build, missed = self.build_for(target, program), ""
         with scratch() as folder:
             case_file = inputs.file if isinstance(inputs, FiledInputs) else folder / "case.gguf"
             if not isinstance(inputs, FiledInputs):
                 write_case(case, inputs, case_file)
-            for _ in range(MOST_RETRIES):
-                outcome = self._execute(build, program, case_file, target, folder / "out.gguf")
-                if not isinstance(outcome, Missing):
-                    return outcome
-                missed = outcome.symbol
-                build = self.complete(target, missed, program)
-        raise BuildError(f"{case.name}: after {MOST_RETRIES} kernels the build still misses {missed}")
+
+            def attempt(build: Build) -> RunOutcome:
+                return self._execute(build, program, case_file, target, folder / "out.gguf")
+
+            return self.completing(case.name, target, program, attempt)
 
     def _execute(self, build: Build, program: str, case_file: Path, target: Target, out_file: Path) -> RunOutcome:
         timeout = self.options.timeout
