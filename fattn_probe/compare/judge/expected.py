@@ -34,12 +34,12 @@ class Prediction(Protocol):
         """(n_seq, n_q, n_head)."""
 
     @property
-    def looked_at(self) -> npt.NDArray[np.bool_]:
-        """(n_seq, n_q, n_head): the rows that were predicted; the others are like them."""
+    def sampled(self) -> npt.NDArray[np.bool_]:
+        """(n_seq, n_q, n_head): the rows that the model evaluated; the others copy the nearest of them."""
 
     @property
-    def unsure(self) -> float:
-        """The relative standard error of `rmse` squared, which comes of rows that were not looked at."""
+    def relative_standard_error(self) -> float:
+        """The relative standard error of `rmse` squared that comes from sampling rows; 0 without unsampled rows."""
 
     @property
     def mean_error(self) -> float:
@@ -50,8 +50,8 @@ class Prediction(Protocol):
         """The largest |error| a correct element may have, (n_seq, n_q, n_head, hsv); infinite where f16 overflows."""
 
     @property
-    def bound_elsewhere(self) -> F64:
-        """The same for rows like these that nobody looked at."""
+    def unsampled_bound(self) -> F64:
+        """The bound for unsampled rows, same shape."""
 
     @property
     def why(self) -> str:
@@ -128,10 +128,10 @@ def _against_prediction(dst: F32, reference: F64, prediction: Prediction) -> Hel
     with np.errstate(divide="ignore", invalid="ignore"):
         by_bound = np.where(error == 0.0, 0.0, error / bound)
         by_row = np.where(rows == 0.0, 0.0, rows / prediction.row_rmse)
-    by_row = np.where(prediction.looked_at, by_row, 0.0)  # what was not looked at is guessed by others
+    by_row = np.where(prediction.sampled, by_row, 0.0)  # an unsampled row's prediction is only an estimate
     rmse = float(np.sqrt((error**2).sum() / max(1, int(finite.sum()))))
     whole = rmse / prediction.rmse if prediction.rmse else float(np.inf if rmse else 0.0)
-    limit = RMSE_LIMIT * float(np.sqrt(1 + SAMPLING * prediction.unsure))
+    limit = RMSE_LIMIT * float(np.sqrt(1 + SAMPLING * prediction.relative_standard_error))
     problems = [
         _limit("an error is {:.3g} times its bound", float(by_bound.max()), 1.0),
         _limit("the RMSE is {:.3g} times the predicted one", whole, limit),

@@ -101,7 +101,7 @@ def _slack(sample: Sample, expected: Expected | None, tolerance: Tolerance) -> F
         largest = np.maximum(np.abs(sample.low), np.abs(sample.high)).max(axis=2, keepdims=True)
         return np.asarray(np.sqrt(tolerance.nmse) * largest)
     slack = np.zeros(sample.low.shape)
-    np.maximum.at(slack, (sample.rows[:, 0], sample.rows[:, 2]), expected.prediction.bound_elsewhere[0, :, 0])
+    np.maximum.at(slack, (sample.rows[:, 0], sample.rows[:, 2]), expected.prediction.unsampled_bound[0, :, 0])
     return slack
 
 

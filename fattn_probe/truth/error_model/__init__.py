@@ -1,4 +1,4 @@
-"""The error to expect of a correct kernel: from its arithmetic, its launch and the data."""
+"""The expected error of a correct kernel, from its arithmetic, its launch and the data."""
 
 from fattn_probe.truth.error_model.predict import predict
 from fattn_probe.truth.error_model.prediction import Prediction

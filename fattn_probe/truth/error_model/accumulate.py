@@ -1,10 +1,10 @@
-"""The error of the sums of p*V: rounding after rounding of each accumulator, with what is lost to an ulp too wide.
+"""The error of the sums of p*V: every rounding of each accumulator, and the loss where the ulp is too wide.
 
 A sum of n terms in precision u has an error of about sqrt(n) u, not n u, as long as roundings are independent of each
-other (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019; Connolly, Higham and Mary, 43(1), 2021). Where the increments
-fall below half an ulp of the accumulator they are not: each is rounded away, and the mean error grows with n
-(stagnation; Connolly, Higham and Mary, section 2). Within a tensor core a block of products is added at once
-(Blanchard, Higham, Lopez, Mary and Pranesh, SIAM J. Sci. Comput. 42(3), 2020), which is one rounding for all of it.
+other (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019; Connolly, Higham and Mary, 43(1), 2021). Increments
+below half an ulp of the accumulator break that assumption: each is rounded away, and the mean error grows with n
+(stagnation; Connolly, Higham and Mary, section 2). A tensor core adds a block of products at once and rounds once
+(Blanchard, Higham, Lopez, Mary and Pranesh, SIAM J. Sci. Comput. 42(3), 2020).
 """
 
 from dataclasses import dataclass, replace
@@ -15,39 +15,39 @@ from fattn_probe.arrays import F32, F64, Bools, Floats
 from fattn_probe.truth.error_model.rounding import HALF, WIDE, Format, added_error, largest_bias
 
 NODES = ((0.0, 0.2), (0.5988, 0.2), (-0.5988, 0.2), (1.4635, 0.2), (-1.4635, 0.2))
-"""Places and weights that stand for a normal distribution: the middles of five equal shares, at variance 1."""
+"""Nodes and weights of a quadrature for a standard normal variable: the middles of five equal shares."""
 MUCH = 3e-3
-"""Share of a sum from which its loss is followed."""
+"""Relative loss of a sum above which the loss is followed segment by segment."""
 PARTS, ROUNDS = 64, 3
-"""Where much is lost: parts in which an accumulator is followed, and rounds to find the loss within one."""
+"""Segments into which such a sum is cut, and fixed-point iterations for the loss within one segment."""
 SURELY = 6.0
-"""Deviations that an accumulator stays within."""
+"""Standard deviations that an accumulator stays within."""
 NEGLIGIBLE = 1e-15
-"""Scale below which what an accumulator holds does not reach the output."""
+"""Scale below which an accumulator's content does not reach the output."""
 
 
 @dataclass(frozen=True)
 class Chains:
-    """What the accumulators of rows take, in order, arrays (rows, accumulators, additions).
+    """The additions into the accumulators of rows, in order; arrays (rows, accumulators, additions).
 
-    `weight` is the sum of the addition's weights p (as the kernel has them, relative to its running maximum), `square`
-    that of p^2 times V's variance, `unsure` the variance of `weight` itself, whose last bits hang on those of the
-    logits; `top` and `top_square` are the parts in them of the maximum, whose weight is the power of two exp(-3 ln 2)
-    when rounded, so that its product with V needs no rounding. `scale` makes them relative to the row's final maximum.
-    `raised` (rows, accumulators, KV steps) marks the steps at whose beginning the running maximum rose.
+    `weight` is the sum of the addition's weights p, relative to the kernel's running maximum; `square` is the sum of
+    p^2 times V's variance. `weight_variance` is the variance of `weight`, which comes from the errors of the logits.
+    `top` and `top_square` are the maximum's parts in `weight` and `square`: its rounded weight is the power of two
+    exp(-3 ln 2), so its product with V is exact. `scale` makes them relative to the row's final maximum.
+    `raised` (rows, accumulators, KV steps) marks the steps at whose start the running maximum rose.
     """
 
     weight: F32
     square: F32
-    unsure: F32
+    weight_variance: F32
     top: F32
     top_square: F32
     scale: F32
     raised: Bools
 
     def part(self, where: slice) -> "Chains":
-        """Some of the additions, all KV steps' marks left as they are."""
-        names = ("weight", "square", "unsure", "top", "top_square", "scale")
+        """Some of the additions; `raised` stays whole."""
+        names = ("weight", "square", "weight_variance", "top", "top_square", "scale")
         return replace(self, **{name: getattr(self, name)[:, :, where] for name in names})
 
     def rows(self, which: Bools) -> "Chains":
@@ -59,10 +59,10 @@ class Chains:
 class Sums:
     """The errors of accumulators, arrays (rows,), relative to the row's maximum but not divided by the row sum.
 
-    `variance` as a mean over the channels, `walk` the part of it due to V's scatter and not to its mean; `loss` as a
-    share of V's mean (negative: lost), `worst` as one of the largest |V|; `stuck` is the most, as a share of V's mean,
-    that roundings of one sign can take from a row with like weights, wherever its sums lie between two powers of two;
-    `largest` is what an accumulator may hold.
+    `variance` is a mean over the channels; `walk` is its part due to V's scatter, not to V's mean. `loss` is a share of
+    V's mean (negative: lost). `worst` is the largest possible error, as a share of the largest |V|. `stuck` is the
+    largest loss of any row with such weights, as a share of V's mean, wherever its sums lie between two powers of two.
+    `largest` is the largest value that an accumulator may hold.
     """
 
     variance: F64
@@ -76,7 +76,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class _Held:
-    """What the accumulators hold after each addition: its mean as a share of V's, its variance; which were any."""
+    """The accumulators after each addition: mean as a share of V's mean, variance, and which additions are not 0."""
 
     weight: F32
     square: F32
@@ -115,11 +115,11 @@ def accumulate(chains: Chains, number: Format, mean_square_V: float) -> Sums:
 
 
 def _worst(chains: Chains, number: Format, held: _Held) -> F64:
-    """All roundings of all additions and rescalings at their worst.
+    """The worst case of all roundings of all additions and rescalings.
 
-    An addition is off by half an ulp of the sum at most, and by no more than what is added: the accumulator as it was
-    is one of the numbers to round to. So errors are never more than the sum itself, and an accumulator never more than
-    twice what it should hold.
+    An addition is off by at most half an ulp of the sum. It is also off by no more than the increment, because the old
+    accumulator is one of the candidates for rounding. So an error never exceeds the sum itself, and an accumulator
+    never exceeds twice its exact value.
     """
     added, ulp = chains.weight * chains.scale, 2 * number.half_ulp * held.weight
     ends = held.weight.reshape(*chains.raised.shape, -1)[..., -1]
@@ -128,10 +128,9 @@ def _worst(chains: Chains, number: Format, held: _Held) -> F64:
 
 
 def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F64:
-    """The most that roundings can lose which the spread of the increments does not make independent of each other.
+    """The largest loss of any row with weights like these: roundings that the increments' spread does not decorrelate.
 
-    Of a row whose weights are not known but only like these: half an ulp is at most `half_ulp` times the sum, and an
-    increment is one of those of its accumulator, so that their scatter dithers as that of V does.
+    Half an ulp is at most `half_ulp` times the sum. The scatter of the weights dithers as V's scatter does.
     """
     if number is not HALF or mean_square == 0.0:
         return np.zeros(len(held.weight))
@@ -146,7 +145,7 @@ def _stuck(chains: Chains, number: Format, held: _Held, mean_square: float) -> F
 
 
 def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float) -> tuple[F64, F64]:
-    """Variance and loss of all additions; what is lost makes the sum smaller, its ulp finer and later losses fewer."""
+    """Variance and loss of all additions; a loss makes the sum smaller, its ulp finer and later losses fewer."""
     if number is not HALF:
         return number.relative * _total(np.where(held.active, _power(held, mean_square), 0)), np.zeros(len(held.weight))
     mean = float(np.sqrt(mean_square))
@@ -158,7 +157,7 @@ def _roundings(chains: Chains, number: Format, held: _Held, mean_square: float) 
 
 
 def _pass(chains: Chains, held: _Held, mean: float, path: F32) -> tuple[F64, F64, F64]:
-    """Variance, loss and largest loss on the way, if what the accumulators hold is the path, (rows, accumulators)."""
+    """Variance, final loss and largest loss on the way, for accumulators that hold `path`; (rows, accumulators)."""
     first, second = _additions(chains, path, held.square, mean)
     change = np.where(held.active, first * chains.scale, 0)
     variance = np.where(held.active, second * chains.scale**2, 0).sum(axis=2, dtype=np.float64)
@@ -167,7 +166,7 @@ def _pass(chains: Chains, held: _Held, mean: float, path: F32) -> tuple[F64, F64
 
 
 def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
-    """The same from part to part, each beginning with what is left after the losses before it."""
+    """Variance and loss, segment by segment: each starts from the sum that earlier losses left."""
     variance, loss = np.zeros(held.weight.shape[:2]), np.zeros(held.weight.shape[:2])
     length = held.weight.shape[2]
     for start in range(0, length, max(8, length // PARTS)):
@@ -184,9 +183,9 @@ def _march(chains: Chains, held: _Held, mean: float) -> tuple[F64, F64]:
 
 
 def _additions(chains: Chains, path: F32, square: F32, mean: float) -> tuple[F32, F32]:
-    """Mean and variance of the error of each addition in f16, as the accumulator has them; averages over channels.
+    """Mean and variance of the error of each addition in f16, averaged over channels.
 
-    Where the maximum rose and its product fits the grid, what has to be rounded is all the rest, old and new.
+    Where the maximum rose and its product is a multiple of the ulp, everything else, old and new, is rounded.
     """
     back = _inverse(chains.scale)
     held, scatter = path * back, square * back**2
@@ -198,7 +197,7 @@ def _additions(chains: Chains, path: F32, square: F32, mean: float) -> tuple[F32
         ulp = HALF.ulp(mean * held + place * np.sqrt(scatter))
         fits = ulp <= top_ulp
         step = mean * np.where(fits, weight, chains.weight) / ulp
-        deviation = np.sqrt(np.where(fits, spread, chains.square) + mean**2 * chains.unsure) / ulp
+        deviation = np.sqrt(np.where(fits, spread, chains.square) + mean**2 * chains.weight_variance) / ulp
         bias, noise = _in_ulps(step, deviation)
         first += share * ulp * bias
         second += share * ulp**2 * (noise - bias**2)
@@ -206,7 +205,7 @@ def _additions(chains: Chains, path: F32, square: F32, mean: float) -> tuple[F32
 
 
 def _in_ulps(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """`added_error` where it is not what it is for a wide spread."""
+    """`added_error`; evaluated only where the spread is narrow, else its limit."""
     bias, noise = np.zeros_like(mean), np.full_like(mean, 1 / 12)
     narrow = deviation < WIDE
     if narrow.any():
@@ -215,7 +214,7 @@ def _in_ulps(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 
 
 def _rescaling(chains: Chains, number: Format, held: _Held, mean_square: float) -> F64:
-    """A risen maximum scales the accumulator by a number in the same format: two roundings of what it held."""
+    """A risen maximum multiplies the accumulator by a factor in the same format: two roundings of its content."""
     power = _power(held, mean_square)
     ends = power.reshape(*chains.raised.shape, -1)[..., -1]
     return 2 * number.relative * _total(np.where(chains.raised[:, :, 1:], ends[:, :, :-1], 0))

@@ -1,4 +1,4 @@
-"""The expected error of some rows of one K/V head, from one pass over their logits."""
+"""The expected error of rows of one K/V head, from one pass over their logits."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,21 +16,21 @@ from fattn_probe.truth.error_model.rounding import HALF, SINGLE
 Number = TypeVar("Number", np.float32, np.bool_)
 
 EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
-"""Mean square of ex2.approx's relative error: of its table (measured on Hopper), and its argument's truncation."""
+"""Mean square of ex2.approx's relative error: its table's (measured on Hopper) and its argument's truncation."""
 TANH_ERROR = np.float32(5e-7)
-"""Relative error of tanh.approx beyond what is known of it (`tanh.json`)."""
+"""Relative error of tanh.approx around the measured mean in `tanh.json`."""
 ALL = tuple(range(1, 8))
 ROWS = (slice(None), *[None] * 7)
 FAR = 6.0
-"""How many deviations a logit's error may have in a bound."""
+"""Standard deviations of a logit's error that a bound allows for."""
 
 
 @dataclass(frozen=True)
 class Logits:
     """Logits of rows, float32 (rows, n_kv).
 
-    `values` as the softmax has them, -inf where masked; `raw` before softcap and mask; `off` what the kernel's own Q
-    and K, and its tanh, change of `values`, None if they are exact; `slope` the softcap's derivative, None without.
+    `values`: the softmax's input, -inf where masked. `raw`: before softcap and mask. `off`: the known error of `values`
+    from the kernel's own Q, K and tanh, None if there is none. `slope`: the softcap's derivative, None without one.
     """
 
     values: F32
@@ -46,15 +46,15 @@ class Logits:
 
 @dataclass(frozen=True)
 class Rows:
-    """What is expected of rows, arrays (rows,).
+    """The expected errors of rows, arrays (rows,).
 
-    `logits`, `weights`, `sums` and `values` are mean squares of the error by its cause: KQ, the rounding of P, the sums
-    of P*V, the conversion of V; `walk` is the part of `sums` that comes of what V's scatter puts into the accumulators.
-    `peak` is the largest weight; `size` is the output's own root mean square. As shares of V's mean, signed, by cause:
-    `loss_logits` (weight moved to the sink), `loss_weights` and `loss_sums` (what is below the last bit). As shares of
-    the largest |V|: `single`, the largest error of one addend, and `worst`, the largest error there can be. `stuck`, a
-    share of V's mean, is the most that sums of like weights can lose. `largest` is what an accumulator may hold but for
-    one outlier of V, `roundings` their number per accumulator.
+    `logits`, `weights`, `sums` and `values` are mean squares of the error by cause: KQ, the rounding of P, the sums of
+    P*V, the conversion of V. `walk` is the part of `sums` due to V's scatter. `peak` is the largest weight; `size` is
+    the output's root mean square. Signed shares of V's mean: `loss_logits` (weight that moves to the sink),
+    `loss_weights` and `loss_sums` (increments below half an ulp). Shares of the largest |V|: `single`, the largest
+    error of one addend, and `worst`, the largest possible error. `stuck`, a share of V's mean, is the largest loss of
+    sums with such weights. `largest` is the largest value of an accumulator, apart from one outlier of V; `roundings`
+    is their number per accumulator.
     """
 
     logits: F64
@@ -75,12 +75,12 @@ class Rows:
 
     @property
     def variance(self) -> F64:
-        """All causes but the loss."""
+        """The mean square error of all causes but the loss."""
         return self.logits + self.weights + self.sums + self.values
 
     @property
     def loss(self) -> F64:
-        """The share of V's mean that the output is off by."""
+        """The systematic error, as a share of V's mean."""
         return self.loss_logits + self.loss_weights + self.loss_sums
 
 
@@ -88,8 +88,8 @@ class Rows:
 class Block:
     """Rows of one K/V head, cut as the kernel cuts them.
 
-    Arrays have the axes (rows, blocks, KV steps, outer, steps, warps, inner, group), see `Split`; `steps` (blocks, KV
-    steps) says which KV step is where, the number after the last one standing for none. `sink` (rows,) or None.
+    Arrays have the axes (rows, blocks, KV steps, outer, steps, warps, inner, group), see `Split`. `steps` (blocks, KV
+    steps) holds the numbers of the KV steps, one past the last for padding. `sink` is (rows,) or None.
     """
 
     kernel: Kernel
@@ -129,12 +129,12 @@ class Block:
 
     @property
     def _parts(self) -> int:
-        """How many sums are added up at the end: accumulators of a block, and blocks."""
+        """Number of sums added up at the end: accumulators of a block, and blocks."""
         return self.kernel.split.accumulators + len(self.steps)
 
     @cached_property
     def x(self) -> F32:
-        """The logits, cut."""
+        """The logits, by block, KV step and accumulator."""
         return self._cut(self.logits.values, -np.inf)
 
     @cached_property
@@ -153,7 +153,7 @@ class Block:
 
     @cached_property
     def scale(self) -> F32:
-        """What makes the weights relative to the row's final maximum."""
+        """The factor that makes the weights relative to the row's final maximum."""
         final = self.maximum.max(axis=ALL, keepdims=True)
         scale = np.exp(_finite(self.maximum) + self._offset - _finite(final))
         return np.where(np.isneginf(self.maximum), np.float32(0), scale)
@@ -190,7 +190,7 @@ class Block:
 
     def _sums(self, deviation: F32) -> Sums:
         spread = self._by_row(self.kv.spread_V)
-        unsure = (self.p * deviation) ** 2 + (HALF.ulp(self.p) ** 2 / 12 if self.kernel.weights is HALF else 0)
+        weight_variance = (self.p * deviation) ** 2 + (HALF.ulp(self.p) ** 2 / 12 if self.kernel.weights is HALF else 0)
         top = np.where(self.x == self.maximum, self.p, np.float32(0))
         weight, square = self.p.sum(axis=7), (self.p**2 * spread).sum(axis=7)
         raised = np.zeros(self.maximum.shape, np.bool_)
@@ -198,7 +198,7 @@ class Block:
         chains = Chains(
             weight=_chains(weight),
             square=_chains(square),
-            unsure=_chains(np.where(self.x == self.maximum, 0, unsure).sum(axis=7)),
+            weight_variance=_chains(np.where(self.x == self.maximum, 0, weight_variance).sum(axis=7)),
             top=_chains(top.sum(axis=7)),
             top_square=_chains((top**2 * spread).sum(axis=7)),
             scale=_chains(np.broadcast_to(self.scale[..., 0], weight.shape)),
@@ -207,16 +207,16 @@ class Block:
         return accumulate(chains, self.kernel.accumulator, self.kv.mean_square_V)
 
     def _combined(self) -> F64:
-        """Of adding up accumulators and blocks, one after the other in f32, the row sums likewise, and dividing."""
+        """Mean square error of adding up accumulators, blocks and row sums in f32, and of the division."""
         mean, spread, step = self.kv.mean_square_V, self.spread_left, SINGLE.relative
         outputs = (self._parts / 3 + 6) * mean + (self._parts / 2 + 6) * spread
         return np.asarray(step * outputs + (EXP_ERROR + step * self._parts / 3) * spread)
 
     def _weights(self) -> tuple[F64, F64, F64]:
-        """Of rounding P to f16: mean square, loss, and the largest there can be; not divided by the row sum.
+        """The error of rounding P to f16: mean square, loss and largest possible; not divided by the row sum.
 
-        The largest weight of a row is always the same number, and so is its error; where P is below 2^-22, with a bit
-        or none left, the errors are those of the weights as they are. The others are as good as random.
+        A row's largest weight is always the same number, so its error is known. Below 2^-22, where P has one bit or
+        none left, the actual error of each weight is used. The other errors are treated as random.
         """
         if self.kernel.weights is not HALF:
             return np.zeros(len(self.p)), np.zeros(len(self.p)), np.zeros(len(self.p))
@@ -230,11 +230,11 @@ class Block:
         return square, _total(error), _total(ulp * self.scale) / 2
 
     def _logit_errors(self) -> tuple[F64, F64, F32]:
-        """Of errors of the logits: the mean square they make, the loss, and each logit's mean-square error's root.
+        """The effect of the logits' errors: mean square, loss, and each logit's root mean square error.
 
-        An output changes by the sum of p (V - out) times the logits' errors. Those of Q and K are known: with their
-        mean taken off they meet V's variance c, sum p^2 (error - mean)^2 c; the mean itself only moves weight between
-        the sink and the rest. Of the others, independent of each other, the mean square is sum p^2 error^2 (V - out)^2,
+        An output changes by the sum of p (V - out) times the logits' errors. The errors of Q and K are known: about
+        their mean they contribute sum p^2 (error - mean)^2 c, with V's variance c. Their mean only moves weight between
+        the sink and the other keys. The remaining errors are independent and contribute sum p^2 error^2 (V - out)^2,
         where E (V_i - out)^2 = c_i (1 - 2 p_i) + sum p^2 c.
         """
         error = self._rounded_products()
@@ -254,10 +254,10 @@ class Block:
         return _total(square), loss, np.sqrt(error)
 
     def _moved(self, off: F32, centre: F32) -> F64:
-        """The mean square that known errors of the logits make where V is K.
+        """The mean square error due to known errors of the logits where V is a view of K.
 
-        An error of Q moves the logits by its product with K, and so the weights towards the K that lie along it; V, of
-        which the output is made, lies along it too. So it is worked out, and not taken to be random.
+        An error of Q raises the weights of the K that point along it. V is K, so the output moves the same way: the
+        errors are correlated, and are computed instead of treated as random.
         """
         final = _finite(self.maximum.max(axis=ALL))[:, None]
         share = np.exp(self.logits.values - final) / self.total[:, None].astype(np.float32)
@@ -265,7 +265,7 @@ class Block:
         return np.asarray(np.square(moved, dtype=np.float64).mean(axis=1))
 
     def _rounded_products(self) -> F32:
-        """Mean square errors of the logits that come of summing, softcap, mask and exp in f32 (and products in f16)."""
+        """Mean square errors of the logits from sums, softcap, mask and exp in f32, and from products in f16."""
         raw, square = self._cut(self.logits.raw, 0.0), self.q.square.astype(np.float32)[ROWS]
         likely = square * self._by_row(self.kv.square_K)
         along, scatter = self.kernel.chain

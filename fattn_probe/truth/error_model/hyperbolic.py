@@ -1,4 +1,4 @@
-"""What is known of tanh.approx.f32: its error is a function of its argument, the same on every run."""
+"""The measured error of tanh.approx.f32, a deterministic function of its argument."""
 
 import json
 from functools import cache

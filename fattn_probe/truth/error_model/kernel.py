@@ -1,4 +1,4 @@
-"""What a launch says of the arithmetic: which numbers are rounded to what, and how the KV rows are cut into sums."""
+"""The arithmetic of a launch: the format of each value, and the division of the KV rows into sums."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -22,10 +22,10 @@ QForm = Literal["f16 twice", "f16", "f32", "q8_1"]
 
 @dataclass(frozen=True)
 class Split:
-    """How the KV rows of one step go to accumulators, row = (((m*steps + a)*w + ...)*inner + i)*group + g.
+    """The assignment of one step's KV rows to accumulators: row = (((m*steps + a)*w + ...)*inner + i)*group + g.
 
-    `outer * warps` accumulators take `steps * inner` additions of `group` products each, the products of one addition
-    being summed exactly (to far more bits than are kept).
+    Each of `outer * warps` accumulators takes `steps * inner` additions of `group` products. The products of one
+    addition are summed exactly (to far more bits than the accumulator has).
     """
 
     outer: int
@@ -50,9 +50,9 @@ class Kernel:
     """The arithmetic of one launch.
 
     `launched` is the kernel as it was launched. `products_f16`: each q*k is rounded to f16 before it is summed. `chain`
-    is what the f32 sum of a logit costs: mean squares of its partial sums, added up, in units of the logit's square and
-    of |q|^2 |k|^2 / hsk (the first has them grow evenly to the logit, the second scatter about that). `shares_maximum`
-    are the axes of `Block`'s arrays along which accumulators share a running maximum.
+    is the sum of the mean squares of a logit's partial sums in f32, in two units: of the logit's square, for partial
+    sums that grow evenly, and of |q|^2 |k|^2 / hsk, for their scatter. `shares_maximum` are the axes of `Block`'s
+    arrays along which accumulators share a running maximum.
     """
 
     launched: AttentionKernel

@@ -1,4 +1,4 @@
-"""What the kernel's own copies of Q, K and V are off by, and the moments of the data that errors are weighed with."""
+"""The errors of the kernel's own copies of Q, K and V, and the moments of the data that weight them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,13 +12,13 @@ from fattn_probe.truth.error_model.rounding import HALF
 
 QK8_1 = 32
 AT_ONCE = 2048
-"""KV rows whose values are float64 at one time."""
+"""KV rows that are converted to float64 at once."""
 
 
 def kernel_q(q: Floats, factor: float, form: QForm) -> F64:
-    """Q times the factor as the kernel has it, q (rows, hsk) f32 values.
+    """Q times the factor as the kernel computes it, for q (rows, hsk) f32.
 
-    `f16 twice`: half2(q) * half2(scale), so that a scale which is no power of two is a systematic factor on every
+    `f16 twice`: half2(q) * half2(scale), so a scale that is not a power of two puts a systematic factor on every
     logit. `q8_1`: blocks of 32 with a common step of their largest/127 (quantize_q8_1_to_shared).
     """
     scaled = (q.astype(np.float32) * np.float32(factor)).astype(np.float32)
@@ -37,14 +37,14 @@ def kernel_q(q: Floats, factor: float, form: QForm) -> F64:
 
 @dataclass(frozen=True)
 class QRows:
-    """Rows of Q, float32: times the factor exactly, and as the kernel has them; `square` is |q|^2."""
+    """Rows of Q times the factor, float32: exact, and as the kernel computes them; `square` is |q|^2."""
 
     exact: F32
     kernel: F32
     square: F64
 
     def blocks_off(self) -> F32:
-        """How far the sum of each block of 32 is off, (rows, hsk/32)."""
+        """The error of the sum of each block of 32, (rows, hsk/32)."""
         return np.asarray((self.kernel - self.exact).reshape(len(self.exact), -1, QK8_1).sum(axis=2))
 
     @classmethod
@@ -57,16 +57,16 @@ class QRows:
 
 @dataclass(frozen=True)
 class KVMoments:
-    """K and V of one K/V head: K float32 (n_kv, hsk), exactly and as the kernel has it, and moments of K and V.
+    """K and V of one K/V head: K float32 (n_kv, hsk), exact and as the kernel has it, and moments of K and V.
 
-    `offset_K` (n_kv, hsk/32), where the kernel works on quantised blocks: what it adds to K before the product with its
-    own Q and takes off again with the exact sum of Q (the 8 of q4_0, the minimum of q4_1).
+    `offset_K` (n_kv, hsk/32), for kernels that work on quantised blocks: the offset of a block's unsigned integers (8
+    for q4_0, the minimum for q4_1). The kernel subtracts it again with the exact sum of Q.
 
     By KV row, means over the head's dimensions: `square_K` of K^2, `spread_V` of (V - its channel's mean)^2, `error_V`
-    of the square of what conversion changes, less its channel's mean. Of the head: `mean_V` the mean over all of V,
-    `mean_square_V` that of the squared channel means; `mean_error_V` and `mean_square_error_V` likewise of what
-    conversion changes. By channel: `channel_square` the mean of V^2, `channel_mean`, `channel_largest` the largest |V|.
-    `V_in_K`: where V is the beginning of K's rows, how many dimensions of them; else 0.
+    of the conversion error's square about its channel's mean. By head: `mean_V` is the mean of V, `mean_square_V` the
+    mean of the squared channel means; `mean_error_V` and `mean_square_error_V` are the same for the conversion error.
+    By channel: `channel_square` is the mean of V^2, `channel_mean` the mean, `channel_largest` the largest |V|.
+    `V_in_K`: the number of dimensions that V takes from the start of K's rows; 0 if V is no view of K.
     """
 
     k: F32
@@ -88,7 +88,7 @@ class KVMoments:
     def of(
         cls, k: Floats, v: Floats, kernel: Kernel, types: tuple[str, str], *, V_is_K_view: bool = False
     ) -> "KVMoments":
-        """Of k (n_kv, hsk) and v (n_kv, hsv), which are stored in these types."""
+        """From k (n_kv, hsk) and v (n_kv, hsv), whose stored types are `types`."""
         converts_K, converts_V = kernel.converts_K and types[0] != "f16", kernel.converts_V and types[1] != "f16"
         k = np.asarray(k, np.float32)
         mean, spread, mean_square = _about_mean(v, lambda values: values)
@@ -117,7 +117,7 @@ class KVMoments:
         )
 
     def without_rows(self) -> "KVMoments":
-        """The head's own moments; what there is by KV row is large, and left out."""
+        """The moments by head and channel, without the large arrays by KV row."""
         none, nothing = np.empty((0, 0), np.float32), np.empty(0)
         return replace(self, k=none, kernel_k=none, offset_K=None, square_K=nothing, spread_V=nothing, error_V=nothing)
 
@@ -128,10 +128,9 @@ class KVMoments:
 
 
 def _about_mean(rows: Floats, of: Callable[[F64], F64]) -> tuple[F64, F64, float]:
-    """The mean of each channel of what `of` makes of rows, the mean square about it by row, and the mean square of the
-    channels' true means; some rows at a time.
+    """Moments of `of(rows)`: each channel's mean, the mean square about it by row, the mean of the squared means.
 
-    The mean of n values with no mean has 1/n of their variance as its mean square, which is taken off.
+    The last is corrected for sampling: the mean of n values has a mean square of 1/n of their variance by chance.
     """
     parts = parts_of(len(rows))
     mean = np.sum([of(rows[part].astype(np.float64)).sum(axis=0) for part in parts], axis=0) / len(rows)
@@ -144,12 +143,12 @@ def _about_mean(rows: Floats, of: Callable[[F64], F64]) -> tuple[F64, F64, float
 
 
 def parts_of(length: int) -> list[slice]:
-    """Rows that are worked on at once: few enough for the cache."""
+    """Slices of rows that are processed at once, small enough for the CPU's cache."""
     return [slice(first, first + AT_ONCE) for first in range(0, length, AT_ONCE)]
 
 
 def _offset(k: F32, type_K: str) -> F32 | None:
-    """What a block's integers are away from symmetric, as ggml quantises: q4_0's 0 is the largest in magnitude."""
+    """The offset of each block's unsigned integers, as ggml quantises; None for symmetric types."""
     blocks = k.reshape(len(k), -1, QK8_1)
     if type_K in {"q4_1", "q5_1"}:
         return np.asarray(-blocks.min(axis=2))

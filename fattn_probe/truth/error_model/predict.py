@@ -1,4 +1,4 @@
-"""From an op, its inputs and its launches to the error that is expected."""
+"""The expected error of an op, from its inputs and its launches."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -18,7 +18,7 @@ from fattn_probe.truth.error_model.block import Block, Logits, Rows
 from fattn_probe.truth.error_model.hyperbolic import tanh_error
 from fattn_probe.truth.error_model.kernel import Kernel, kernel_of, pieces_of, steps_of
 from fattn_probe.truth.error_model.operands import KVMoments, QRows, parts_of
-from fattn_probe.truth.error_model.prediction import Heads, Prediction, elsewhere_lost
+from fattn_probe.truth.error_model.prediction import Heads, Prediction, largest_unsampled_loss
 from fattn_probe.truth.error_model.rounding import HALF
 from fattn_probe.truth.error_model.words import why
 from fattn_probe.truth.reference.attention import alibi_slopes
@@ -26,11 +26,11 @@ from fattn_probe.truth.reference.attention import alibi_slopes
 Tensors = Mapping[str, Any]
 
 BLOCK = 1 << 20
-"""Logits worked on at once."""
+"""Logits that are processed at once."""
 MOST = 1 << 21
-"""Logits looked at in all unless more are asked for: well below a second."""
+"""Logits that are evaluated in all, by default: well below a second."""
 MOST_VALUES = 1 << 27
-"""Values of V that are looked at."""
+"""Values of V that are evaluated in all."""
 
 
 def predict(
@@ -43,14 +43,14 @@ def predict(
     most: int = MOST,
     among: Indices | None = None,
 ) -> Prediction | None:
-    """The error a correct kernel makes of an op; None where the launches show no kernel that is known.
+    """The expected error of a correct kernel on an op; None if the launches hold no known attention kernel.
 
-    `tensors` are the operands' values by name (Q, K, V, mask, sinks), their `ne` reversed, as `stored_rows` gives them:
-    of K and V one head's rows are asked for, of the mask those of the queries looked at, which are `among` these (all).
+    `tensors` are the operands' values by name (Q, K, V, mask, sinks), their `ne` reversed, as `stored_rows` gives them.
+    K and V are read one head at a time, the mask by sampled queries, which are chosen from `among` (default: all).
     `arch` is nvcc's number of the GPU's architecture: 61 Pascal, 70 Volta, 75 Turing, 80 to 89 Ampere and Ada, 90
-    Hopper, 100 and 120 Blackwell; `constants` are those of the source. Takes a pass over the logits in float32, of
-    about `most` of them: where a case has more, queries at even distances stand for those near them, and where K and V
-    have more than `MOST_VALUES` values, heads likewise. Memory is O(n_kv) and a block, and arrays by row.
+    Hopper, 100 and 120 Blackwell; `constants` are those of the source. One float32 pass evaluates about `most` logits:
+    if a case has more, evenly spaced queries stand for their neighbours. If K and V have more than `MOST_VALUES`
+    values, evenly spaced heads do. Memory: O(n_kv), one block of logits, and arrays by row.
     """
     kernel = kernel_of(op, launches, arch, constants)
     if kernel is None:
@@ -76,32 +76,32 @@ def predict(
     everywhere = Rows(*found[:, :, _nearest(queries, op.sizes.n_q)][..., from_head])
     moments = [heads[at] for at in product(range(op.sizes.n_seq), near.tolist())]
     heads_seen = np.isin(np.arange(op.sizes.n_head) // group, kv_heads)
-    looked_at = np.isin(np.arange(op.sizes.n_q), queries)[:, None] & heads_seen
-    return _prediction(op, kernel, moments, everywhere, looked_at)
+    sampled = np.isin(np.arange(op.sizes.n_q), queries)[:, None] & heads_seen
+    return _prediction(op, kernel, moments, everywhere, sampled)
 
 
 def _sample(op: Op, most: int, among: Indices) -> Indices:
-    """The queries that are looked at: all, or as many as `most` allows, the first and the last among them."""
+    """The sampled queries: all, or as many as `most` allows, always with the first and the last."""
     number = max(2, most // (op.sizes.n_kv * len(_heads(op)) * op.sizes.group * op.sizes.n_seq))
     return among[np.unique(np.linspace(0, len(among) - 1, min(number, len(among))).round().astype(np.intp))]
 
 
 def _heads(op: Op) -> Indices:
-    """The K/V heads that are looked at; all, where heads are unlike each other by design."""
+    """The sampled K/V heads; all of them if ALiBi or sinks make heads differ."""
     values = op.sizes.n_kv * op.sizes.hsv * op.sizes.n_seq
     number = op.sizes.n_head_kv if op.params.max_bias > 0 or op.has_sinks else max(1, MOST_VALUES // values)
     return np.unique(np.linspace(0, op.sizes.n_head_kv - 1, min(number, op.sizes.n_head_kv)).round().astype(np.intp))
 
 
 def _head(tensor: Any, seq: int, kv_head: int, n_kv: int) -> Floats:  # noqa: ANN401 (an array, or what makes its rows)
-    """The rows of one head, an array as it is, others put together from parts."""
+    """The rows of one head; a lazy tensor's rows are made in slices."""
     if isinstance(tensor, np.ndarray):
         return np.asarray(tensor[seq, kv_head])
     return np.concatenate([tensor[seq, kv_head, slice(p.start, min(p.stop, n_kv))] for p in parts_of(n_kv)])
 
 
 def _nearest(places: Indices, length: int) -> Indices:
-    """The index of the nearest of some places, for each of 0..length."""
+    """The index of the nearest place, for each of 0..length."""
     return np.searchsorted((places[1:] + places[:-1]) / 2, np.arange(length))
 
 
@@ -119,11 +119,11 @@ class _Head:
 
     @property
     def first(self) -> int:
-        """The first of its heads of Q."""
+        """Its first head of Q."""
         return self.kv_head * self.op.sizes.group
 
     def groups(self, queries: npt.NDArray[np.intp]) -> Iterator[list[tuple[int, int]]]:
-        """The rows, together with those that the kernel cuts alike."""
+        """The rows, grouped by how the kernel divides their KV rows."""
         alike: dict[object, list[tuple[int, int]]] = {}
         tiles: dict[Tile, object] = {}
         for within in range(self.op.sizes.group):
@@ -136,7 +136,7 @@ class _Head:
         yield from alike.values()
 
     def rows(self, rows: list[tuple[int, int]]) -> Rows:
-        """The expected errors of rows that are cut alike."""
+        """The expected errors of one such group."""
         within, query = (np.array(part) for part in zip(*rows, strict=True))
         heads, op = self.first + within, self.op
         scale = np.float32(op.params.scale)
@@ -179,9 +179,9 @@ def _split(rows: list[tuple[int, int]], most: int) -> Iterator[list[tuple[int, i
 
 
 def _prediction(
-    op: Op, kernel: Kernel, heads: list[KVMoments], rows: Rows, looked_at: npt.NDArray[np.bool_]
+    op: Op, kernel: Kernel, heads: list[KVMoments], rows: Rows, sampled: npt.NDArray[np.bool_]
 ) -> Prediction:
-    """Put together what was found by row, arrays (n_seq, n_q, n_head), and the moments by K/V head."""
+    """Assemble the prediction from the rows, arrays (n_seq, n_q, n_head), and the moments by K/V head."""
 
     def by_head(values: list[Any]) -> F64:
         array = np.array(values, np.float64)
@@ -200,6 +200,6 @@ def _prediction(
     number = kernel.accumulator
     sums_overflow = rows.largest + kernel.largest_weight * largest > number.largest
     overflows = sums_overflow | (kernel.converts_V & (largest > HALF.largest))
-    seen = np.broadcast_to(looked_at, rows.loss.shape)
-    prediction = Prediction(rows, moments, number.half_ulp, seen, overflows, elsewhere_lost(rows), "")
+    seen = np.broadcast_to(sampled, rows.loss.shape)
+    prediction = Prediction(rows, moments, number.half_ulp, seen, overflows, largest_unsampled_loss(rows), "")
     return replace(prediction, why=why(op, kernel, rows, prediction.causes))

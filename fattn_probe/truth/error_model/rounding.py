@@ -1,4 +1,4 @@
-"""The error of one rounding to nearest: its mean and mean square, from what is added and to what.
+"""The error of one rounding to nearest: its mean and mean square, from the increment and the sum.
 
 Sources: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., ch. 2 (the model) and 4 (sums); Widrow and
 Kollar, Quantization Noise, ch. 4 and 5 (the Fourier series of a quantiser's error for a Gaussian input).
@@ -15,8 +15,8 @@ MEAN_SQUARE = (1 - 0.25) / (2 * np.log(2)) / 12
 """Mean of (error/ulp)^2 * (ulp/value)^2 over values spread evenly in a binade's logarithm, in units of 2^-2t."""
 
 NARROW, WIDE = 0.25, 0.7
-"""Deviations of an increment in ulps: below the first, three numbers can come out of a rounding; above the second, it
-knows nothing of the mean, exp(-2 pi^2 0.7^2) = 6e-5."""
+"""Standard deviations of an increment, in ulps. Below NARROW, a rounding has three possible results. Above WIDE, its
+error no longer depends on the mean: exp(-2 pi^2 0.7^2) = 6e-5."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Format:
         return float(2.0 ** (-self.fraction - 1))
 
     def ulp(self, values: Floats) -> npt.NDArray[np.float32]:
-        """The distance between neighbours at |values|; that of the subnormal numbers near 0."""
+        """The distance between neighbouring numbers at |values|; near 0, the distance of subnormal numbers."""
         power = (np.ascontiguousarray(values, np.float32).view(np.uint32) & np.uint32(0x7F800000)).view(np.float32)
         return np.asarray(np.maximum(power, np.float32(2.0**self.least)) * np.float32(2.0**-self.fraction))
 
@@ -48,10 +48,10 @@ SINGLE = Format(23, -126, 3.4e38)
 
 
 def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """Mean and mean square of the error, in ulps of the sum, of adding a normal number (in ulps) to one on the grid.
+    """Mean and mean square of the error, in ulps of the sum, of adding a normally distributed increment (in ulps).
 
-    An increment that spreads over an ulp is rounded without bias and with mean square 1/12; one that stays below half
-    an ulp is lost, its mean error -mean. Arrays of one dimension.
+    An increment that spreads over an ulp is rounded without bias and with mean square 1/12. One that stays below half
+    an ulp is lost: its mean error is -mean. One-dimensional arrays.
     """
     first, second = np.zeros_like(mean), np.full_like(mean, 1 / 12)
     narrow = deviation < NARROW
@@ -62,16 +62,16 @@ def added_error(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 
 
 def largest_bias(deviation: Floats) -> Floats:
-    """The largest mean error, in ulps, that adding a normal number of this deviation has, whatever its mean.
+    """The largest mean error, in ulps, of adding a normal increment of this standard deviation, over all means.
 
-    That of the series term by term; half an ulp, where every increment may be rounded the same way.
+    The sum of the series' absolute terms; at most half an ulp.
     """
     damping = np.exp(-2 * np.pi**2 * np.minimum(deviation, 8.0) ** 2)
     return np.asarray(np.minimum(0.5, sum(damping ** (k * k) / (np.pi * k) for k in (1, 2, 3, 4))))
 
 
 def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """round(y) - y = sum over k of (-1)^k / (pi k) sin(2 pi k y), of which a normal y damps term k."""
+    """round(y) - y = sum over k of (-1)^k / (pi k) sin(2 pi k y); a normal y damps term k."""
     first, second = np.zeros_like(mean), np.full_like(mean, 1 / 12)
     angle, damping = 2 * np.pi * np.mod(mean, 1.0), np.exp(-2 * np.pi**2 * deviation**2)
     for k in (1, 2, 3):
@@ -82,7 +82,7 @@ def _by_series(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 
 
 def _near_one_number(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """Where only the number nearest to the mean and its two neighbours can come out."""
+    """For increments whose result can only be the number nearest to the mean or one of its two neighbours."""
     away = mean - np.rint(mean)
     first, second = -away, deviation**2 + away**2
     wide = np.maximum(deviation, 1e-9)
@@ -95,7 +95,7 @@ def _near_one_number(mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
 
 
 def _upper_tail(x: Floats) -> Floats:
-    """The chance that a normal number exceeds x >= 0, to 1e-7 (Abramowitz and Stegun 7.1.26)."""
+    """The probability that a standard normal variable exceeds x >= 0, to 1e-7 (Abramowitz and Stegun 7.1.26)."""
     t = 1 / (1 + 0.3275911 / np.sqrt(2) * x)
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
     return np.asarray(series * np.exp(-(x**2) / 2) / 2)

@@ -1,18 +1,18 @@
-"""When a correct kernel is nevertheless bad, and why."""
+"""Warnings about correct kernels whose expected error is large."""
 
 import numpy as np
 
 from fattn_probe.truth.error_model.prediction import Prediction
 
 WORTH_A_WARNING = 2e-3
-"""Share of the outputs' size that is worth a warning: four times the unit roundoff of f16, all of one sign."""
+"""Bias that is worth a warning, as a share of the outputs' size: four times the unit roundoff of f16."""
 
 
 def accuracy_warning(prediction: Prediction) -> str:
-    """What is wrong with a design even where it works as designed, in words; empty if nothing is.
+    """The accuracy warning for a kernel that works as designed; empty if there is none.
 
-    A systematic error grows with the number of KV rows and is the same in every channel, so that nothing after it takes
-    it back: it is warned of, the random one is not. What f16 cannot hold at all is.
+    It warns of a large systematic error, which grows with the number of KV rows, is the same in every channel and does
+    not average out, and of accumulators that may overflow f16. It does not warn of random errors.
     """
     words = []
     if abs(prediction.bias) >= WORTH_A_WARNING:
@@ -20,7 +20,7 @@ def accuracy_warning(prediction: Prediction) -> str:
     if prediction.may_overflow.any():
         rows = int(prediction.may_overflow.sum())
         words.append(
-            f"{rows} of {prediction.may_overflow.size} rows may exceed 65504, the end of f16, in an accumulator"
+            f"{rows} of {prediction.may_overflow.size} rows may exceed 65504, the largest f16, in an accumulator"
         )
     return "; ".join(words)
 

@@ -1,4 +1,4 @@
-"""Why an error is expected, in words, and when it is worth a warning."""
+"""The causes of an expected error, in words."""
 
 import numpy as np
 
@@ -12,12 +12,12 @@ CAUSES = {
     "weights": "P rounded to f16",
     "sums": "rounding of the accumulators",
     "values": "V converted to f16",
-    "loss": "what is lost below half an ulp",
+    "loss": "increments lost below half an ulp",
 }
 
 
 def why(op: Op, kernel: Kernel, rows: Rows, causes: dict[str, float]) -> str:
-    """Kernel family, accumulator, number of roundings, independent sums, and which error is the largest."""
+    """One sentence: kernel family, accumulator, roundings, independent sums, and the largest cause."""
     family = kernel.launched.family.name.replace("_", "-")
     number = "f16" if kernel.accumulator is HALF else "f32"
     most = max(causes, key=lambda name: causes[name])

@@ -22,10 +22,10 @@ class Prediction:
     rmse: float = RMSE
     mean_error: float = 0.0
     why: str = "mma-f16 sums P.V in f16"
-    unsure: float = 0.0
+    relative_standard_error: float = 0.0
 
     @property
-    def looked_at(self):
+    def sampled(self):
         return np.ones(self.row_rmse.shape, bool)
 
     @property

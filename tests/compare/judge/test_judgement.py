@@ -167,10 +167,10 @@ class Predicted:
     rmse: float = 1e-3
     mean_error: float = 0.0
     why: str = "mma-f16 sums P.V in f16"
-    unsure: float = 0.0
+    relative_standard_error: float = 0.0
     row_rmse: np.ndarray = field(default_factory=lambda: np.full(REFERENCE.shape[:3], 1e-3))
     bound: np.ndarray = field(default_factory=lambda: np.full(REFERENCE.shape, 8e-3))
-    looked_at: np.ndarray = field(default_factory=lambda: np.ones(REFERENCE.shape[:3], bool))
+    sampled: np.ndarray = field(default_factory=lambda: np.ones(REFERENCE.shape[:3], bool))
 
 
 def test_as_designed_and_accurate_are_said_apart():

@@ -32,7 +32,7 @@ def unsampled(rows):
     return next(query for query in range(100, 200) if not (rows.rows[:, 1] == query).any())
 
 
-def test_an_exact_output_passes_and_says_how_many_rows_were_looked_at(case, rows, dst):
+def test_an_exact_output_passes_and_says_how_many_rows_were_sampled(case, rows, dst):
     verdict = judge_sample(case, dst, rows)
     assert verdict.status is Status.PASS
     assert f"sampled: {len(rows.rows)} of 800 rows" in verdict.reason

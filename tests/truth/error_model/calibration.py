@@ -73,7 +73,7 @@ def measured(case: Case, device: str, capture: Capture, reference: Any, predicti
     rows = np.isfinite(capture.dst).all(axis=3)
     error = (capture.dst - reference)[rows]
     expected = prediction.row_rmse[rows]
-    looked_at = prediction.looked_at[rows]
+    sampled = prediction.sampled[rows]
     by_row = np.sqrt(np.square(error).mean(axis=1)) / np.maximum(expected, 1e-300)
     kernel = next(launch for launch in capture.launches if launch.kernel in KERNELS)
     return Measured(
@@ -87,7 +87,7 @@ def measured(case: Case, device: str, capture: Capture, reference: Any, predicti
         predicted_mean_error=float(prediction.row_mean_error[rows].mean()),
         size=float(np.abs(reference[rows]).mean()),
         worst=float((np.abs(error) / np.maximum(prediction.bound[rows], 1e-300)).max()),
-        row=float(by_row[looked_at].max()),
+        row=float(by_row[sampled].max()),
     )
 
 

@@ -102,11 +102,11 @@ def test_v_near_the_end_of_f16_is_warned_of():
     assert "65504" in accuracy_warning(prediction)
 
 
-def test_a_looked_at_query_is_the_same_whatever_the_others():
+def test_a_sampled_query_is_the_same_whatever_the_others():
     case = biased(4096)
     values = values_of(case)
     few, more = (predict(case.op, values, rtx3060(), 86, most=most) for most in (1 << 18, 1 << 20))
-    one, other = (prediction.looked_at.all(axis=(0, 2)) for prediction in (few, more))
+    one, other = (prediction.sampled.all(axis=(0, 2)) for prediction in (few, more))
     common = one & other
     assert 2 <= one.sum() < other.sum() < 448
     np.testing.assert_allclose(few.row_rmse[:, common], more.row_rmse[:, common], rtol=1e-4)

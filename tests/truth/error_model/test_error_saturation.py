@@ -43,11 +43,11 @@ def measured(n_kv, n_q, mean=1):
 
 
 @pytest.mark.parametrize(("n_kv", "n_q"), LENGTHS)
-def test_no_row_is_beyond_its_bound_whether_it_was_looked_at_or_not(n_kv, n_q):
+def test_no_row_is_beyond_its_bound_whether_it_was_sampled_or_not(n_kv, n_q):
     case, values, error = measured(n_kv, n_q)
     few, all_ = (predict(case.op, values, [LAUNCH], 90, most=most) for most in (1, n_kv * 4 * n_q))
-    assert few.looked_at.all(axis=(0, 2)).sum() == 2
-    assert all_.looked_at.all()
+    assert few.sampled.all(axis=(0, 2)).sum() == 2
+    assert all_.sampled.all()
     for prediction in (few, all_):
         assert (np.abs(error) <= 0.9 * prediction.bound).all()
         assert (prediction.bound < 0.9).all()  # so that an output of zeros is none of a correct kernel
@@ -68,7 +68,7 @@ def test_the_loss_of_each_row_is_predicted(n_kv, n_q):
 def test_data_of_zero_mean_lose_nothing_and_keep_their_bound():
     case, values, error = measured(16384, 8, 0)
     prediction = predict(case.op, values, [LAUNCH], 90, most=1)
-    assert (prediction.elsewhere < 0.05 * prediction.bound.min()).all()
+    assert (prediction.unsampled_loss < 0.05 * prediction.bound.min()).all()
     assert (np.abs(error) <= prediction.bound).all()
 
 

@@ -31,13 +31,13 @@ LAUNCH = parse_launch(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_rows_that_nobody_looked_at_are_within_their_bound_and_the_others_too(seed):
+def test_unsampled_rows_are_within_their_bound_and_sampled_rows_too(seed):
     (case,) = expand(loads(SCENARIO.format(seed=seed), "wide.yaml"))
     inputs = make_inputs(case)
     values = {name: stored_rows(view, inputs) for name, view in case.op.tensors.items()}
     error = np.abs(model_of(case, inputs, [LAUNCH], 90) - reference_of(case.op, inputs))
     few, all_ = (predict(case.op, values, [LAUNCH], 90, most=most) for most in (1, 10**9))
-    assert few.looked_at.all(axis=(0, 2)).sum() == 2
+    assert few.sampled.all(axis=(0, 2)).sum() == 2
     assert (error <= all_.bound).all()
     assert (error <= few.bound).all()
     assert few.bound.max() < 1.5  # V is within +-1
