@@ -11,6 +11,12 @@ def pytest_configure(config):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def width_of_a_pipe(monkeypatch):
+    """What a test prints is as wide as in a pipe, whatever the terminal of its own run."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(scope="module")
 def tree():
     """The default llama.cpp."""

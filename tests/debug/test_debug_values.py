@@ -278,12 +278,13 @@ def leaves(value):
     return 1
 
 
+@pytest.mark.night  # beside other work a processor's time buys less
 def test_at_least_twenty_thousand_facts_a_second(record_property):
     texts = [line.partition(" = ")[2] for line in recorded("gdb-13-kernel.txt")]
-    facts, start = 0, time.perf_counter()
-    while time.perf_counter() - start < 0.5:
+    facts, start = 0, time.process_time()
+    while time.process_time() - start < 0.5:
         facts += sum(leaves(parse_value(text)) for text in texts)
-    rate = facts / (time.perf_counter() - start)
+    rate = facts / (time.process_time() - start)
     record_property("facts_per_second", round(rate))
     print(f"{rate:,.0f} facts a second")
     assert rate > 20_000
