@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import os
 import signal
 
 import pytest
@@ -9,12 +10,8 @@ def pytest_configure(config):
     """Tests interrupt programs, and a shell starts its background jobs, as a CI's may be, with interrupts ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(autouse=True)
-def width_of_a_pipe(monkeypatch):
-    """What a test prints is as wide as in a pipe, whatever the terminal of its own run."""
-    monkeypatch.delenv("COLUMNS", raising=False)
+    # What a test prints is as wide as in a pipe, whatever the terminal of the run.
+    os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(scope="module")
