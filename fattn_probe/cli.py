@@ -46,8 +46,8 @@ from fattn_probe.study.cli import study
 HELP = "Build, run, inspect and check llama.cpp's CUDA flash-attention kernels, on a GPU or on a simulated one."
 DEMO = ("run gqa --on sim:h200", "compare gqa --on sim:h200", "inspect gqa --on sim:h200")
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False)
-scenario_app = typer.Typer(help="Look at, check and make scenario files.", no_args_is_help=True)
-source_app = typer.Typer(help="Fetch and look into llama.cpp trees.", no_args_is_help=True)
+scenario_app = typer.Typer(help="List, show, check and create scenario files.", no_args_is_help=True)
+source_app = typer.Typer(help="Fetch and describe llama.cpp trees.", no_args_is_help=True)
 device_app = typer.Typer(help="The catalogue of simulated GPUs.", no_args_is_help=True)
 app.add_typer(scenario_app, name="scenario")
 app.add_typer(suite_app, name="suite")
@@ -76,9 +76,9 @@ def everything(
     _version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say each program that is run.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print each program that is run.")] = False,
 ) -> None:
-    """Set up what every command has."""
+    """Configure logging, for every command."""
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(message)s",
@@ -88,7 +88,7 @@ def everything(
 
 @app.command()
 def doctor(as_json: flags.Json = False) -> None:
-    """Say what works on this machine, and what to install for the rest."""
+    """Check what works on this machine, and say how to install what is missing."""
     report = diagnose(probe())
     show(report.as_dict(), lambda: render_doctor(report), as_json)
     if not report.sim_usable:
@@ -109,15 +109,18 @@ def demo() -> None:
 @app.command()
 def build(
     paths: flags.Scenarios = [],  # noqa: B006
-    engine: Annotated[Engine | None, typer.Option(help="cuda where there is a GPU or --arch is given.")] = None,
-    arch: Annotated[str, typer.Option(help="GPU architecture, such as 90 or 120a; this machine's GPU.")] = "",
-    kernel: Annotated[list[str] | None, typer.Option(help='A kernel such as "mma 64,64,8,8"; repeatable.')] = None,
-    full: Annotated[bool, typer.Option("--full", help="Everything upstream would compile.")] = False,
-    export: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Copy what runs to a new folder, for another machine.")
+    engine: Annotated[
+        Engine | None, typer.Option(help="sim or cuda; default: cuda if there is a GPU or --arch, else sim.")
     ] = None,
-    ops: Annotated[bool, typer.Option("--ops", help="test-backend-ops too.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands, run none.")] = False,
+    arch: Annotated[str, typer.Option(help="GPU architecture, such as 90 or 120a; default: this machine's GPU.")] = "",
+    kernel: Annotated[list[str] | None, typer.Option(help='A kernel such as "mma 64,64,8,8"; repeatable.')] = None,
+    full: Annotated[bool, typer.Option("--full", help="Compile every kernel that upstream compiles.")] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Copy the finished build to a new folder, to run it on another machine."),
+    ] = None,
+    ops: Annotated[bool, typer.Option("--ops", help="Build test-backend-ops too.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands without running them.")] = False,
     source: flags.Source = DEFAULT_SOURCE,
     patch: flags.Patches = [],  # noqa: B006
     debug: flags.Debug = False,
@@ -126,7 +129,7 @@ def build(
     quants: flags.Quants = "",
     as_json: flags.Json = False,
 ) -> None:
-    """Build llama.cpp's CUDA backend, with the kernels of some scenarios or those that runs will ask for."""
+    """Build llama.cpp's CUDA backend, with the kernels that scenarios need; without scenarios, runs add theirs."""
     chosen = flags.BuildFlags(source, patch, debug, check, sanitize, quants)
     tree = chosen.tree(NOTES)
     engine = engine or ("cuda" if arch or has_gpu() else "sim")
@@ -174,7 +177,7 @@ def run(
     devices: flags.Devices = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Run scenarios, and say which kernels ran."""
+    """Run scenarios, and list the kernels that ran."""
     chosen = flags.BuildFlags(source, patch, debug, check, sanitize, quants, folder)
     work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
     options = chosen.run_options(
@@ -195,7 +198,7 @@ def plan(
     devices: flags.Devices = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Say which kernels simulated GPUs would launch, and how, without running them."""
+    """Show the kernels that GPUs of the catalogue would launch, without running them."""
     work = flags.work_of(flags.cases_of(paths), on, devices, NOTES, simulated=True)
     options = flags.BuildFlags(source, patch, quants=quants).run_options(NOTES, Simulation(dry=True))
     done = list(running.plan_cases(Session(options, flags.build_progress(NOTES)), work))
@@ -205,14 +208,16 @@ def plan(
 
 @app.command()
 def ops(
-    mode: Annotated[Mode, typer.Argument(help="test, perf or support.")] = "test",
-    only: Annotated[str, typer.Option("--filter", help="A regular expression over a case's parameters.")] = "",
+    mode: Annotated[Mode, typer.Argument(help="Upstream's mode: test, perf or support.")] = "test",
+    only: Annotated[
+        str, typer.Option("--filter", help="Only cases whose parameters match this regular expression.")
+    ] = "",
     on: flags.On = "",
     silence: Annotated[
         float, typer.Option(callback=flags.seconds, help="Seconds of silence before a case is lost.")
     ] = 300.0,
     workers: Annotated[
-        int, typer.Option(min=1, max=flags.MOST_THREADS, help="Upstream's -j, where the source has it.")
+        int, typer.Option(min=1, max=flags.MOST_THREADS, help="Parallel workers: upstream's -j, if the source has it.")
     ] = 1,
     source: flags.Source = DEFAULT_SOURCE,
     patch: flags.Patches = [],  # noqa: B006
@@ -222,7 +227,7 @@ def ops(
     devices: flags.Devices = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Drive upstream's own test-backend-ops over its FLASH_ATTN_EXT cases."""
+    """Run the FLASH_ATTN_EXT cases of upstream's test-backend-ops."""
     target, *more = flags.targets_of(on, devices, NOTES)
     if more:
         raise InputError("ops runs on one target at a time")
@@ -245,24 +250,26 @@ def ops(
 
 @scenario_app.command("list")
 def scenario_list(
-    folder: Annotated[Path | None, flags.scenario_argument("A folder; all shipped ones.", "FOLDER")] = None,
+    folder: Annotated[
+        Path | None, flags.scenario_argument("A folder; default: the shipped scenarios.", "FOLDER")
+    ] = None,
     as_json: flags.Json = False,
 ) -> None:
-    """The shipped scenarios, or those of a folder."""
+    """List the shipped scenarios, or those of a folder."""
     found = scenarios.list_scenarios(folder)
     show([asdict(item) for item in found], lambda: scenarios.render_list(found), as_json)
 
 
 @scenario_app.command("show")
 def scenario_show(path: flags.OneScenario, as_json: flags.Json = False) -> None:
-    """What a scenario resolves to: its cases with every tensor's ne and nb."""
+    """Show a scenario's cases, with ne and nb of every tensor."""
     cases = scenarios.show(path)
     show([scenarios.case_json(case) for case in cases], lambda: scenarios.render_show(cases), as_json)
 
 
 @scenario_app.command("check")
 def scenario_check(paths: flags.Scenarios, as_json: flags.Json = False) -> None:
-    """Check scenario files, and say every mistake with its line."""
+    """Check scenario files, and report every mistake with its line."""
     checks = scenarios.check(paths)
     show([asdict(item) for item in checks], lambda: scenarios.render_check(checks), as_json)
     scenarios.raise_problems(checks)
@@ -276,7 +283,9 @@ def scenario_new(path: Path) -> None:
 
 @scenario_app.command("from-ops")
 def scenario_from_ops(
-    text: Annotated[str, typer.Argument(help="'FLASH_ATTN_EXT(hsk=64,...)', in the spelling of any era.")],
+    text: Annotated[
+        str, typer.Argument(help="'FLASH_ATTN_EXT(hsk=64,...)', as any version of test-backend-ops prints it.")
+    ],
 ) -> None:
     """Print the scenario of one of upstream's test cases."""
     print(scenarios.from_ops_yaml(text), end="")
@@ -284,14 +293,14 @@ def scenario_from_ops(
 
 @source_app.command("list")
 def source_list(as_json: flags.Json = False) -> None:
-    """The sources that are pinned or in the cache."""
+    """List the sources that are pinned or in the cache."""
     rows = sources.list_sources()
     show([asdict(row) for row in rows], lambda: sources.render_list(rows), as_json)
 
 
 @source_app.command("get")
 def source_get(spec: Annotated[str, typer.Argument()] = DEFAULT_SOURCE, as_json: flags.Json = False) -> None:
-    """Fetch a source."""
+    """Fetch a source into the cache."""
     with sources.download_bar(NOTES) as progress:
         summary = sources.get_source(spec, progress)
     show(asdict(summary), lambda: sources.render_summary(summary), as_json)
@@ -299,7 +308,7 @@ def source_get(spec: Annotated[str, typer.Argument()] = DEFAULT_SOURCE, as_json:
 
 @source_app.command("show")
 def source_show(spec: Annotated[str, typer.Argument()] = DEFAULT_SOURCE, as_json: flags.Json = False) -> None:
-    """The llama.cpp build, its features and its flash-attention kernels."""
+    """Show a source's llama.cpp build, features and flash-attention kernels."""
     with sources.download_bar(NOTES) as progress:
         details = sources.show_source(spec, progress)
     show(asdict(details), lambda: sources.render_details(details), as_json)
@@ -307,14 +316,14 @@ def source_show(spec: Annotated[str, typer.Argument()] = DEFAULT_SOURCE, as_json
 
 @device_app.command("list")
 def device_list(devices: flags.Devices = None, as_json: flags.Json = False) -> None:
-    """The simulated GPUs."""
+    """List the simulated GPUs."""
     catalogue = load_devices(devices)
     show(devices_show.device_list(catalogue), lambda: devices_show.render_list(catalogue), as_json)
 
 
 @device_app.command("show")
 def device_show(identifier: str, devices: flags.Devices = None, as_json: flags.Json = False) -> None:
-    """One simulated GPU, each figure with its source."""
+    """Show one simulated GPU, each figure with its source."""
     device = find_device(load_devices(devices), identifier)
     show(devices_show.device_show(device), lambda: devices_show.render_show(device), as_json)
 
@@ -338,7 +347,7 @@ def exit_codes(as_json: bool = False) -> Iterator[None]:
 
 
 def end_with(error: Exception, as_json: bool) -> NoReturn:
-    """Say what ended the command, and exit with its code; what no code expected is a bug, with its traceback."""
+    """Report the error and exit with its code; an unexpected exception is a bug and gets a traceback."""
     problem = problem_of(error)
     if problem is None:
         traceback.print_exception(error)
@@ -352,7 +361,7 @@ def end_with(error: Exception, as_json: bool) -> NoReturn:
 
 
 def problem_of(error: Exception) -> FattnProbeError | None:
-    """What a person has to act on; None for a bug."""
+    """The error to report to the user; None for a bug."""
     if isinstance(error, FattnProbeError):
         return error
     if isinstance(error, OSError | MemoryError):
@@ -365,7 +374,7 @@ def problem_of(error: Exception) -> FattnProbeError | None:
 
 
 def drop_stdout() -> None:
-    """Forget what stdout still holds: Python would try to write it once more when it exits, and fail again."""
+    """Discard stdout's buffer: Python would write it again at exit, and fail again."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream without a file has no such problem
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

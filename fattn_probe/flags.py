@@ -1,4 +1,4 @@
-"""The command line's shared flags, and what they resolve to."""
+"""Flags that several commands share, and their values."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -32,39 +32,39 @@ SIMULATED = "sim:h200"
 
 
 def scenario_path(word: str | Path) -> Path:
-    """The scenario file or folder that a word of the command line names."""
+    """The scenario file or folder that a command-line word names."""
     return shipped.find("scenario", word)
 
 
 def suite_path(word: str | Path) -> Path:
-    """The suite file that a word of the command line names."""
+    """The suite file that a command-line word names."""
     return shipped.find("suite", word)
 
 
 def complete_scenario(incomplete: str) -> list[str]:
-    """Shipped scenarios, for the shell."""
+    """Shell completion of shipped scenarios."""
     return [name for name in shipped.names("scenario") if name.startswith(incomplete)]
 
 
 def complete_suite(incomplete: str) -> list[str]:
-    """Shipped suites, for the shell."""
+    """Shell completion of shipped suites."""
     return [name for name in shipped.names("suite") if name.startswith(incomplete)]
 
 
 def complete_patch(incomplete: str) -> list[str]:
-    """Shipped patches, for the shell."""
+    """Shell completion of shipped patches."""
     return sorted({patch.name for patch in shipped_patches() if patch.name.startswith(incomplete)})
 
 
 def complete_target(incomplete: str) -> list[str]:
-    """Targets, for the shell: the last of a comma-separated list."""
+    """Shell completion of the last target of a comma-separated list."""
     before, comma, last = incomplete.rpartition(",")
     targets = ["gpu", "cpu", *(f"sim:{name}" for name in load_devices())]
     return [before + comma + target for target in targets if target.startswith(last)]
 
 
 def scenario_argument(text: str, metavar: str = "SCENARIO...") -> ArgumentInfo:
-    """An argument that takes shipped scenarios by name, and paths."""
+    """An argument for shipped scenarios by name, and paths."""
     found: ArgumentInfo = typer.Argument(
         help=text, metavar=metavar, parser=scenario_path, autocompletion=complete_scenario
     )
@@ -86,20 +86,24 @@ On = Annotated[
     str,
     typer.Option(
         "--on",
-        help="Comma-separated: sim:ID, gpu, gpu:N, cpu.",
+        help="Where to run, comma-separated: sim:ID, gpu, gpu:N, cpu.",
         metavar="TARGETS",
         autocompletion=complete_target,
     ),
 ]
-Source = Annotated[str, typer.Option("--source", help="pypi:NAME==VERSION, git:REF, or a folder.", metavar="SOURCE")]
+Source = Annotated[
+    str, typer.Option("--source", help="llama.cpp tree: pypi:NAME==VERSION, git:REF, or a folder.", metavar="SOURCE")
+]
 Patches = Annotated[
     list[str],
     typer.Option("--patch", help="A patch by name or file; may be repeated.", autocompletion=complete_patch),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Debug build: -G -g for a GPU, -O0 -g for the simulator.")]
-Check = Annotated[bool, typer.Option("--check", help="Simulator: watch every memory access of the kernels.")]
-Sanitize = Annotated[str, typer.Option("--sanitize", help="Simulator: address, undefined, or both with a comma.")]
-Quants = Annotated[str, typer.Option("--quants", help="K-V type pairs to compile vec kernels for, or all.")]
+Check = Annotated[bool, typer.Option("--check", help="Simulator: check every memory access of the kernels.")]
+Sanitize = Annotated[str, typer.Option("--sanitize", help="Simulator: sanitizers, address,undefined or one of them.")]
+Quants = Annotated[
+    str, typer.Option("--quants", help="K-V type pairs to compile vec kernels for, such as q8_0-f16, or all.")
+]
 BuildFolder = Annotated[Path | None, typer.Option("--build", help="Use the build in this folder, as it is.")]
 MOST_SECONDS = 30 * 24 * 3600.0
 MOST_THREADS = 1024
@@ -107,14 +111,14 @@ MOST_REPEATS = 100_000
 
 
 def seconds(value: float) -> float:
-    """A time-out: more than 0, at most 30 days; not a number is refused too."""
+    """A timeout in seconds: above 0, at most 30 days; rejects NaN too."""
     if 0 < value <= MOST_SECONDS:
         return value
     raise typer.BadParameter(f"{value:g} is not a number of seconds from above 0 to {MOST_SECONDS:.0f}")
 
 
 def share(value: float) -> float:
-    """A share, from 0 to 1; not a number is refused too."""
+    """A share, from 0 to 1; rejects NaN too."""
     if 0 <= value <= 1:
         return value
     raise typer.BadParameter(f"{value:g} is not a share from 0 to 1")
@@ -122,21 +126,23 @@ def share(value: float) -> float:
 
 Schedule = Annotated[
     int,
-    typer.Option("--schedule", min=0, max=2**31 - 1, help="Simulator: seed of an adversarial order of warps; 0: none."),
+    typer.Option(
+        "--schedule", min=0, max=2**31 - 1, help="Simulator: seed of an adversarial warp schedule; 0: the normal one."
+    ),
 ]
 Threads = Annotated[
     int | None,
     typer.Option("--threads", min=1, max=MOST_THREADS, help="Simulator: host threads; default: all cores."),
 ]
-Timeout = Annotated[float, typer.Option("--timeout", callback=seconds, help="Seconds until a run is given up as lost.")]
+Timeout = Annotated[float, typer.Option("--timeout", callback=seconds, help="Seconds until a run is lost.")]
 Repeat = Annotated[int, typer.Option("--repeat", min=1, max=MOST_REPEATS, help="Timed runs; the median is shown.")]
-Devices = Annotated[Path | None, typer.Option("--devices", help="A file of your own GPUs (docs/devices.md).")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, for programs.")]
+Devices = Annotated[Path | None, typer.Option("--devices", help="YAML file with your own GPUs (docs/devices.md).")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 @dataclass(frozen=True)
 class BuildFlags:
-    """The flags that say what is built and run, as they were given."""
+    """The flags that select the build to run, as the user gave them."""
 
     source: str = DEFAULT_SOURCE
     patches: Sequence[str] = ()
@@ -148,13 +154,13 @@ class BuildFlags:
 
     @property
     def flavour(self) -> Flavour:
-        """One of the three; `--debug` and `--check` exclude each other."""
+        """release, debug or check; InputError for both `--debug` and `--check`."""
         if self.debug and self.check:
-            raise InputError("--debug and --check are two different builds: choose one")
+            raise InputError("--debug and --check select different builds: choose one")
         return "debug" if self.debug else "check" if self.check else "release"
 
     def tree(self, notes: Console) -> Tree:
-        """The source, fetched if need be, with a bar on `notes`."""
+        """The source, fetched if it is not in the cache, with a progress bar on `notes`."""
         with download_bar(notes) as progress:
             return resolve(self.source, progress)
 
@@ -163,7 +169,7 @@ class BuildFlags:
         return tuple(find(name, tree) for name in self.patches)
 
     def run_options(self, notes: Console, simulation: Simulation, **rest: float) -> RunOptions:
-        """What a session needs; a build of one's own has its source beside it."""
+        """The options of a session; a build given by `--build` brings its own source."""
         flavour, build = self.flavour, open_build(self.folder) if self.folder else None
         tree = build.tree if build else self.tree(notes)
         return RunOptions(
@@ -184,7 +190,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def cases_of(paths: Sequence[Path]) -> list[Case]:
-    """The cases of scenario files and folders; all mistakes of all files in one InputError."""
+    """The cases of scenario files and folders; one InputError reports the mistakes of all files."""
     files = [file for path in paths for file in (sorted(path.glob("*.yaml")) if is_folder(path) else [path])]
     cases, problems = [], []
     for file in files:
@@ -200,7 +206,7 @@ def cases_of(paths: Sequence[Path]) -> list[Case]:
 
 
 def one_case(path: Path, name: str) -> Case:
-    """The case of that name, or the only one."""
+    """The case named `name`, or the only case; else InputError."""
     cases = cases_of([path])
     found = [case for case in cases if case.name == name or not name]
     if len(found) != 1:
@@ -211,7 +217,7 @@ def one_case(path: Path, name: str) -> Case:
 def work_of(
     cases: Sequence[Case], on: str, devices: Path | None, notes: Console, *, simulated: bool = False
 ) -> list[tuple[Case, list[Target]]]:
-    """Each case with its targets: those of `--on`, else the scenario's own device, else the default of this machine.
+    """Each case with its targets: `--on`, else the scenario's own device, else this machine's default.
 
     With `simulated`, the default is a simulated GPU on every machine.
     """
@@ -224,16 +230,16 @@ def work_of(
 
 
 def targets_of(on: str, devices: Path | None, notes: Console) -> list[Target]:
-    """The targets of `--on`, else the default of this machine."""
+    """The targets of `--on`, else this machine's default."""
     return list(parse_targets(on or chooser(notes)(), load_devices(devices)))
 
 
 def chooser(notes: Console, *, simulated: bool = False) -> Callable[[], str]:
-    """A function that gives the default target, and announces it once with the reason."""
+    """A function that returns the default target, and announces it once with the reason."""
 
     @functools.cache
     def choose() -> str:
-        found, reason = (SIMULATED, "a simulated GPU is needed here") if simulated else default_target()
+        found, reason = (SIMULATED, "this command needs a simulated GPU") if simulated else default_target()
         notes.print(f"running on {found} ({reason}; --on chooses)", style="dim", highlight=False)
         return found
 
@@ -241,18 +247,18 @@ def chooser(notes: Console, *, simulated: bool = False) -> Callable[[], str]:
 
 
 def default_target() -> tuple[str, str]:
-    """The GPU of this machine if programs can be built for it, else a simulated one; and the reason."""
+    """This machine's GPU if nvcc can build for it, else a simulated one; and the reason."""
     if not has_gpu():
-        return SIMULATED, "no NVIDIA GPU is here"
+        return SIMULATED, "this machine has no NVIDIA GPU"
     try:
         find_toolchain("cuda")
     except BuildError as error:
-        return SIMULATED, f"a GPU is here, but {error}"
-    return "gpu", "this machine has one"
+        return SIMULATED, f"this machine has a GPU, but {error}"
+    return "gpu", "this machine has a GPU"
 
 
 def build_progress(notes: Console) -> Report:
-    """One line that is rewritten while a build goes on; elsewhere than on a terminal, one line a build."""
+    """On a terminal, one line that is updated during a build; elsewhere, one line per build."""
     announce = announced(notes, "building")
 
     def report(progress: Progress) -> None:

@@ -36,10 +36,13 @@ def machine(monkeypatch, *, gpu, nvcc):
 @pytest.mark.parametrize(
     ("gpu", "nvcc", "chosen", "said"),
     [
-        (True, True, "gpu:0", "running on gpu (this machine has one; --on chooses)"),
-        (True, False, "sim:h200", "running on sim:h200 (a GPU is here, but nvcc is not on this machine; install it;"),
-        (False, True, "sim:h200", "running on sim:h200 (no NVIDIA GPU is here; --on chooses)"),
-        (False, False, "sim:h200", "running on sim:h200 (no NVIDIA GPU is here; --on chooses)"),
+        (True, True, "gpu:0", "running on gpu (this machine has a GPU; --on chooses)"),
+        (
+            *(True, False, "sim:h200"),
+            "running on sim:h200 (this machine has a GPU, but nvcc is not on this machine; install it;",
+        ),
+        (False, True, "sim:h200", "running on sim:h200 (this machine has no NVIDIA GPU; --on chooses)"),
+        (False, False, "sim:h200", "running on sim:h200 (this machine has no NVIDIA GPU; --on chooses)"),
     ],
 )
 def test_the_default_is_a_gpu_that_can_be_used(gpu, nvcc, chosen, said, *, notes, monkeypatch):

@@ -26,20 +26,22 @@ def compare(
         list[Path], flags.scenario_argument("Shipped scenarios by name, or files; or two captures (.gguf).")
     ],
     on: flags.On = "",
-    model: Annotated[UseModel, typer.Option(help="The kernel's arithmetic, rounding by rounding.")] = "auto",
+    model: Annotated[
+        UseModel, typer.Option(help="Compare with the rounding model too; auto: for cases of up to 4 GFLOP.")
+    ] = "auto",
     plot: Annotated[
         Path | None,
         typer.Option(file_okay=False, help="Write error maps to this folder, as PNG and SVG.", metavar="DIR"),
     ] = None,
-    maps: Annotated[bool, typer.Option("--maps/--no-maps", help="Error maps of what fails.")] = True,
+    maps: Annotated[bool, typer.Option("--maps/--no-maps", help="Draw error maps of failing cases.")] = True,
     repeat: Annotated[
-        int, typer.Option(help="Runs of each case; all must have the same bits.", min=1, max=flags.MOST_REPEATS)
+        int, typer.Option(help="Runs of each case; all must give the same bits.", min=1, max=flags.MOST_REPEATS)
     ] = 1,
     batch_invariance: Annotated[
-        bool, typer.Option("--batch-invariance", help="Compute some queries alone too: are the bits the same?")
+        bool, typer.Option("--batch-invariance", help="Also compute some queries alone; their bits must be the same.")
     ] = False,
     sample: Annotated[
-        str, typer.Option(help="Rows to check exactly; auto: all but of very large cases.", metavar="N|all|auto")
+        str, typer.Option(help="Rows to check exactly; auto: all, except in very large cases.", metavar="N|all|auto")
     ] = "auto",
     source: flags.Source = DEFAULT_SOURCE,
     patch: flags.Patches = [],  # noqa: B006
@@ -54,7 +56,7 @@ def compare(
     devices: flags.Devices = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Judge the output of scenarios by an exact float64 reference and the kernel's own arithmetic, or two captures."""
+    """Judge the output of scenarios by an exact float64 reference and the error model, or compare two captures."""
     if any(path.suffix == ".gguf" for path in paths):
         compare_files(paths, as_json)
         return
@@ -76,9 +78,9 @@ def compare(
 
 
 def compare_files(paths: Sequence[Path], as_json: bool) -> None:
-    """The captures of one op, side by side; InputError where one is not what its own op says."""
+    """Compare two captures of one op; InputError if one contradicts its own op."""
     if len(paths) != 2:
-        raise InputError(f"two captures are compared, not {len(paths)}; scenarios are a comparison of their own")
+        raise InputError(f"compare takes two captures, not {len(paths)}, and does not mix captures with scenarios")
     a, b = (read_capture(path) for path in paths)
     for capture in (a, b):
         check_inputs(capture.op, capture.inputs, capture.name)

@@ -25,51 +25,60 @@ from fattn_probe.scenario import Case, make_inputs
 from fattn_probe.scenario.schema import Inspect, Trace
 from fattn_probe.source import DEFAULT_SOURCE
 
-DebuggerFlag = Annotated[str, typer.Option("--debugger", help="Another gdb or cuda-gdb, with its own flags.")]
-At = Annotated[str, typer.Option("--at", help="A place in the kernel: block=5,warp=2,lane=0,kb0=3, or less.")]
+DebuggerFlag = Annotated[str, typer.Option("--debugger", help="The gdb or cuda-gdb to use, with its flags.")]
+At = Annotated[str, typer.Option("--at", help="A place in the kernel: block=5,warp=2,lane=0,kb0=3, or some of these.")]
 Transcript = Annotated[
-    Path | None, typer.Option("--transcript", dir_okay=False, help="Write the whole dialogue with the debugger here.")
+    Path | None,
+    typer.Option("--transcript", dir_okay=False, help="Write the whole dialogue with the debugger to this file."),
 ]
 
 
 def inspect(
     paths: flags.Scenarios = [],  # noqa: B006
     on: flags.On = "",
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Every block, tile and condition.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show every block, tile and condition.")] = False,
     html: Annotated[
-        Path | None, typer.Option("--html", dir_okay=False, help="Write a page with the map as a picture.")
+        Path | None,
+        typer.Option("--html", dir_okay=False, help="Write an HTML page with the map of the work to this file."),
     ] = None,
     svg: Annotated[
-        Path | None, typer.Option("--svg", dir_okay=False, help="Write the map of the work as a picture.")
+        Path | None, typer.Option("--svg", dir_okay=False, help="Write the map of the work to this file, as SVG.")
     ] = None,
-    host: Annotated[bool, typer.Option("--host", help="Host facts alone; leave the kernel's blocks out.")] = False,
-    program: Annotated[str, typer.Option(help="test-backend-ops: upstream's own case instead.")] = RUNNER,
-    only: Annotated[str, typer.Option("--filter", help="Upstream's case, or a regular expression over it.")] = "",
+    host: Annotated[bool, typer.Option("--host", help="Read the host side only, not the kernel's blocks.")] = False,
+    program: Annotated[str, typer.Option(help="test-backend-ops inspects upstream's own cases.")] = RUNNER,
+    only: Annotated[
+        str, typer.Option("--filter", help="Upstream's case, or a regular expression that matches it.")
+    ] = "",
     at: At = "",
     trace: Annotated[bool, typer.Option("--trace", help="Follow the warp at --at through its KV steps.")] = False,
     npz: Annotated[
-        Path | None, typer.Option("--npz", help="Write the registers of all warps of the block at --at.")
+        Path | None, typer.Option("--npz", help="Write the registers of all warps of the block at --at to this file.")
     ] = None,
-    find_nan: Annotated[bool, typer.Option("--find-nan", help="Where the first NaN or infinity is made.")] = False,
-    values: Annotated[list[str] | None, typer.Option("--values", help="A tensor's values: K[:8,0,1].")] = None,
+    find_nan: Annotated[bool, typer.Option("--find-nan", help="Find where the first NaN or infinity arises.")] = False,
+    values: Annotated[
+        list[str] | None, typer.Option("--values", help="Print a tensor's values, such as K[:8,0,1]; repeatable.")
+    ] = None,
     captures: Annotated[
-        Path | None, typer.Option("--captures", file_okay=False, help="Write what memory holds, as GGUF.")
+        Path | None,
+        typer.Option("--captures", file_okay=False, help="Write the tensors in memory to this folder, as GGUF."),
     ] = None,
     break_: Annotated[str, typer.Option("--break", help="Stop at lines that match: PATTERN@FILE.")] = "",
-    print_: Annotated[list[str] | None, typer.Option("--print", help="An expression to print there.")] = None,
-    stops: Annotated[int, typer.Option(help="How often to stop at --break.", min=1)] = 1,
+    print_: Annotated[
+        list[str] | None, typer.Option("--print", help="An expression to print at --break; repeatable.")
+    ] = None,
+    stops: Annotated[int, typer.Option(help="Number of stops at --break.", min=1)] = 1,
     source: flags.Source = DEFAULT_SOURCE,
     patch: flags.Patches = [],  # noqa: B006
     quants: flags.Quants = "",
     folder: flags.BuildFolder = None,
     debugger: DebuggerFlag = "",
-    mi: Annotated[bool, typer.Option("--mi", help="Leave the debugger's Python alone: everything over MI.")] = False,
+    mi: Annotated[bool, typer.Option("--mi", help="Use MI only, not the debugger's Python.")] = False,
     transcript: Transcript = None,
     timeout: flags.Timeout = 600.0,
     devices: flags.Devices = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Look at an op under gdb or cuda-gdb: tensors, kernel choice and why, tiling, and what each block does."""
+    """Run an op under gdb or cuda-gdb, and show its tensors, its kernel and why, its tiling and each block's work."""
     cases = [placed(case, at) for case in flags.cases_of(paths)] if program == RUNNER else []
     work = flags.work_of(cases, on, devices, NOTES)
     if npz is not None and sum(len(targets) for _, targets in work) != 1:
@@ -109,7 +118,7 @@ def inspect(
 def debug(
     path: flags.OneScenario,
     on: flags.On = "",
-    case_name: Annotated[str, typer.Option("--case", help="One of the scenario's cases, if it has several.")] = "",
+    case_name: Annotated[str, typer.Option("--case", help="The case to debug, if the scenario has several.")] = "",
     at: At = "",
     source: flags.Source = DEFAULT_SOURCE,
     patch: flags.Patches = [],  # noqa: B006
@@ -118,7 +127,7 @@ def debug(
     debugger: DebuggerFlag = "",
     devices: flags.Devices = None,
 ) -> None:
-    """Open gdb or cuda-gdb at the first line of a case's kernel, with commands `fattn tensors|launch|blocks|tile`."""
+    """Open gdb or cuda-gdb at the first line of a case's kernel; adds `fattn tensors|launch|blocks|tile`."""
     case = placed(flags.one_case(path, case_name), at)
     (_, (target, *more)) = flags.work_of([case], on, devices, NOTES)[0]
     if more:
@@ -144,7 +153,7 @@ def debugger_words(text: str) -> tuple[str, ...]:
 
 
 def placed(case: Case, at: str) -> Case:
-    """The case with `--at` as its place to look at; without it, its own."""
+    """The case with `--at` as the place to inspect; without it, the scenario's own place."""
     if not at:
         return case
     pairs = [pair.partition("=") for pair in at.split(",")]

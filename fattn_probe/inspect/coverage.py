@@ -1,4 +1,4 @@
-"""Whether the blocks do every tile's KV steps exactly once, and hand their parts to each other consistently."""
+"""Coverage: the blocks must do every KV step of every tile exactly once, and the fixup must add every part."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ FIXUP, COMBINE = "flash_attn_stream_k_fixup", "flash_attn_combine_results"
 
 @dataclass(frozen=True)
 class Finding:
-    """Something amiss. `kind` is gap, overlap, seam, outside, fixup, share or launch.
+    """An error in the division of work. `kind` is gap, overlap, seam, outside, fixup, share or launch.
 
-    `steps` is the range of KV steps of `tile` that is meant; `blocks` are the CUDA blocks concerned.
+    `steps` is the affected range of KV steps of `tile`; `blocks` are the CUDA blocks involved.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The verdict; `skipped` counts the KV steps that the scanned mask hides, which need not be done."""
+    """The verdict; `skipped` counts the KV steps that the mask hides and blocks may skip."""
 
     findings: tuple[Finding, ...]
     tiles: int
@@ -48,7 +48,7 @@ class Coverage:
 
     @property
     def passes(self) -> bool:
-        """Whether nothing is amiss."""
+        """Whether there are no findings."""
         return not self.findings
 
 
@@ -61,7 +61,7 @@ class TilePart:
 
 
 def check(facts: Facts) -> Coverage | None:
-    """Check the blocks against the grid; None if the facts hold no grid or no blocks, or not all of them."""
+    """Check the blocks against the grid; None if the facts have no grid, no blocks, or only some of the blocks."""
     grid = facts.grid
     if grid is None or not facts.blocks or facts.fault:
         return None
@@ -87,7 +87,7 @@ def spell(tile: Tile) -> str:
 
 
 def _parts(blocks: Sequence[BlockWork]) -> dict[Tile, list[TilePart]]:
-    """The works by tile, each tile's by KV step."""
+    """The parts of each tile, in order of KV steps."""
     parts: dict[Tile, list[TilePart]] = {}
     for block in blocks:
         for work in block.tiles:
@@ -100,7 +100,7 @@ def _tiles(grid: Grid) -> Iterator[Tile]:
 
 
 def _holes(tile: Tile, parts: Sequence[TilePart], grid: Grid, blocks: Sequence[BlockWork]) -> Iterator[Finding]:
-    """The KV steps of a tile that are done by nobody, or more than once."""
+    """The KV steps of a tile that no block does, or that several blocks do."""
     if _continuous(parts, grid):
         return
     limit = max((part.work.kb0_limit for part in parts if part.work.kb0_limit is not None), default=grid.iter_k)
@@ -115,7 +115,7 @@ def _holes(tile: Tile, parts: Sequence[TilePart], grid: Grid, blocks: Sequence[B
 
 
 def _continuous(parts: Sequence[TilePart], grid: Grid) -> bool:
-    """Whether the parts cover the tile one after the other, so that there is no need to count."""
+    """Whether the parts follow each other through the whole tile, so that counting is unnecessary."""
     works = [part.work for part in parts]
     limits = [work.kb0_limit for work in works if work.kb0_limit is not None]
     if limits or not works or any(work.kb0_step != 1 for work in works):
@@ -125,7 +125,7 @@ def _continuous(parts: Sequence[TilePart], grid: Grid) -> bool:
 
 
 def _amiss(doers: tuple[int, ...], visible: bool) -> tuple[int, ...] | None:
-    """Who does a step, where that is wrong: nobody, or several."""
+    """The blocks that do a step, if their number is wrong (none, or several); else None."""
     wrong = len(doers) > 1 or (visible and not doers)
     return doers if wrong else None
 
@@ -135,21 +135,21 @@ def _hole(
 ) -> Finding:
     start, stop = steps
     which = f"KV step {start}" if stop - start == 1 else f"KV steps {start} to {stop - 1}"
-    done = "is done" if stop - start == 1 else "are done"
     if stop - start == grid.iter_k and not doers:
-        return Finding("gap", f"the tile of {spell(tile)} is done by nobody", tile, steps)
+        return Finding("gap", f"no block does the tile of {spell(tile)}", tile, steps)
     if doers:
+        done = "is done" if stop - start == 1 else "are done"
         message = f"{which} of {spell(tile)} {done} {len(doers)} times, by {_blocks(doers)}"
         return Finding("overlap", message, tile, steps, doers)
     first = index_of(tile, grid) * grid.iter_k
     seam = _seam_at(first + start, first + stop, blocks)
     cause = f"{_meeting(*seam)}: " if seam else ""
     around = tuple(block.block for block in seam) if seam else ()
-    return Finding("gap", f"{cause}{which} of {spell(tile)} {done} by nobody", tile, steps, around)
+    return Finding("gap", f"{cause}no block does {which} of {spell(tile)}", tile, steps, around)
 
 
 def _seam_at(start: int, stop: int, blocks: Sequence[BlockWork]) -> tuple[BlockWork, BlockWork] | None:
-    """The neighbouring stream-K blocks between whose shares the steps `range(start, stop)` fall through."""
+    """The neighbouring stream-K blocks whose shares leave a gap at the steps `range(start, stop)`."""
     for a, b in pairwise(blocks):
         if a.kbc_stop is not None and b.kbc is not None and a.kbc_stop <= start and stop <= b.kbc:
             return a, b
@@ -161,7 +161,7 @@ def _meeting(a: BlockWork, b: BlockWork) -> str:
 
 
 def _outside(parts: dict[Tile, list[TilePart]], grid: Grid) -> Iterator[Finding]:
-    """Works on tiles that are none, or on KV steps beyond a tile's end."""
+    """Work on tiles outside the grid, or on KV steps beyond a tile's end."""
     for tile, found in sorted(parts.items()):
         for part in found:
             work, steps = part.work, (part.work.kb0_start, part.work.kb0_stop)
@@ -174,7 +174,7 @@ def _outside(parts: dict[Tile, list[TilePart]], grid: Grid) -> Iterator[Finding]
 
 
 def _seams(blocks: Sequence[BlockWork], grid: Grid, holes: Sequence[Finding]) -> Iterator[Finding]:
-    """Shares that do not meet, where no hole says so already."""
+    """Shares that do not meet, unless a gap already reports them."""
     told = {frozenset(finding.blocks) for finding in holes}
     for a, b in pairwise(blocks):
         if a.kbc_stop is not None and a.kbc_stop != b.kbc and frozenset((a.block, b.block)) not in told:
@@ -191,19 +191,19 @@ def _seams(blocks: Sequence[BlockWork], grid: Grid, holes: Sequence[Finding]) ->
 
 
 def _shares(blocks: Sequence[BlockWork], grid: Grid) -> Iterator[Finding]:
-    """Blocks that do other tiles than `kbc` and `kbc_stop`, or their index, give them."""
+    """Blocks whose tiles differ from their share, which `kbc` and `kbc_stop`, or their index, determine."""
     limits, turns = limits_of(tuple(blocks)), parallel_blocks_of(tuple(blocks))
     for block in blocks:
         expected = share_of(block, grid, turns, limits)
         if [_place(work) for work in block.tiles] == [_place(work) for work in expected]:
             continue
         share = f"blockIdx {block.blockIdx}" if block.kbc is None else f"kbc {block.kbc} to {block.kbc_stop}"
-        said = f"block {block.block} ({share}) does {_listed(block.tiles)}, where its share is {_listed(expected)}"
+        said = f"block {block.block} ({share}) does {_listed(block.tiles)}, but its share is {_listed(expected)}"
         yield Finding("share", said, blocks=(block.block,))
 
 
 def _place(work: TileWork) -> tuple[int, ...]:
-    """A work without its flags; what the mask hides of it is all one."""
+    """A block's work without its flags; all empty ranges compare equal."""
     nothing = work.kb0_stop <= work.kb0_start
     return (*work.tile, work.kb0_start, *((work.kb0_start, 1) if nothing else (work.kb0_stop, work.kb0_step)))
 
@@ -215,7 +215,7 @@ def _listed(works: Sequence[TileWork]) -> str:
 
 
 def _handover(tile: Tile, parts: Sequence[TilePart]) -> Iterator[Finding]:
-    """Whether exactly one block of a tile writes `dst`, the last, and knows that there are parts to be added to it."""
+    """Check that exactly one block of a tile writes `dst`, the last one, and expects the other blocks' parts."""
     if any(part.work.kb0_step != 1 for part in parts):
         return
     where, blocks = spell(tile), tuple(part.block for part in parts)
@@ -233,35 +233,35 @@ def _handover(tile: Tile, parts: Sequence[TilePart]) -> Iterator[Finding]:
 
 
 def _flagged(tile: Tile, parts: Sequence[TilePart]) -> Iterator[Finding]:
-    """Blocks whose `needs_fixup` is not what the others of the tile make it."""
+    """Blocks whose `needs_fixup` contradicts the tile's other parts."""
     others = len(parts) > 1
     for part in parts:
         writes = not part.work.is_fixup
         who = f"{spell(tile)}: block {part.block}"
         if part.work.needs_fixup and not (writes and part.work.kb0_start > 0 and others):
-            why = "leaves its part to the fixup itself" if not writes else "does the tile from its beginning"
+            why = "does not write dst itself" if not writes else "does the tile from its beginning"
             if writes and part.work.kb0_start > 0:
                 why = "no block does the tile's beginning"
-            yield Finding("fixup", f"{who} has needs_fixup, yet {why}", tile, blocks=(part.block,))
+            yield Finding("fixup", f"{who} has needs_fixup, but {why}", tile, blocks=(part.block,))
         elif writes and part.work.kb0_start > 0 and not part.work.needs_fixup:
-            said = f"{who} starts at KV step {part.work.kb0_start} without needs_fixup: what is before is never added"
+            said = f"{who} starts at KV step {part.work.kb0_start} without needs_fixup: earlier steps are never added"
             yield Finding("fixup", said, tile, blocks=(part.block,))
 
 
 def _launched(facts: Facts) -> Iterator[Finding]:
-    """Whether the launches fit the blocks: as many as the grid has, and a kernel that adds the parts."""
+    """Check the launches: as many blocks as the grid has, and a kernel that adds the parts."""
     names = [launch.kernel for launch in facts.kernels]
     chosen = facts.choice.kernel.partition("<")[0] if facts.choice else None
     main = next((launch for launch in facts.kernels if launch.kernel.partition("<")[0] == chosen), None)
     if main is not None and main.grid[0] * main.grid[1] * main.grid[2] != len(facts.blocks):
         grid = "x".join(map(str, main.grid))
-        yield Finding("launch", f"{len(facts.blocks)} blocks were seen of a grid of {grid}")
+        yield Finding("launch", f"the debugger saw {len(facts.blocks)} blocks of a grid of {grid}")
     works = [work for block in facts.blocks for work in block.tiles]
     seams = sum(work.needs_fixup for work in works)
     if names and seams and not any(FIXUP in name for name in names):
-        yield Finding("launch", f"{seams} tiles are divided among blocks, and no {FIXUP} was launched to add the parts")
+        yield Finding("launch", f"{seams} tiles are divided among blocks, but no {FIXUP} was launched to add the parts")
     if names and any(work.kb0_step > 1 for work in works) and not any(COMBINE in name for name in names):
-        yield Finding("launch", f"several blocks take turns on a tile, and no {COMBINE} was launched to add the parts")
+        yield Finding("launch", f"several blocks take turns on a tile, but no {COMBINE} was launched to add the parts")
 
 
 def _blocks(numbers: Sequence[int]) -> str:

@@ -47,47 +47,51 @@ COLUMNS = (
     *("case", "digest", "status", "nmse", "seconds", "output", "reason"),
 )
 PROGRESS = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-HistoryFile = Annotated[Path, typer.Option("--history", help="The database of all runs.")]
+HistoryFile = Annotated[Path, typer.Option("--history", help="The SQLite database of all runs.")]
 Markdown = Annotated[
     Path | None, typer.Option("--markdown", dir_okay=False, help="Append a summary to this file, for a CI job.")
 ]
 JunitFile = Annotated[Path | None, typer.Option("--junit", dir_okay=False, help="Write JUnit XML to this file.")]
-history_app = typer.Typer(help="The results of all regression runs.", no_args_is_help=True)
+history_app = typer.Typer(
+    help="Results of all regression runs: list, accept, export, report, merge.", no_args_is_help=True
+)
 
 
 def regress(
     suite_file: flags.SuiteFile = DEFAULT_SUITE,
     on: flags.On = "",
-    source: Annotated[str, typer.Option("--source", help="Another llama.cpp than the suite's.")] = "",
+    source: Annotated[str, typer.Option("--source", help="The llama.cpp to run, instead of the suite's.")] = "",
     patch: flags.Patches = [],  # noqa: B006
     folder: flags.BuildFolder = None,
     history_file: HistoryFile = DEFAULT_HISTORY,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the last run that did not end.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the last run that did not finish.")] = False,
     accept: Annotated[str, typer.Option(help="Make this run the baseline; say why.", metavar="WHY")] = "",
-    only: Annotated[str, typer.Option("--filter", help="A regular expression over the names of cases.")] = "",
+    only: Annotated[str, typer.Option("--filter", help="Only cases whose name matches this regular expression.")] = "",
     model: Annotated[UseModel | None, typer.Option(help="The rounding model, instead of the suite's `check`.")] = None,
     sample: Annotated[
         str, typer.Option(help="Rows to check exactly, instead of the suite's.", metavar="N|all|auto")
     ] = "",
     workers: Annotated[
-        int | None, typer.Option(min=1, max=flags.MOST_THREADS, help="Processes; default: all cores.")
+        int | None, typer.Option(min=1, max=flags.MOST_THREADS, help="Number of processes; default: all cores.")
     ] = None,
     markdown: Markdown = None,
     junit_file: JunitFile = None,
-    shard: Annotated[str, typer.Option(help="Only the K-th of N parts, such as 2/8; with --run.", metavar="K/N")] = "",
-    night: Annotated[str, typer.Option("--run", help="Processes that say the same name do one run.")] = "",
+    shard: Annotated[
+        str, typer.Option(help="Run only the K-th of N parts, such as 2/8; needs --run.", metavar="K/N")
+    ] = "",
+    night: Annotated[str, typer.Option("--run", help="Run name, shared by all shards.")] = "",
     dask: Annotated[str, typer.Option(help="Run on a dask cluster, such as tcp://node1:8786.", metavar="ADDRESS")] = "",
     timeout: flags.Timeout = 600.0,
     devices: flags.Devices = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Run a suite, and say what changed since the last run that was accepted."""
+    """Run a suite, and report what changed since the last accepted run."""
     suite = load_suite(suite_file)
     targets = parse_targets(on or ",".join(there(suite.on)), load_devices(devices))
     cluster = Cluster(dask) if dask else None
     part = Part(parse_shard(shard), night) if shard else Part(night=night)
     if shard and not night:
-        raise InputError("--shard needs --run NAME, the same for all shards: they are parts of one run")
+        raise InputError("--shard needs --run NAME; all shards of a run use the same name")
     checks = suite.check.checks
     checks = replace(checks, model=model or checks.model, sample=sample_of(sample) if sample else checks.sample)
     chosen = flags.BuildFlags(source or suite.source, patch, folder=folder)
@@ -105,7 +109,7 @@ def regress(
 
 
 def accepted(history: History, outcome: Outcome, why: str) -> Outcome:
-    """Make a run that was not interrupted the baseline of its line."""
+    """Make a run the baseline of its line, unless it was interrupted."""
     if outcome.interrupted:
         return outcome
     history.accept(outcome.run, getpass.getuser(), why)
@@ -113,7 +117,7 @@ def accepted(history: History, outcome: Outcome, why: str) -> Outcome:
 
 
 def write_for_ci(found: Sequence[Outcome], markdown: Path | None, junit_file: Path | None) -> None:
-    """What a CI system shows of a run."""
+    """Write the summary and the JUnit file for a CI job."""
     if junit_file is not None:
         write_text(junit_file, junit(found))
     if markdown is not None:
@@ -122,11 +126,11 @@ def write_for_ci(found: Sequence[Outcome], markdown: Path | None, junit_file: Pa
 
 
 def there(words: Sequence[str]) -> list[str]:
-    """The devices of a suite without those that end in `?` and are not here, such as `gpu?`; says what is left out."""
+    """A suite's devices; an optional one such as `gpu?` is skipped, with a note, if this machine has no GPU."""
     found = [word.removesuffix("?") for word in words if not word.endswith("?") or has_gpu()]
     for word in words:
         if word.removesuffix("?") not in found:
-            NOTES.print(f"there is no NVIDIA GPU here: {word.removesuffix('?')} is left out", style="dim")
+            NOTES.print(f"this machine has no NVIDIA GPU: skipping {word.removesuffix('?')}", style="dim")
     return found
 
 
@@ -139,7 +143,7 @@ def diff(
     devices: flags.Devices = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Two llama.cpp versions side by side on the same inputs: kernel, launch, bits, error."""
+    """Compare two llama.cpp versions on the same inputs: kernel, launch, bits, error."""
     cases = flags.cases_of(paths)
     targets = parse_targets(on, load_devices(devices))
     found = [versions.diff(sessions(timeout), (a, b), cases, target) for target in targets]
@@ -151,34 +155,34 @@ def diff(
 
 def bisect(
     good: Annotated[str, typer.Argument(help="A release that passes: pypi:NAME==VERSION.")],
-    bad: Annotated[str, typer.Argument(help="A later one that does not.")],
+    bad: Annotated[str, typer.Argument(help="A later release that fails.")],
     path: flags.OneScenario,
     on: flags.On = "sim:h200",
-    case_name: Annotated[str, typer.Option("--case", help="One of the scenario's cases, if it has several.")] = "",
+    case_name: Annotated[str, typer.Option("--case", help="The case to run, if the scenario has several.")] = "",
     timeout: flags.Timeout = 600.0,
     devices: flags.Devices = None,
     as_json: flags.Json = False,
 ) -> None:
-    """The first release of llama.cpp that gets a case wrong, and how."""
+    """Find the first llama.cpp release that fails a case, and how it fails."""
     (target, *more) = parse_targets(on, load_devices(devices))
     if more:
         raise InputError("bisect runs on one target")
     sources = versions.between(all_releases(good), good, bad)
-    NOTES.print(f"{len(sources)} releases, about {len(sources).bit_length() + 1} to try", style="dim")
+    NOTES.print(f"{len(sources)} releases; bisect runs about {len(sources).bit_length() + 1} of them", style="dim")
     found = versions.bisect(sessions(timeout), sources, flags.one_case(path, case_name), target)
     show(regressing.bisection_json(found), lambda: regressing.render_bisection(found), as_json)
 
 
 def all_releases(spec: str) -> list[str]:
-    """Every release of a spec's project, the oldest first."""
+    """Every release of a spec's project, oldest first."""
     name = spec.removeprefix("pypi:").partition("==")[0]
     if not spec.startswith("pypi:"):
-        raise InputError(f"bisect goes over releases, pypi:NAME==VERSION; {spec!r} is none")
+        raise InputError(f"bisect needs releases, pypi:NAME==VERSION; {spec!r} is not one")
     return [f"pypi:{name}=={version}" for version in releases(name)]
 
 
 def sessions(timeout: float) -> versions.SessionOf:
-    """One session a source, made when it is asked for."""
+    """One session per source, created on first use."""
 
     @functools.cache
     def session_of(source: str) -> Session:
@@ -190,7 +194,7 @@ def sessions(timeout: float) -> versions.SessionOf:
 
 @contextlib.contextmanager
 def results_bar() -> Iterator[OnResult]:
-    """A bar that counts results; elsewhere than on a terminal, nothing."""
+    """A progress bar that counts results, on a terminal only."""
     counts: Counter[str] = Counter()
     with Progress(*PROGRESS, console=NOTES, transient=True, disable=not NOTES.is_terminal) as bar:
         task = bar.add_task("", total=None)
@@ -207,7 +211,7 @@ def results_bar() -> Iterator[OnResult]:
 
 @history_app.command("list")
 def history_list(history_file: HistoryFile = DEFAULT_HISTORY, as_json: flags.Json = False) -> None:
-    """All runs."""
+    """List all runs."""
     with open_existing(history_file) as history:
         counts = history.counts()
         rows = [(run, counts.get(run.id, {})) for run in history.runs()]
@@ -221,7 +225,7 @@ def history_show(
     history_file: HistoryFile = DEFAULT_HISTORY,
     as_json: flags.Json = False,
 ) -> None:
-    """One run's results."""
+    """Show one run's results."""
     with open_existing(history_file) as history:
         results = list(history.results(history.run(uid)).values())
     show([regressing.result_json(result) for result in results], lambda: regressing.render_results(results), as_json)
@@ -229,14 +233,14 @@ def history_show(
 
 @history_app.command("accept")
 def history_accept(
-    why: Annotated[str, typer.Option(help="What was looked at.")],
+    why: Annotated[str, typer.Option(help="The reason, for the record.")],
     uid: Annotated[str, typer.Argument(help="The beginning of a run's name.")] = "",
-    last: Annotated[bool, typer.Option("--last", help="The last run of each line instead.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Accept the last run of each line.")] = False,
     history_file: HistoryFile = DEFAULT_HISTORY,
 ) -> None:
-    """Make a run what later ones of its line are compared with."""
+    """Make a run the baseline for later runs of its line."""
     if last == bool(uid):
-        raise InputError("name a run, or say --last")
+        raise InputError("name one run, or use --last")
     with open_existing(history_file, reading=False) as history:
         for run in history.last_runs() if last else [history.run(uid)]:
             history.accept(run, getpass.getuser(), why)
@@ -245,7 +249,7 @@ def history_accept(
 
 @history_app.command("export")
 def history_export(history_file: HistoryFile = DEFAULT_HISTORY, as_json: flags.Json = False) -> None:
-    """All results, on stdout: CSV, or with --json a JSON document a line, with metrics, launches and times."""
+    """Print all results as CSV, or with --json as one JSON document per line, with metrics, launches and times."""
     with open_existing(history_file) as history:
         rows = ((run, item) for run in history.runs() for item in history.results(run).values())
         if as_json:
@@ -270,7 +274,7 @@ def history_report(
     suite: Annotated[str, typer.Option(help="Runs of this suite alone.")] = "",
     history_file: HistoryFile = DEFAULT_HISTORY,
 ) -> None:
-    """One self-contained page: what changed, and each case through the nights."""
+    """Write one self-contained HTML page: what changed, and each case through the nights."""
     with open_existing(history_file) as history:
         write_text(page, report(history, suite))
     NOTES.print(f"wrote {page}")
@@ -280,14 +284,14 @@ def history_report(
 def history_judge(
     suite: Annotated[str, typer.Option(help="Runs of this suite alone.")] = "",
     most_lost: Annotated[
-        float, typer.Option("--lost", callback=flags.share, help="The share of cases that may be lost.")
+        float, typer.Option("--lost", callback=flags.share, help="Share of cases that may be lost without exit code 4.")
     ] = 0.02,
     markdown: Markdown = None,
     junit_file: JunitFile = None,
     history_file: HistoryFile = DEFAULT_HISTORY,
     as_json: flags.Json = False,
 ) -> None:
-    """The last run of each line beside the accepted one, as `regress` says it: for runs whose shards were merged."""
+    """Compare the last run of each line with its baseline, as `regress` does; for merged shards."""
     with open_existing(history_file) as history:
         seen = list(nights(history, suite))
     found = [outcome_of(night) for night in seen]
@@ -295,13 +299,13 @@ def history_judge(
     show(regressing.as_json(found), lambda: regressing.render(found), as_json)
     for night in seen:
         if night.missing_shards:
-            raise LostError(f"{night.run.identity.device}: of shards {', '.join(night.missing_shards)} there is no end")
+            raise LostError(f"{night.run.identity.device}: shards {', '.join(night.missing_shards)} have not finished")
     regressing.raise_if_regressed(found, most_lost)
 
 
 @history_app.command("merge")
 def history_merge(others: list[Path], history_file: HistoryFile = DEFAULT_HISTORY) -> None:
-    """Take over what other histories have, of another machine or shard; twice is as good as once."""
+    """Copy the results of other histories, from other machines or shards, into this one; idempotent."""
     with open_history(history_file) as history:
         for path in others:
             with open_existing(path) as theirs:
@@ -314,19 +318,19 @@ def history_prune(
     before: Annotated[str, typer.Argument(help="A date such as 2026-01-31.")],
     history_file: HistoryFile = DEFAULT_HISTORY,
 ) -> None:
-    """Forget older runs, but not those that were accepted."""
+    """Delete runs before a date, except accepted ones."""
     try:
         day = date.fromisoformat(before).isoformat()
     except ValueError as error:
-        raise InputError(f"{before!r} is no date, allowed: YYYY-MM-DD, such as 2026-01-31") from error
+        raise InputError(f"{before!r} is not a date, allowed: YYYY-MM-DD, such as 2026-01-31") from error
     with open_existing(history_file, reading=False) as history:
-        NOTES.print(f"{history.prune(day)} runs forgotten")
+        NOTES.print(f"deleted {history.prune(day)} runs")
 
 
 @contextlib.contextmanager
 def open_existing(path: Path, *, reading: bool = True) -> Iterator[History]:
-    """A history that exists; unless for `reading`, it may be written to."""
+    """Open an existing history, read-only if `reading`."""
     if not path.exists():
-        raise InputError(f"there is no history {path}; `fattn-probe regress` makes one")
+        raise InputError(f"there is no history {path}; `fattn-probe regress` creates one")
     with open_history(path, reading=reading) as history:
         yield history

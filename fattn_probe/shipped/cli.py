@@ -28,14 +28,14 @@ class Shipped:
 
 @suite_app.command("list")
 def suite_list(as_json: flags.Json = False) -> None:
-    """The shipped suites."""
+    """List the shipped suites."""
     listing = [Shipped(name_of("suite", path), str(path), load_suite(path).about) for path in files("suite")]
     show([asdict(item) for item in listing], lambda: table("suite", listing), as_json)
 
 
 @patch_app.command("list")
 def patch_list(as_json: flags.Json = False) -> None:
-    """The shipped patches; one with a file for each era of llama.cpp is listed once for each."""
+    """List the shipped patches; a patch with one file per era of llama.cpp has one line per file."""
     listing = [Shipped(patch.name, str(patch.path), patch.purpose) for patch in patches.shipped()]
     show([asdict(item) for item in listing], lambda: table("patch", listing), as_json)
 

@@ -100,7 +100,7 @@ def test_a_bad_capture_is_one_error_and_exit_2(spoil, good, tmp_path, capsys):
 
 def test_three_captures_are_refused(good, capsys):
     code, said = ending([good, good, good], capsys)
-    assert (code, said) == (2, "two captures are compared, not 3; scenarios are a comparison of their own")
+    assert (code, said) == (2, "compare takes two captures, not 3, and does not mix captures with scenarios")
 
 
 class Never:

@@ -80,7 +80,7 @@ def test_a_share_that_stops_a_step_early():
     assert finding.blocks == (46, 47)
     assert finding.message == (
         "block 46 stops at kbc 2186, block 47 starts at 2187: "
-        "KV step 10 of sequence 0, KV head 0, head group 0, query tile 34 is done by nobody"
+        "no block does KV step 10 of sequence 0, KV head 0, head group 0, query tile 34"
     )
 
 
@@ -92,10 +92,10 @@ def test_two_blocks_that_do_the_same_step():
     assert kinds["fixup"].endswith("blocks 2 and 3 each write dst as the tile's last")
 
 
-def test_a_tile_that_nobody_does():
+def test_a_tile_that_no_block_does():
     facts = replace(decode(), kernels=(), blocks=decode().blocks[:-8])
     (finding,) = check(facts).findings
-    assert finding.message == "the tile of sequence 0, KV head 7, head group 3, query tile 0 is done by nobody"
+    assert finding.message == "no block does the tile of sequence 0, KV head 7, head group 3, query tile 0"
     assert finding.steps == (0, 32)
 
 
@@ -103,7 +103,7 @@ def test_parts_that_no_kernel_adds():
     facts = replace(fractional(), kernels=fractional().kernels[:1])
     (finding,) = check(facts).findings
     assert finding.message == (
-        "192 tiles are divided among blocks, and no flash_attn_stream_k_fixup was launched to add the parts"
+        "192 tiles are divided among blocks, but no flash_attn_stream_k_fixup was launched to add the parts"
     )
 
 

@@ -127,7 +127,7 @@ def test_json_of_a_fault():
     block = replace(gqa().blocks[2], tiles=())
     (gap, share) = facts_json(with_block(gqa(), block))["coverage"]["findings"]
     assert (gap["kind"], gap["tile"], gap["steps"]) == ("gap", (0, 0, 0, 0), (2, 3))
-    assert share["message"] == "block 2 (kbc 2 to 3) does nothing, where its share is [0, 0, 0, 0] steps 2:3"
+    assert share["message"] == "block 2 (kbc 2 to 3) does nothing, but its share is [0, 0, 0, 0] steps 2:3"
 
 
 def test_the_documentation_names_every_key_and_kind():
