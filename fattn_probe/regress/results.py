@@ -14,7 +14,8 @@ from fattn_probe.regress.records import Result
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
 
-OF_DESIGN = ("error_by_bound", "rmse_by_predicted", "off_model", "equal_bits")
+BY_PREDICTION = ("error_by_bound", "rmse_by_predicted")
+BY_MODEL = ("off_model", "equal_bits")
 
 
 def result_of(session: Session, case: Case, target: Target, checks: Checks | None = None) -> Result:
@@ -57,7 +58,8 @@ def metrics_of(verdict: Verdict) -> dict[str, object]:
     if verdict.metrics is None:
         return {}
     known = verdict.design if verdict.metrics.all_finite else None  # the error of what is not finite has no bound
-    design = {name: getattr(known, name, None) for name in OF_DESIGN}
+    design = {name: getattr(known, name, None) for name in BY_PREDICTION}
+    design |= {name: getattr(verdict.design, name, None) for name in BY_MODEL}
     return {name: _plain(value) for name, value in (asdict(verdict.metrics) | design).items()}
 
 
