@@ -31,6 +31,10 @@ class LostError(FattnProbeError):
     exit_code = 4
 
 
+class TimedOutError(LostError):
+    """A program was killed because it took too long."""
+
+
 class ComparisonError(FattnProbeError):
     """An output is wrong, the checker found a fault, or an `expect` does not hold."""
 

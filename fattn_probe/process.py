@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fattn_probe.errors import BuildError, FattnProbeError, LostError, MachineError
+from fattn_probe.errors import BuildError, FattnProbeError, MachineError, TimedOutError
 
 log = logging.getLogger(__name__)
 TAIL_LINES = 30
@@ -60,7 +60,7 @@ def run(
 
     `env` is added to this process's environment. A non-zero exit raises `failure` (pass None to look at the code
     yourself). A missing program raises BuildError, one that the machine refuses to start MachineError. After `timeout`
-    seconds the whole process group is killed, and LostError is raised.
+    seconds the whole process group is killed, and TimedOutError is raised.
     """
     words = tuple(str(word) for word in argv)
     log.info("$ %s", shlex.join(words))
@@ -85,7 +85,7 @@ def run(
         stdout, stderr = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as error:
         kill_group(child)
-        raise LostError(f"timed out after {timeout:.0f} s: {shlex.join(words)}") from error
+        raise TimedOutError(f"timed out after {timeout:g} s: {shlex.join(words)}") from error
     except BaseException:
         kill_group(child)
         raise

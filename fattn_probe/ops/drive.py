@@ -29,10 +29,14 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Ending:
-    """How the program ended: its exit code (negative: a signal), or the timeout that stopped it."""
+    """How the program ended: its exit code (negative: a signal), or the timeout that stopped it.
+
+    `timed_out` says that it was the overall timeout.
+    """
 
     code: int = 0
     timeout: str = ""
+    timed_out: bool = False
 
 
 def drive(
@@ -94,10 +98,9 @@ def _read(
         wait = min(timeouts.silence, left)
         which = child.expect_exact(["\r\n", pexpect.EOF, pexpect.TIMEOUT], timeout=max(wait, 0.0))
         if which == 2:
-            silent = timeouts.silence <= left
-            return Ending(
-                timeout=f"no output for {wait:.0f} s" if silent else f"timed out after {timeouts.overall:.0f} s"
-            )
+            if timeouts.silence <= left:
+                return Ending(timeout=f"no output for {wait:.0f} s")
+            return Ending(timeout=f"timed out after {timeouts.overall:.0f} s", timed_out=True)
         if result := transcript.feed(child.before or ""):
             on_result(result)
         if which == 1:
@@ -123,7 +126,7 @@ def _finish(report: OpsReport, ending: Ending, expected: Sequence[str]) -> OpsRe
     own_fault = _own_fault(report, ending)
     message = stopped if ending.timeout or ending.code in OUTSIDE else _last_words(report)
     in_flight = OpResult(_in_flight(report, expected), "fail" if own_fault else "lost", message)
-    return replace(report, results=(*report.results, in_flight), stopped=stopped)
+    return replace(report, results=(*report.results, in_flight), stopped=stopped, timed_out=ending.timed_out)
 
 
 def _own_fault(report: OpsReport, ending: Ending) -> bool:

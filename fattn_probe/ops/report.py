@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fattn_probe.errors import BuildError, ComparisonError, FattnProbeError, LostError
+from fattn_probe.errors import BuildError, ComparisonError, FattnProbeError, LostError, TimedOutError
 from fattn_probe.ops.parse import OpResult, Summary
 
 
 @dataclass(frozen=True)
 class OpsReport:
     """The results in order of completion; `stopped` is the reason why the program ended early.
+
+    `timed_out` says that the time for the whole program was over.
 
     `backends` are those that the program lists, `description` is that of the one it ran on.
 
@@ -32,6 +34,7 @@ class OpsReport:
     finding: dict[str, Any] | None = None
     tail: tuple[str, ...] = ()
     crashes: tuple[str, ...] = ()
+    timed_out: bool = False
 
     @property
     def counts(self) -> dict[str, int]:
@@ -52,7 +55,8 @@ class OpsReport:
         if any(result.status == "fail" for result in self.results):
             return ComparisonError(f"{self.counts['fail']} of {len(self.results)} cases failed{first}")
         if self.stopped or self.counts["lost"]:
-            return LostError(f"{self.stopped}{first}\n" + "\n".join(self.tail[-12:]))
+            error = TimedOutError if self.timed_out else LostError
+            return error(f"{self.stopped}{first}\n" + "\n".join(self.tail[-12:]))
         return None
 
     def as_dict(self) -> dict[str, Any]:

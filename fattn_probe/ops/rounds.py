@@ -133,7 +133,7 @@ class Rounds:
             self.completed.add(report.missing)
             self.program = self.complete(report.missing)
             return True
-        if report.stopped.startswith("timed out") or not report.results:
+        if report.timed_out or not report.results:
             return False
         return workers > 1 or report.results[-1].case in self.expected
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from fattn_probe.errors import BuildError, LostError
+from fattn_probe.errors import BuildError, TimedOutError
 from fattn_probe.launch.record import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.process import Completed, run
 from fattn_probe.run.frames import place_of
@@ -42,7 +42,7 @@ def execute(
     environment = {"DEBUGINFOD_URLS": "", **(env or {}), LAUNCHES_ENV: str(launches)}
     try:
         done = run([runner, case_file, out_file, *args], env=environment, timeout=timeout, failure=None)
-    except LostError as error:
+    except TimedOutError as error:
         return Lost(str(error))
     ending = parse_ending(done)
     if isinstance(ending, Fault):
@@ -96,7 +96,7 @@ def kernel_frames(frames: Sequence[str]) -> tuple[str, ...]:
 def _addr2line(module: str, offsets: list[str]) -> Iterable[tuple[str, tuple[str, ...]]]:
     try:
         done = run(["addr2line", "-aCfpie", module, *offsets], timeout=60, failure=None)
-    except (BuildError, LostError):  # no binutils here, or debug info too large to wait for: the raw frame stays
+    except (BuildError, TimedOutError):  # no binutils here, or debug info too large to wait for: the raw frame stays
         return ()
     return parse_addr2line(offsets, done.stdout)
 

@@ -4,7 +4,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from fattn_probe.errors import BuildError, ComparisonError, InputError, LostError
+from fattn_probe.errors import BuildError, ComparisonError, InputError, LostError, TimedOutError
 from fattn_probe.ops import Timeouts, drive, live, render, run_ops
 from fattn_probe.ops.rounds import portions
 
@@ -165,13 +165,14 @@ def test_cases_are_split_to_fit_an_argument():
 def test_silence_ends_a_case_as_lost(program):
     report, _ = run(program, how="hang", timeouts=Timeouts(silence=1.0))
     assert (report.results[1].status, report.crashes) == ("lost", ("no output for 1 s",))
-    assert isinstance(report.problem(), LostError)
+    assert isinstance(report.problem(), LostError) and not report.timed_out
 
 
 def test_overall_limit_counts_through_live_output(program):
     report, seen = run(program, timeouts=Timeouts(silence=30.0, overall=1.0), PAUSE="0.7")
     assert 1 <= len(seen) < 3
     assert report.stopped == "timed out after 1 s"
+    assert report.timed_out and isinstance(report.problem(), TimedOutError)
 
 
 def test_perf(program):

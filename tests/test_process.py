@@ -1,0 +1,16 @@
+"""How a program that takes too long ends."""
+
+import time
+
+import pytest
+
+from fattn_probe.errors import LostError, TimedOutError
+from fattn_probe.process import run
+
+
+def test_a_program_that_takes_too_long_is_killed():
+    start = time.monotonic()
+    with pytest.raises(TimedOutError, match=r"^timed out after 0\.3 s: sleep 60$"):
+        run(["sleep", "60"], timeout=0.3)
+    assert time.monotonic() - start < 30
+    assert issubclass(TimedOutError, LostError), "exit 4"
