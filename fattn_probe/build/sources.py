@@ -7,6 +7,7 @@ from pathlib import Path
 from fattn_probe.errors import InputError
 from fattn_probe.source import KernelCase, Tree, kernel_cases
 
+GGML = "ggml/src"
 CUDA = Path("ggml/src/ggml-cuda")
 MINIMAL = ("ggml-cuda.cu", "fattn.cu", "fattn-tile.cu", "convert.cu")
 ALL_QUANTS = "all"
@@ -33,20 +34,40 @@ class Sources:
 
 def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
     """Read the lists of a tree; `machine` is the processor that ggml-cpu is compiled for."""
-    cmake = (tree.root / "ggml/src/CMakeLists.txt").read_text()
-    source = tree.root / "ggml/src"
+    cmake = text_of(tree, f"{GGML}/CMakeLists.txt")
+    source = tree.root / GGML
     pairs = vec_pairs(tree, quants)
+    require(tree, f"{CUDA}/ggml-cuda.cu")
     return Sources(
-        base=listed(cmake, "ggml-base"),
-        registry=listed(cmake, "ggml"),
-        cpu=cpu_sources(source, machine),
+        base=present(tree, listed(cmake, "ggml-base")),
+        registry=present(tree, listed(cmake, "ggml")),
+        cpu=present(tree, cpu_sources(tree, machine)),
         cuda=tuple(name for name in MINIMAL if (tree.root / CUDA / name).is_file()),
         full=full_sources(tree.root / CUDA, pairs),
         cases={case.name: case for case in kernel_cases(tree)},
         quant_defines=quant_defines(tree, quants, pairs),
-        version=ggml_version((tree.root / "ggml/CMakeLists.txt").read_text()),
+        version=ggml_version(text_of(tree, "ggml/CMakeLists.txt")),
         version_header=(source / "ggml-version.h.in").is_file(),
     )
+
+
+def text_of(tree: Tree, path: str) -> str:
+    """The text of a file that every llama.cpp tree has."""
+    require(tree, path)
+    return (tree.root / path).read_text(errors="replace")
+
+
+def require(tree: Tree, path: str) -> None:
+    """InputError if a tree lacks a file."""
+    if not (tree.root / path).is_file():
+        raise InputError(f"source {tree.spec!r}: the llama.cpp tree in {tree.root} is not whole: {path} is missing")
+
+
+def present(tree: Tree, files: tuple[str, ...]) -> tuple[str, ...]:
+    """Files relative to ggml/src; InputError if the tree lists one that it does not have."""
+    for file in files:
+        require(tree, f"{GGML}/{file}")
+    return files
 
 
 def listed(cmake: str, target: str) -> tuple[str, ...]:
@@ -61,13 +82,13 @@ def ggml_version(cmake: str) -> str:
     return ".".join(part.group(1) for part in parts if part)
 
 
-def cpu_sources(source: Path, machine: str) -> tuple[str, ...]:
+def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
     """ggml-cpu's portable files and those of the processor's architecture.
 
     The first list of its CMakeLists is the portable one. Excluded: llamafile's matrix product, which attention does not
     use, and `cpu-feats.cpp`, which is for loadable variants.
     """
-    cmake = (source / "ggml-cpu/CMakeLists.txt").read_text()
+    cmake, source = text_of(tree, f"{GGML}/ggml-cpu/CMakeLists.txt"), tree.root / GGML
     match = re.search(r"list\s*\(APPEND GGML_CPU_SOURCES\s([^)]*)\)", cmake)
     portable = re.findall(r"ggml-cpu/[\w/-]+\.(?:cpp|c)\b", match.group(1)) if match else []
     arch = "arm" if machine in ("aarch64", "arm64") else "x86"

@@ -18,6 +18,11 @@ add_library(ggml
             ggml-backend-dl.cpp
             ggml-backend-reg.cpp)
 """,
+    **{
+        f"ggml/src/{name}": ""
+        for name in ("ggml.c", "ggml-quants.c", "gguf.cpp", "ggml-backend-dl.cpp", "ggml-backend-reg.cpp")
+    },
+    **{f"ggml/src/ggml-cpu/{name}": "" for name in ("ggml-cpu.c", "amx/amx.cpp")},
     "ggml/src/ggml-version.h.in": '#define GGML_VERSION "@GGML_VERSION@"\n',
     "ggml/src/ggml-cpu/CMakeLists.txt": """
     list (APPEND GGML_CPU_SOURCES

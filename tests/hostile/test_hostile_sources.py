@@ -9,7 +9,8 @@ import pytest
 
 from fattn_probe.source import unpack
 
-sys.path.append(str(Path(__file__).parents[1] / "source"))
+sys.path += [str(Path(__file__).parents[1] / room) for room in ("source", "build")]
+import tree as small
 from fake_index import FakeIndex, make_sdist
 
 LANDMARK = "thirdparty/llama.cpp/ggml/src/ggml-cuda/fattn.cu"
@@ -181,3 +182,23 @@ def test_a_damaged_answer_is_the_index_s_fault(body, probe, tmp_path, monkeypatc
     monkeypatch.setattr(index, "page", lambda: (body, "application/vnd.pypi.simple.v1+json"))
     monkeypatch.setenv("FATTN_PROBE_INDEX", index.url)
     probe("source", "get", "pypi:xllamacpp==9.9").refused(4, "damaged page")
+
+
+NEEDED = [
+    "ggml/CMakeLists.txt",
+    "ggml/src/CMakeLists.txt",
+    "ggml/src/ggml-cpu/CMakeLists.txt",
+    "ggml/src/ggml.c",
+    "ggml/src/ggml-cpu/amx/amx.cpp",
+    "ggml/src/ggml-backend-reg.cpp",
+    "ggml/src/ggml-cuda/ggml-cuda.cu",
+]
+
+
+@pytest.mark.parametrize("path", NEEDED)
+def test_a_tree_with_a_file_missing(path, probe, tmp_path):
+    small.make_tree(tmp_path / "llama.cpp")
+    (tmp_path / "llama.cpp" / path).unlink()
+    ended = probe("build", "--source", "llama.cpp", "--dry-run")
+    ended.refused(2, f"source 'llama.cpp': the llama.cpp tree in {tmp_path}/llama.cpp is not whole: {path} is missing")
+    assert len(ended.stderr.strip().splitlines()) == 1
