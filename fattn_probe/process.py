@@ -1,4 +1,4 @@
-"""The one way fattn-probe runs a one-shot program."""
+"""Running a program to its end, with a timeout; the only place that does so."""
 
 import contextlib
 import logging
@@ -19,7 +19,7 @@ TAIL_LINES = 30
 
 @dataclass(frozen=True)
 class Completed:
-    """What one program left; `code` is negative for a signal, as in `subprocess`."""
+    """The result of one program; `code` is negative for a signal, as in `subprocess`."""
 
     argv: tuple[str, ...]
     code: int
@@ -33,7 +33,7 @@ class Completed:
         return shlex.join(self.argv)
 
     def describe(self) -> str:
-        """How it ended, in words, with the tail of what it said."""
+        """How it ended, in words, with the tail of its output."""
         said = "\n".join((self.stdout + self.stderr).strip().splitlines()[-TAIL_LINES:])
         return f"{self.command}\n{describe_code(self.code)} after {self.seconds:.1f} s" + (f":\n{said}" if said else "")
 
@@ -56,11 +56,11 @@ def run(
     timeout: float | None = None,
     failure: type[FattnProbeError] | None = BuildError,
 ) -> Completed:
-    """Run a program to its end and return what it printed.
+    """Run a program to its end and return its output.
 
-    `env` is added to this process's environment. A non-zero exit raises `failure` (pass None to look at the code
-    yourself). A missing program raises BuildError, one that the machine refuses to start MachineError. After `timeout`
-    seconds the whole process group is killed, and TimedOutError is raised.
+    `env` is added to this process's environment. A non-zero exit raises `failure`, or nothing if `failure` is None. A
+    missing program raises BuildError; one that the machine refuses to start raises MachineError. After `timeout`
+    seconds the whole process group is killed and TimedOutError is raised.
     """
     words = tuple(str(word) for word in argv)
     log.info("$ %s", shlex.join(words))
@@ -96,7 +96,7 @@ def run(
 
 
 def kill_group(child: subprocess.Popen[str]) -> None:
-    """Kill a child with everything it started, and reap it."""
+    """Kill a child process and everything it started, and reap it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.communicate()

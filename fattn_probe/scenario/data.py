@@ -1,4 +1,4 @@
-"""The distributions of the tensors, drawn reproducibly."""
+"""The tensors' distributions, with reproducible random numbers."""
 
 import math
 from collections.abc import Callable
@@ -22,11 +22,11 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 class _Data(Spec):
     seed: Seed | None = None
-    """Seed of this tensor alone; default: the scenario's."""
+    """Seed of this tensor; default: the scenario's."""
 
 
 class Uniform(_Data):
-    """Uniform in [mean - scale, mean + scale], which is test-backend-ops' choice for scale 1 and mean 0."""
+    """Uniform in [mean - scale, mean + scale]; the defaults are test-backend-ops' choice."""
 
     kind: Literal["uniform"] = "uniform"
     scale: Positive = 1.0
@@ -36,7 +36,7 @@ class Uniform(_Data):
 
 
 class Normal(_Data):
-    """Normal, as activations roughly are."""
+    """Normal, roughly like real activations."""
 
     kind: Literal["normal"]
     scale: Positive = 1.0
@@ -68,7 +68,7 @@ class Fa3Outliers(_Data):
 
 
 class LargeLogits(_Data):
-    """Normal, as wide as it takes for logits of standard deviation `logit` against a partner of variance 1."""
+    """Normal, scaled so that the logits have standard deviation `logit` if the other operand has variance 1."""
 
     kind: Literal["large_logits"]
     logit: Positive = 60.0
@@ -76,23 +76,23 @@ class LargeLogits(_Data):
 
 
 class FarBelowZero(_Data):
-    """Q and K, which must both have it, point against each other: every logit is near `logit`, far from 0."""
+    """Q and K point in opposite directions, so every logit is near `logit`, far below 0; set it for both."""
 
     kind: Literal["far_below_zero"]
     logit: float = Field(default=-1000.0, lt=0, ge=-3e38)
     """Mean of scale * Q.K."""
     scale: Positive = 0.1
-    """Standard deviation of the normal noise on top."""
+    """Standard deviation of the added normal noise."""
 
 
 class Extreme(_Data):
-    """Uniform in [-scale, scale] with a few elements of +-magnitude, near f16's end, where sums in f16 overflow."""
+    """Uniform in [-scale, scale] with a few elements of +-magnitude near the largest f16, so that f16 sums overflow."""
 
     kind: Literal["extreme"]
     scale: Positive = 1.0
     """Half the width of the ordinary elements."""
     magnitude: Positive = 30000.0
-    """Absolute value of the extreme elements; f16 ends at 65504."""
+    """Absolute value of the extreme elements; the largest f16 is 65504."""
     probability: float = Field(default=0.01, gt=0, le=1)
     """Share of extreme elements."""
 
@@ -112,7 +112,7 @@ class Data(Spec):
     K: QData = Uniform()
     V: VData = Uniform()
     sinks: SinkData = Uniform(scale=10.0)
-    """Default: uniform in [-10, 10], test-backend-ops' choice, so that a forgotten sink shows."""
+    """Default: uniform in [-10, 10], test-backend-ops' choice, so that an ignored sink shows in the output."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,9 @@ class Normals(Uniforms, Protocol):
 
 
 def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0), *, steps: int = 0) -> np.random.Generator:
-    """The random numbers of (seed, tensor, two counters): equal on every machine, independent of each other.
+    """The random stream of (seed, tensor, two counters): the same on every machine, independent of other streams.
 
-    Without the first `steps` steps of Philox, which are FLOATS_A_STEP uniform float32 each.
+    It skips the first `steps` steps of Philox, each of which makes FLOATS_A_STEP uniform float32.
     """
     position = np.array([steps, 0, *counter], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=np.array([seed, number], dtype=np.uint64), counter=position))
@@ -236,6 +236,6 @@ _DRAW: dict[str, Callable[..., F32]] = {
 }
 
 RUNS = {"constant": 0, "uniform": 1, "extreme": 2}
-"""How many uniform numbers an element takes, by kind; the kinds left out draw normal numbers, some in several tries."""
+"""Uniform numbers per element, by kind; other kinds draw normal numbers, which take a varying number of steps."""
 SEVERAL_RUNS = {"fa3_outliers"}
-"""Kinds that draw all of a head's numbers of one sort before those of the next, so not row by row."""
+"""Kinds that make several passes over a head's elements, and so cannot be made row by row."""

@@ -1,4 +1,4 @@
-"""pydantic's errors in words: what was found, what is allowed, and the nearest valid name."""
+"""pydantic's errors as messages: what was found, what is allowed, and the nearest valid name."""
 
 import difflib
 from functools import cache
@@ -40,7 +40,7 @@ KINDS = {
 
 
 def explain(error: ErrorDetails, settings: dict[str, Any]) -> tuple[Key, str]:
-    """The key (path in the file) of an error in `settings` and a sentence on it."""
+    """The key (path in the file) of an error in `settings`, and its message."""
     key, kind = _file_key(error["loc"], settings), error["type"]
     if error["loc"][0] == "expect" and len(error["loc"]) > 2:
         key = error["loc"][:2]
@@ -106,7 +106,7 @@ def _schema_at(loc: Key) -> dict[str, Any]:
 
 
 def _file_key(loc: Key, settings: dict[str, Any]) -> Key:
-    """A pydantic location without the tags of unions, which the file does not have as keys."""
+    """A pydantic location without the tags of unions, which are not keys of the file."""
     key: list[str | int] = []
     value: Any = settings
     for number, step in enumerate(loc):

@@ -1,4 +1,4 @@
-"""The layouts that a scenario can ask for, and where they place a tensor in memory."""
+"""The layouts of a scenario, and where they place a tensor in memory."""
 
 from typing import Annotated, Literal
 
@@ -10,50 +10,50 @@ from fattn_probe.op.ggml_types import row_size
 from .spec import Spec
 
 MOST = 2**31
-"""Rows, heads and elements are fewer than this, as the op's own sizes are."""
+"""Upper limit of rows, heads and elements, the same as for the op's sizes."""
 
 
 class Contiguous(Spec):
-    """An allocation of its own, rows one after the other."""
+    """A separate allocation with contiguous rows."""
 
     kind: Literal["contiguous"] = "contiguous"
 
 
 class View(Spec):
-    """A part of a larger allocation, whose dimensions may lie in memory in another order."""
+    """A view into a larger allocation, whose dimensions may be permuted in memory."""
 
     kind: Literal["view"]
     permute: list[Annotated[int, Field(ge=0, le=3)]] = Field(default=[0, 1, 2, 3], min_length=4, max_length=4)
-    """Place in memory of each dimension of the op: with [0, 2, 1, 3] the heads of a row lie side by side."""
+    """Position in memory of each dimension of the op; with [0, 2, 1, 3] the heads of a row are adjacent."""
     rows: int | None = Field(default=None, ge=1, lt=MOST)
-    """Rows (dimension 1 of the op) the allocation has, such as the KV cache's size; default: `offset` + those used."""
+    """Rows (dimension 1 of the op) of the allocation, such as the KV cache's size; default: `offset` + used rows."""
     heads: int | None = Field(default=None, ge=1, lt=MOST)
-    """Heads (dimension 2 of the op) the allocation has; default: those used."""
+    """Heads (dimension 2 of the op) of the allocation; default: the used heads."""
     offset: int = Field(default=0, ge=0, lt=MOST)
-    """First row that belongs to the view."""
+    """First row of the view."""
     pad: int = Field(default=0, ge=0, lt=MOST)
-    """Elements added to each memory row, whole blocks of the type: 2 of f32 give strides no multiple of 16 bytes."""
+    """Elements added to each memory row, in whole blocks of the type; with 2 of f32, rows are not 16-byte aligned."""
     outside: Literal["random", "zero", "nan"] = "random"
-    """What the allocation holds outside the view: data like the view's, zeros, or NaN, which shows if it is used."""
+    """Content of the allocation outside the view: data like the view's, zeros, or NaN, which exposes stray reads."""
 
 
 class ViewOfK(Spec):
-    """V is a part of every row of K, as models with latent attention (MLA) have it."""
+    """V is a part of every row of K, as in models with latent attention (MLA)."""
 
     kind: Literal["view_of_K"]
     offset: int = Field(default=0, ge=0, lt=MOST)
-    """First element of the part. The 576/512 kernels take V from K: at 0, but in releases of 2025 at hsk - hsv = 64."""
+    """First element of V in a row of K. The 576/512 kernels read V at 0, in releases of 2025 at hsk - hsv = 64."""
 
 
 class MaskLayout(Spec):
-    """Rows of the mask beyond those of the queries, all -inf; ggml wants the mask itself contiguous."""
+    """Padding rows of the mask after those of the queries, all -inf; ggml requires a contiguous mask."""
 
     pad: int = Field(default=1, ge=1, lt=MOST)
-    """The number of rows is rounded up to a multiple of this; llama.cpp long used 64 (GGML_KQ_MASK_PAD), now 1."""
+    """Rows are padded to a multiple of this; llama.cpp formerly used 64 (GGML_KQ_MASK_PAD), now 1."""
     offset: int = Field(default=0, ge=0, lt=MOST)
-    """Rows of the allocation before the mask begins."""
+    """Rows of the allocation before the mask."""
     per_sequence: bool = True
-    """One mask for each sequence, or one broadcast to all."""
+    """Whether each sequence has its own mask; else one mask is broadcast to all."""
 
 
 TensorLayout = Annotated[Contiguous | View, Field(discriminator="kind")]

@@ -1,4 +1,4 @@
-"""The masks, generated in blocks of rows so that a huge mask exists in f16 only."""
+"""The masks, generated in blocks of rows, so that a huge mask is held in f16 only."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class NoMask(Spec):
 
 class _Past(Spec):
     past: Count | None = None
-    """KV rows before the first query's own; default: n_kv - n_q, so that the last query sees every row."""
+    """KV rows before the first query's position; default: n_kv - n_q, so that the last query sees every row."""
 
 
 class Causal(_Past):
@@ -39,7 +39,7 @@ class SlidingWindow(_Past):
 
     kind: Literal["sliding_window"]
     window: int = Field(ge=1)
-    """Positions a query sees, its own included."""
+    """Positions that a query sees, including its own."""
 
 
 class Sequences(Spec):
@@ -49,13 +49,13 @@ class Sequences(Spec):
     count: int = Field(ge=1)
     """Number of sequences; queries and KV rows are divided evenly."""
     interleaved: bool = False
-    """KV rows of the sequences alternate instead of following each other."""
+    """Whether the sequences' KV rows alternate instead of being contiguous."""
     causal: bool = True
-    """Causal inside a sequence, its last query seeing all of it."""
+    """Whether the mask is causal within a sequence, whose last query sees all of it."""
 
 
 class Blocks(Spec):
-    """0, with blocks of -inf at random, on a grid."""
+    """0, with random blocks of -inf on a grid."""
 
     kind: Literal["blocks"]
     q: int = Field(default=64, ge=1)
@@ -67,7 +67,7 @@ class Blocks(Spec):
 
 
 class MaskedTiles(Spec):
-    """-inf for every query on the first and the last KV rows, 0 between: whole tiles that a kernel may skip."""
+    """-inf for every query on the first and last KV rows, 0 between: whole tiles that a kernel may skip."""
 
     kind: Literal["masked_tiles"]
     leading: Count = 0
@@ -77,11 +77,11 @@ class MaskedTiles(Spec):
 
 
 class MaskedRows(Spec):
-    """-inf on every KV row for some queries, whose softmax is then a sum of zeros; 0 for the others."""
+    """-inf on every KV row for some queries, whose softmax sum is then zero; 0 for the others."""
 
     kind: Literal["masked_rows"]
     every: int = Field(default=2, ge=1)
-    """Every how many queries one is fully masked; 1 masks all."""
+    """One in this many queries is fully masked; 1 masks all."""
     first: Count = 0
     """The first masked query."""
 
@@ -93,27 +93,27 @@ class Random(Spec):
     scale: Positive = 1.0
     """Half the width of the finite values."""
     blocks: float = Field(default=0.2, ge=0, le=1)
-    """Area of the blocks, as a share of the mask's."""
+    """Share of the mask's area that the blocks cover."""
 
 
 class Alibi(_Past):
-    """Minus the distance between query and key, to be multiplied by the slopes that `max_bias` gives each head."""
+    """Minus the distance between query and key; the op multiplies it by each head's slope, from `max_bias`."""
 
     kind: Literal["alibi"]
     causal: bool = True
-    """-inf after a query's own position."""
+    """Whether entries after a query's own position are -inf."""
 
 
 class Sparse(Spec):
-    """A few finite entries a row, at random, the rest -inf: what `n_kv_max` is for. test-backend-ops' sparse mask."""
+    """A few random finite entries per row, the rest -inf, for use with `n_kv_max`: test-backend-ops' sparse mask."""
 
     kind: Literal["sparse"]
     finite: int | None = Field(default=None, ge=1)
-    """Finite entries of a row; up to 16 fewer in some. Default: n_kv_max."""
+    """Finite entries per row; some rows have up to 16 fewer. Default: n_kv_max."""
 
 
 class Sum(Spec):
-    """Several masks added: -inf where any of them is."""
+    """The sum of several masks: -inf where any of them is."""
 
     kind: Literal["sum"]
     of: list["Mask"] = Field(min_length=2)
@@ -132,7 +132,7 @@ Sum.model_rebuild()
 
 @dataclass(frozen=True)
 class MaskShape:
-    """The size of a mask without its padded rows, and what its random numbers hang on."""
+    """The size of a mask without its padded rows, and the seed of its random numbers."""
 
     n_kv: int
     n_q: int
@@ -163,9 +163,9 @@ def some_rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64) -> H
 
 
 def visible(mask: AnyMask, shape: MaskShape, queries: I64) -> tuple[I64, I64]:
-    """The first KV row that each query sees, and one past the last, or bounds of them; it sees none if they are equal.
+    """The first KV row that each query sees, and one past the last; equal if it sees none.
 
-    They are bounds where KV rows inside are masked at random or belong to others.
+    They are only bounds if rows in between are masked at random or belong to another sequence.
     """
     first, stop = (np.broadcast_to(np.int64(bound), queries.shape) for bound in (0, shape.n_kv))
     match mask:
@@ -189,12 +189,12 @@ def visible(mask: AnyMask, shape: MaskShape, queries: I64) -> tuple[I64, I64]:
 
 
 def sees_something(mask: AnyMask) -> bool:
-    """Whether every query for which `visible` has KV rows does see one."""
+    """Whether every query with a nonempty `visible` range really sees a KV row."""
     return isinstance(mask, NoMask | Causal | SlidingWindow | MaskedTiles | MaskedRows | Sparse)
 
 
 def max_finite(mask: AnyMask, shape: MaskShape) -> int:
-    """An upper bound of the finite entries in a row, which `n_kv_max` must not be below."""
+    """An upper bound on the finite entries of a row; `n_kv_max` must be at least this."""
     match mask:
         case SlidingWindow():
             bound = mask.window
@@ -214,7 +214,7 @@ def max_finite(mask: AnyMask, shape: MaskShape) -> int:
 
 
 def _by_blocks(mask: AnyMask) -> bool:
-    """Whether rows can only be made together with those of their block, whose random numbers they share."""
+    """Whether a row can only be made together with its block, which shares random numbers."""
     return any(map(_by_blocks, mask.of)) if isinstance(mask, Sum) else isinstance(mask, Random | Sparse)
 
 
@@ -223,7 +223,7 @@ def _past(mask: _Past, shape: MaskShape) -> int:
 
 
 def _rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64, level: int) -> Halves:
-    """Rows of a mask; `level` tells the parts of a sum apart, so that equal kinds do not draw equal numbers."""
+    """Rows of a mask; `level` numbers the parts of a sum, so that equal kinds draw different numbers."""
     if isinstance(mask, Sum):
         total = np.zeros((len(queries), shape.n_kv), np.float16)
         for number, part in enumerate(mask.of, level + 1):

@@ -1,4 +1,4 @@
-"""Why ggml, or the op, would refuse a scenario: the assertions of ggml_flash_attn_ext and of the code that runs it."""
+"""Why ggml or the op would reject a scenario: the assertions of ggml_flash_attn_ext and of the code that runs it."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -17,14 +17,14 @@ F16_MAX = 65504
 
 @dataclass(frozen=True)
 class Refusal:
-    """One reason, at the key (path below the document) that has to change."""
+    """One reason, and the key (path below the document) to change."""
 
     path: tuple[str, ...]
     reason: str
 
 
 def refusals(op: Scenario) -> list[Refusal]:
-    """All reasons to refuse an op, none if it is good."""
+    """All reasons to reject an op; empty if it is valid."""
     return [refusal for check in _CHECKS for refusal in check(op)]
 
 
@@ -46,7 +46,7 @@ def divisors(number: int) -> list[int]:
 
 
 def _rows(op: Scenario) -> Iterator[Refusal]:
-    """Rows of quantised tensors are whole blocks."""
+    """Rows of quantised tensors must be whole blocks."""
     type_V, hsv = op.type_V or op.type_K, op.hsv or op.hsk
     sizes = [("hsk", "K", op.type_K, op.hsk)]
     if (type_V, hsv) != (op.type_K, op.hsk):
@@ -57,7 +57,7 @@ def _rows(op: Scenario) -> Iterator[Refusal]:
             near = -(-size // block) * block
             yield Refusal(
                 (key,),
-                f"{size} is no whole number of {name}'s {type_} blocks of {block} elements, "
+                f"{size} is not a whole number of {name}'s {type_} blocks of {block} elements, "
                 f"allowed: multiples of {block}, such as {near}",
             )
 
@@ -66,12 +66,12 @@ def _pads(op: Scenario) -> Iterator[Refusal]:
     for name, type_ in (("K", op.type_K), ("V", op.type_V or op.type_K)):
         layout, block = getattr(op.layout, name), block_size(type_)
         if isinstance(layout, View) and layout.pad % block:
-            reason = f"{layout.pad} is no whole number of {type_} blocks, allowed: multiples of {block}"
+            reason = f"{layout.pad} is not a whole number of {type_} blocks, allowed: multiples of {block}"
             yield Refusal(("layout", name, "pad"), reason)
 
 
 def _overflow(op: Scenario) -> Iterator[Refusal]:
-    """K and V in f16, or with f16 scales, would hold infinities."""
+    """K and V in f16, or with f16 scales, must not overflow to infinity."""
     for name, type_ in (("K", op.type_K), ("V", op.type_V or op.type_K)):
         data = getattr(op.data, name)
         key, largest = "value", 0.0
@@ -83,7 +83,7 @@ def _overflow(op: Scenario) -> Iterator[Refusal]:
             case Extreme():
                 key, largest = "magnitude", max(data.magnitude, data.scale)
         if largest > F16_MAX and type_ not in ("f32", "bf16"):
-            reason = f"values of up to {largest:g} are infinite in {type_}, allowed: up to {F16_MAX}"
+            reason = f"values up to {largest:g} overflow to infinity in {type_}, allowed: up to {F16_MAX}"
             yield Refusal(("data", name, key), reason)
 
 
@@ -96,13 +96,13 @@ def _views(op: Scenario) -> Iterator[Refusal]:
             continue
         if sorted(view.permute) != [0, 1, 2, 3]:
             yield Refusal(
-                ("layout", name, "permute"), f"{view.permute} is no permutation, allowed: each of 0 to 3 once"
+                ("layout", name, "permute"), f"{view.permute} is not a permutation, allowed: each of 0 to 3 once"
             )
         elif view.permute[0] != 0:
             yield Refusal(
                 ("layout", name, "permute"),
-                f"{view.permute} moves the elements of a row apart, which the op refuses "
-                f"(nb[0] must be the element's size), allowed: 0 in the first place",
+                f"{view.permute} makes the elements of a row non-contiguous, which the op rejects "
+                f"(nb[0] must be the element's size), allowed: 0 first",
             )
         if view.rows is not None and view.rows < view.offset + rows:
             yield Refusal(
@@ -133,7 +133,7 @@ def _v_of_k(op: Scenario) -> Iterator[Refusal]:
 
 def _unused_data(op: Scenario) -> Iterator[Refusal]:
     if isinstance(op.layout.V, ViewOfK) and "V" in op.data.model_fields_set:
-        yield Refusal(("data", "V"), "given, but V is a view of K and holds what K holds, allowed: data.K alone")
+        yield Refusal(("data", "V"), "given, but V is a view of K and has K's data, allowed: data.K only")
 
 
 def _mask(op: Scenario) -> Iterator[Refusal]:
@@ -201,7 +201,7 @@ def _size(op: Scenario) -> Iterator[Refusal]:
 
 
 def _allocations(op: Scenario) -> Iterator[tuple[str, int]]:
-    """The bytes that a layout may take: of f32, whatever the type."""
+    """The bytes that each allocation takes at most, as if its type were f32."""
     heads_kv, mask = op.n_head_kv or op.n_head, op.layout.mask
     sizes = {"Q": (op.hsk, op.n_q, op.n_head), "K": (op.hsk, op.n_kv, heads_kv)}
     for name, (elements, rows, heads) in (sizes | {"V": (op.hsv or op.hsk, op.n_kv, heads_kv)}).items():

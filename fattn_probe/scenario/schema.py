@@ -1,4 +1,4 @@
-"""Schema v1 of a scenario file: one FLASH_ATTN_EXT op, and a matrix of variations of it."""
+"""Schema v1 of a scenario file: one FLASH_ATTN_EXT op, and a matrix of its variations."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -41,18 +41,18 @@ class Trace(Spec):
     lane: Annotated[int, Field(ge=0, lt=32)] | None = None
     """Thread of the warp; default: all 32."""
     kb0: Index | None = None
-    """KV step at which to look; default: all that the block does."""
+    """KV step to inspect; default: all that the block does."""
 
 
 class Inspect(Spec):
-    """What `inspect` looks at besides tensors, choice, launch and blocks."""
+    """What `inspect` shows besides tensors, choice, launch and blocks."""
 
     trace: Trace | None = None
     """A warp to follow step by step; default: none."""
 
 
 class Matrix(Spec):
-    """Variations: the product of the lists under dotted keys (`n_kv`, `data.V.mean`), and the cases of `include`."""
+    """Variations: all combinations of the lists under dotted keys (`n_kv`, `data.V.mean`), plus those of `include`."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Annotated[list[Any], Field(min_length=1)]]
@@ -61,12 +61,12 @@ class Matrix(Spec):
 
 
 class Scenario(Spec):
-    """A scenario file: one FLASH_ATTN_EXT op, its inputs, what to expect of it, and variations."""
+    """A scenario file: one FLASH_ATTN_EXT op, its inputs, its expected facts, and variations."""
 
     version: Literal[1]
     """Version of this schema."""
     about: str = Field(min_length=1, max_length=200, pattern=ONE_LINE)
-    """One line: what the scenario is there to show."""
+    """One line: what the scenario tests or shows."""
     hsk: Size
     """Head size of Q and K (DKQ)."""
     hsv: Size | None = None
@@ -74,11 +74,11 @@ class Scenario(Spec):
     n_head: Size
     """Attention heads of Q."""
     n_head_kv: Size | None = None
-    """Heads of K and V, a divisor of n_head; default: n_head."""
+    """Heads of K and V; must divide n_head; default: n_head."""
     n_q: Size
     """Queries: tokens of the batch."""
     n_kv: Size
-    """KV rows the op sees."""
+    """KV rows of the op."""
     n_seq: Size = 1
     """Sequences, dimension 3 of every operand."""
     type_K: TypeName = "f16"
@@ -92,9 +92,9 @@ class Scenario(Spec):
     logit_softcap: NotNegative = 0.0
     """Logits become softcap * tanh(logit / softcap); 0 is off."""
     prec: Literal["default", "f32"] = "f32"
-    """Precision asked for; llama.cpp asks for f32 on every attention op."""
+    """Requested precision; llama.cpp requests f32 for every attention op."""
     n_kv_max: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Bound of the finite mask entries in a row, lets kernels gather them (op param, new in 2026); 0 is off."""
+    """Bound on the finite mask entries of a row, which lets kernels gather them (op param since 2026); 0 is off."""
     sinks: bool = False
     """Whether the op gets attention sinks."""
     mask: Mask = NoMask()
@@ -108,14 +108,14 @@ class Scenario(Spec):
     tolerance: Tolerance = Tolerance()
     """What `compare` accepts."""
     inspect: Inspect = Inspect()
-    """What `inspect` looks at."""
+    """What `inspect` follows."""
     expect: dict[Annotated[str, Field(pattern=FACT_NAME)], Fact] = Field(default={})
-    """Facts that must hold, by the source's own variable names, such as `ntiles_dst: 2`."""
+    """Expected values of facts, by the source's own variable names, such as `ntiles_dst: 2`."""
     device: str | None = Field(default=None, pattern=DEVICE)
-    """Where it runs without `--on`: `sim:NAME` (a simulated GPU), `gpu` or `cpu`; default: a GPU if this machine has
-    one, else `sim:h200`."""
+    """Target without `--on`: `sim:NAME` (a simulated GPU), `gpu` or `cpu`; default: this machine's GPU if it has one,
+    else `sim:h200`."""
     matrix: Matrix = Field(default_factory=Matrix.model_construct)
-    """Variations of the file, each a case of its own."""
+    """Variations of the file; each is one case."""
     _name: str = PrivateAttr("scenario")
     _cases: tuple[tuple[Variation, "Scenario"], ...] = PrivateAttr(())
 
@@ -126,7 +126,7 @@ class Scenario(Spec):
 
     @property
     def cases(self) -> tuple[tuple[Variation, "Scenario"], ...]:
-        """The variations with the scenario of each, if they were checked; else nothing."""
+        """The variations with their scenarios, once checked; empty before."""
         return self._cases
 
     def with_cases(self, cases: Iterable[tuple[Variation, "Scenario"]]) -> "Scenario":

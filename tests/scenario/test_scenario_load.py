@@ -64,7 +64,7 @@ def test_missing_keys_say_what_they_are():
         "x.yaml:1: hsk: missing, allowed: head size of Q and K (DKQ)",
         "x.yaml:1: n_head: missing, allowed: attention heads of Q",
         "x.yaml:1: n_q: missing, allowed: queries",
-        "x.yaml:1: n_kv: missing, allowed: KV rows the op sees",
+        "x.yaml:1: n_kv: missing, allowed: KV rows of the op",
     ]
 
 
@@ -118,16 +118,16 @@ def test_mistakes(more, message):
         ),
         (
             "hsv: 40\ntype_V: q8_0",
-            "x.yaml:8: hsv: 40 is no whole number of V's q8_0 blocks of 32 elements, "
+            "x.yaml:8: hsv: 40 is not a whole number of V's q8_0 blocks of 32 elements, "
             "allowed: multiples of 32, such as 64",
         ),
         (
             "data: {V: {kind: extreme, magnitude: 1e5}}",
-            "x.yaml:8: data.V.magnitude: values of up to 100000 are infinite in f16, allowed: up to 65504",
+            "x.yaml:8: data.V.magnitude: values up to 100000 overflow to infinity in f16, allowed: up to 65504",
         ),
         (
             "layout: {K: {kind: view, pad: 4}}\ntype_K: q4_0",
-            "x.yaml:8: layout.K.pad: 4 is no whole number of q4_0 blocks, allowed: multiples of 32",
+            "x.yaml:8: layout.K.pad: 4 is not a whole number of q4_0 blocks, allowed: multiples of 32",
         ),
         (
             "layout:\n  K:\n    kind: view\n    rows: 32\n    offset: 1",
@@ -136,12 +136,12 @@ def test_mistakes(more, message):
         ),
         (
             "layout: {Q: {kind: view, permute: [1, 0, 2, 3]}}",
-            "x.yaml:8: layout.Q.permute: [1, 0, 2, 3] moves the elements of a row apart, which the op refuses "
-            "(nb[0] must be the element's size), allowed: 0 in the first place",
+            "x.yaml:8: layout.Q.permute: [1, 0, 2, 3] makes the elements of a row non-contiguous, which the op rejects "
+            "(nb[0] must be the element's size), allowed: 0 first",
         ),
         (
             "layout: {Q: {kind: view, permute: [0, 2, 2, 3]}}",
-            "x.yaml:8: layout.Q.permute: [0, 2, 2, 3] is no permutation, allowed: each of 0 to 3 once",
+            "x.yaml:8: layout.Q.permute: [0, 2, 2, 3] is not a permutation, allowed: each of 0 to 3 once",
         ),
         (
             "layout: {V: {kind: view_of_K}}\ntype_V: q8_0",
