@@ -29,10 +29,7 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
     yield Text(f"{outcome.run.identity.device}, {outcome.run.identity.source}: {_counted(outcome.counts)}", "bold")
     if outcome.baseline is not None:
         yield Text(f"beside {_named(outcome.baseline)}: {_said(outcome.changes)}")
-    elif not outcome.accepted:
-        yield Text("no run of this line has been accepted (--accept WHY): nothing to compare with", "yellow")
-    if outcome.accepted:
-        yield Text(f"accepted: later runs of this line are compared with this one ({outcome.accepted})", "green")
+    yield from _acceptance(outcome)
     if outcome.run.settings.checks:
         yield Text(f"judged with: {outcome.run.settings.checks}", "dim")
     if outcome.changes:
@@ -50,6 +47,18 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
             yield Text(f"fail {result.name}: {result.reason}{place}", "red")
         if result.warning:
             yield Text(f"accuracy warning {result.name}: {result.warning}", "yellow")
+
+
+def _acceptance(outcome: Outcome) -> Iterable[Text]:
+    """Whether this run is the next baseline, or the line has none."""
+    run, why = outcome.run.uid[:8], outcome.accepted
+    if why and outcome.baseline is None:
+        first = f"no run of this line was accepted before; {run} is now ({why}): later runs are compared with it"
+        yield Text(first, "green")
+    elif why:
+        yield Text(f"accepted: later runs of this line are compared with {run} ({why})", "green")
+    elif outcome.baseline is None:
+        yield Text("no run of this line has been accepted (--accept WHY): nothing to compare with", "yellow")
 
 
 def _counted(counts: dict[str, int]) -> str:
@@ -116,7 +125,8 @@ def _verdict(outcome: Outcome) -> str:
     unsaid = outcome.counts["lost"] + outcome.counts["not run"]
     rest = f"; of {unsaid} nothing can be said" if unsaid else ""
     if outcome.baseline is None:
-        return f"{outcome.counts['fail'] or 'nothing'} wrong, no run accepted yet{rest}"
+        accepted = "the first accepted run" if outcome.accepted else "no run accepted yet"
+        return f"{outcome.counts['fail'] or 'nothing'} wrong, {accepted}{rest}"
     return _said(outcome.changes) + rest
 
 

@@ -1,0 +1,117 @@
+"""Runs of a suite into a history, with a judge that knows each case's status beforehand; nothing is built."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from fattn_probe.console import OUT
+from fattn_probe.device import load_devices, parse_target
+from fattn_probe.errors import LostError, RegressionError
+from fattn_probe.regress.changes import Kind
+from fattn_probe.regress.cli import accepted
+from fattn_probe.regress.history import open_history
+from fattn_probe.regress.records import Identity, Result, parse_shard
+from fattn_probe.regress.runner import SuiteRunner, outcomes
+from fattn_probe.regress.selection import Selection
+from fattn_probe.regress.tables import as_json, markdown, raise_if_regressed, render
+from fattn_probe.run.session import RunOptions, Session
+from fattn_probe.scenario.cases import resolve
+from fattn_probe.scenario.schema import Scenario
+
+SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
+H200 = parse_target("sim:h200", load_devices())
+OP = {"version": 1, "about": "x", "hsk": 64, "n_head": 2, "n_q": 1, "n_kv": 64}
+NAMES = ["gqa", *(f"sweep-n_q={number}" for number in range(61))]
+CASES = tuple(resolve(Scenario.model_validate(OP | {"seed": seed}), name, "f") for seed, name in enumerate(NAMES))
+MOST_LOST = 0.02
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A cluster whose workers have judged everything already: all passes, except what is named here."""
+
+    statuses: dict[str, str] = field(default_factory=dict)
+
+    def ask(self, job, function):
+        return SIM
+
+    def judged(self, job, cases):
+        for case in cases:
+            status = self.statuses.get(case.name, "pass")
+            yield Result(case.name, case.digest, status, output="00" if status == "pass" else None)
+
+
+@contextmanager
+def history_at(path):
+    with open_history(path / "history.db") as found:
+        yield found
+
+
+def run(history, only="", accept="", shard="1/1", **statuses):
+    """One run of the suite's cases whose names match `only`, as `regress` makes it."""
+    session = Session(RunOptions(tree=None))
+    runner = SuiteRunner(history, session, "quick", cluster=Judged(statuses), only=only)
+    selection = Selection(CASES).some(only).of(parse_shard(shard))
+    (found,) = outcomes(runner, lambda target: (selection.cases, ()), [H200])
+    return accepted(history, found, accept) if accept else found
+
+
+def said(outcome):
+    with OUT.capture() as captured:
+        OUT.print(render([outcome]))
+    return " ".join(captured.get().split())
+
+
+@pytest.fixture
+def history(tmp_path):
+    """A history whose baseline is a run of all 62 cases."""
+    with history_at(tmp_path) as found:
+        run(found, accept="all of them")
+        yield found
+
+
+def test_one_case_beside_a_larger_baseline_is_compared_with_itself_alone(history):
+    outcome = run(history, only="^gqa$")
+    raise_if_regressed([outcome], MOST_LOST)
+    assert (outcome.planned, outcome.changes, outcome.lost) == (1, (), 0)
+    assert list(outcome.results) == ["gqa"]
+    assert as_json([outcome])["runs"][0]["filter"] == "^gqa$"
+    assert "sim:h200, pypi:x==1: 1 pass" in said(outcome)
+    assert "nothing changed" in said(outcome)
+
+
+def test_one_case_that_fails_beside_a_larger_baseline_is_the_only_change(history):
+    outcome = run(history, only="^gqa$", gqa="fail")
+    assert [(change.case, change.kind) for change in outcome.changes] == [("gqa", Kind.NEW_FAILURE)]
+    with pytest.raises(RegressionError, match=r"^gqa: new failure"):
+        raise_if_regressed([outcome], MOST_LOST)
+
+
+def test_what_the_filter_matches_and_was_not_run_is_missed(history):
+    """Cases of the other shard match the filter too; they count as not run, at most 100 % of the cases."""
+    outcome = run(history, only="^sweep", shard="1/2")
+    assert {change.kind for change in outcome.changes} == {Kind.NOT_RUN}
+    assert "gqa" not in {change.case for change in outcome.changes}
+    with pytest.raises(LostError, match=r"sim:h200: \d\d% of the cases were lost or not run"):
+        raise_if_regressed([outcome], MOST_LOST)
+
+
+def test_the_first_accepted_run_says_that_it_is_the_first(tmp_path):
+    with history_at(tmp_path) as history:
+        before = run(history)
+        assert "no run of this line has been accepted (--accept WHY): nothing to compare with" in said(before)
+        assert "**nothing wrong, no run accepted yet**" in markdown([before])
+        first = run(history, accept="looked at")
+        words = f"no run of this line was accepted before; {first.run.uid[:8]} is now (looked at)"
+        assert f"{words}: later runs are compared with it" in said(first)
+        assert "nothing to compare with" not in said(first)
+        assert "**nothing wrong, the first accepted run**" in markdown([first])
+        assert history.baseline(SIM.line, "quick").uid == first.run.uid
+
+
+def test_a_later_accepted_run_names_the_one_it_replaces(history):
+    before = history.baseline(SIM.line, "quick")
+    second = run(history, accept="faster")
+    assert f"beside {before.uid[:8]} of" in said(second)
+    assert f"accepted: later runs of this line are compared with {second.run.uid[:8]} (faster)" in said(second)
