@@ -150,8 +150,7 @@ def build(
         plan = building.dry_run(options)
         show(plan, lambda: "\n".join([f"in {plan['folder']}:", *plan["commands"]]), as_json)
         return
-    with building.live_progress(NOTES, building.title_of(request)) as progress:
-        made = building.build(options, progress)
+    made = building.build(options, flags.build_progress(NOTES, building.title_of(request)))
     show(building.build_data(made), lambda: building.build_table(made), as_json)
 
 
@@ -183,7 +182,9 @@ def run(
     options = chosen.run_options(
         NOTES, Simulation(schedule, threads), repeat=repeat, warmup=int(repeat > 1), timeout=timeout
     )
-    done = list(running.run_cases(Session(options, flags.build_progress(NOTES)), work, captures))
+    done = list(
+        running.run_cases(Session(options, flags.build_progress(NOTES)), work, captures)
+    )
     show(running.run_json(done), lambda: running.render_run(done), as_json)
     running.raise_if_failed(done)
 

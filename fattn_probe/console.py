@@ -35,6 +35,11 @@ OUT = Answers(highlight=False, width=width_for(sys.stdout))
 NOTES = Console(stderr=True, highlight=False, width=width_for(sys.stderr))
 
 
+def rewrite(console: Console, line: RenderableType, *, last: bool = False) -> None:
+    """Write a terminal's line anew; the `last` one stays."""
+    console.print("\x1b[2K", line, sep="", end="\n" if last else "\r")
+
+
 def show(value: object, rendered: Callable[[], RenderableType], as_json: bool) -> None:
     """One answer: JSON for programs, or rich text for people."""
     with writing(STDOUT):

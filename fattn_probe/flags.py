@@ -16,6 +16,7 @@ from fattn_probe.build.command import announced, status_line
 from fattn_probe.build.key import Flavour
 from fattn_probe.build.ninja import Progress, Report
 from fattn_probe.build.toolchain import find_toolchain
+from fattn_probe.console import rewrite
 from fattn_probe.device import Target, load_devices, parse_targets
 from fattn_probe.errors import BuildError, InputError
 from fattn_probe.files import is_folder
@@ -257,15 +258,13 @@ def default_target() -> tuple[str, str]:
     return "gpu", "this machine has a GPU"
 
 
-def build_progress(notes: Console) -> Report:
-    """On a terminal, one line that is updated during a build; elsewhere, one line per build."""
-    announce = announced(notes, "building")
+def build_progress(notes: Console, title: str = "building") -> Report:
+    """A title once there is something to build; on a terminal, also one line below it that is updated."""
+    announce = announced(notes, title)
 
     def report(progress: Progress) -> None:
-        if not notes.is_terminal:
-            announce(progress)
-            return
-        finished = progress.total > 0 and progress.done == progress.total
-        notes.print("\x1b[2K", status_line(progress), sep="", end="\n" if finished else "\r")
+        announce(progress)
+        if notes.is_terminal and progress.total:
+            rewrite(notes, status_line(progress), last=progress.done == progress.total)
 
     return report

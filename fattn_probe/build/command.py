@@ -1,13 +1,10 @@
-"""`fattn-probe build`: make builds, with one live line of progress."""
+"""`fattn-probe build`: make builds; the line that shows a build's progress."""
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from fattn_probe.build.ensure import ensure, export, plan_build
@@ -18,7 +15,6 @@ from fattn_probe.source import KernelCase, Tree, kernel_cases
 from fattn_probe.tables import labelled
 
 BAR = 20
-FRAMES_PER_SECOND = 8
 
 
 @dataclass(frozen=True)
@@ -60,16 +56,6 @@ def status_line(progress: Progress) -> Text:
         no_wrap=True,
         overflow="ellipsis",
     )
-
-
-@contextlib.contextmanager
-def live_progress(console: Console, title: str) -> Iterator[Report]:
-    """Show a build's progress on one line below its title; print only the title if the output is not a terminal."""
-    if not console.is_terminal:
-        yield announced(console, title)
-        return
-    with Live(console=console, refresh_per_second=FRAMES_PER_SECOND, transient=True) as live:
-        yield lambda progress: live.update(Group(Text(title), status_line(progress)))
 
 
 def announced(console: Console, title: str) -> Report:

@@ -1,12 +1,15 @@
 """Output of `ops`: a live line during the run, then the failures."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console, Group
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from fattn_probe.build.command import status_line
+from fattn_probe.build.ninja import Progress
+from fattn_probe.console import rewrite
 from fattn_probe.ops.drive import OnResult
 from fattn_probe.ops.parse import OpResult
 from fattn_probe.ops.report import OpsReport
@@ -17,25 +20,25 @@ STYLES = {"ok": "green", "fail": "bold red", "not-supported": "yellow", "lost": 
 
 @contextmanager
 def live(console: Console) -> Iterator[OnResult]:
-    """A progress line on `console` (stderr); yields the callback for `run_ops`."""
-    columns = (
-        SpinnerColumn(),
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=None)
-        failed = 0
+    """A line on a terminal with the results so far; yields the callback for `run_ops`.
 
-        def show(result: OpResult, total: int) -> None:
-            nonlocal failed
-            failed += result.status == "fail"
-            described = f"{failed} failed, " if failed else ""
-            progress.update(task, advance=1, total=total or None, description=f"{described}{short(result.case)}")
+    Only a result updates it: the line of a build may come before and between.
+    """
+    start, done, failed = time.monotonic(), 0, 0
 
+    def show(result: OpResult, total: int) -> None:
+        nonlocal done, failed
+        done += 1
+        failed += result.status == "fail"
+        label = f"{failed} failed, {short(result.case)}" if failed else short(result.case)
+        if console.is_terminal:
+            rewrite(console, status_line(Progress(done, max(total, done), label, time.monotonic() - start)))
+
+    try:
         yield show
+    finally:
+        if console.is_terminal and done:
+            rewrite(console, Text(""))
 
 
 def short(case: str) -> str:

@@ -1,11 +1,16 @@
+import io
 import json
+import re
 import sys
 
 import pytest
 from rich.console import Console
 
+from fattn_probe.build.ninja import Progress
 from fattn_probe.errors import BuildError, ComparisonError, InputError, LostError, TimedOutError
+from fattn_probe.flags import build_progress
 from fattn_probe.ops import Timeouts, drive, live, render, run_ops
+from fattn_probe.ops.parse import OpResult
 from fattn_probe.ops.rounds import portions
 
 PATIENT = Timeouts(30.0, 60.0)
@@ -213,3 +218,17 @@ def test_report_for_people(program):
     assert "Fake GPU: 2 ok, 1 fail in" in text
     assert "fail: FLASH_ATTN_EXT(hsk=80,nr23=[1,1])\n  [FLASH_ATTN_EXT] ERR = 0.25 > 0.0005" in text
     assert "22984.44" in text
+
+
+def test_a_terminal_shows_builds_and_results_on_one_line_that_is_updated():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
+    with live(console) as show:
+        build = build_progress(console)
+        build(Progress(1, 2, "fattn.cu", 3.0))
+        build(Progress(2, 2, "link", 4.0))
+        show(OpResult(CASE.format(64), "fail", ""), 9)
+    title, first, built, result, *cleared = re.split(r"[\r\n]+", console.file.getvalue())
+    assert title == "building: 2 steps"
+    assert " 1/2 fattn.cu 3 s" in first and " 2/2 link 4 s" in built
+    assert " 1/9 1 failed, hsk=64" in result
+    assert cleared == ["\x1b[2K", ""]
