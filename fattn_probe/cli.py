@@ -183,7 +183,7 @@ def run(
         NOTES, Simulation(schedule, threads), repeat=repeat, warmup=int(repeat > 1), timeout=timeout
     )
     done = list(
-        running.run_cases(Session(options, flags.build_progress(NOTES)), work, captures)
+        running.run_cases(Session(options, flags.build_progress(NOTES), watch=flags.watch(NOTES)), work, captures)
     )
     show(running.run_json(done), lambda: running.render_run(done), as_json)
     running.raise_if_failed(done)

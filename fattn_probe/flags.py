@@ -21,6 +21,8 @@ from fattn_probe.device import Target, load_devices, parse_targets
 from fattn_probe.errors import BuildError, InputError
 from fattn_probe.files import is_folder
 from fattn_probe.run.gpu import has_gpu
+from fattn_probe.run.progress import Watch
+from fattn_probe.run.progress_line import progress_line
 from fattn_probe.run.session import RunOptions
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case, expand, load
@@ -268,3 +270,8 @@ def build_progress(notes: Console, title: str = "building") -> Report:
             rewrite(notes, status_line(progress), last=progress.done == progress.total)
 
     return report
+
+
+def watch(notes: Console) -> Watch:
+    """What shows the progress of long runs."""
+    return Watch(progress_line(notes))

@@ -64,7 +64,9 @@ def compare(
     chosen = flags.BuildFlags(source, patch, debug, check, sanitize, quants, folder)
     work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
     session = Session(
-        chosen.run_options(NOTES, Simulation(schedule, threads), timeout=timeout), flags.build_progress(NOTES)
+        chosen.run_options(NOTES, Simulation(schedule, threads), timeout=timeout),
+        flags.build_progress(NOTES),
+        watch=flags.watch(NOTES),
     )
     rows = []
     for row in judge_cases(session, work, checks):

@@ -23,6 +23,7 @@ from fattn_probe.run.execute import execute
 from fattn_probe.run.gpu import gpu_arch
 from fattn_probe.run.outcome import Missing, Ran, RunOutcome
 from fattn_probe.run.persistent import Command, PersistentRunner
+from fattn_probe.run.progress import Watch
 from fattn_probe.run.provenance import driver, versions
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
@@ -65,6 +66,7 @@ class Session:
     options: RunOptions
     progress: Report = silent
     builds: dict[str, Build] = dataclasses.field(default_factory=dict)
+    watch: Watch | None = None
     persistent: PersistentRunner | None = dataclasses.field(default=None, init=False)
 
     @contextlib.contextmanager
@@ -129,6 +131,9 @@ class Session:
             env |= self.options.simulation.env(target.device, build.manifest.build_number)
         return env
 
+    def _watched_env(self, target: Target) -> dict[str, str]:
+        return self.env(target) | (self.watch.env if self.watch is not None and target.engine == "sim" else {})
+
     def run(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> RunOutcome:
         """Run one case; a kernel that the build left out is compiled in and the run repeated."""
         program = CPU_RUNNER if target.engine == "cpu" else RUNNER
@@ -138,13 +143,24 @@ class Session:
                 write_case(case, inputs, case_file)
 
             def attempt(build: Build) -> RunOutcome:
-                return self._execute(build, program, case_file, target, folder / "out.gguf")
+                out_file = folder / "out.gguf"
+                return self._watched(case, target, lambda: self._execute(build, program, case_file, target, out_file))
 
             return self.completing(case.name, target, program, attempt)
 
+    def _watched(self, case: Case, target: Target, execute: Callable[[], RunOutcome]) -> RunOutcome:
+        options = self.options
+        if self.watch is None or options.simulation.dry:
+            return execute()
+        threads = str(options.simulation.threads or os.cpu_count())
+        kind = "-".join((str(target).replace(":", "-"), options.flavour, *options.sanitize, threads))
+        runs = options.warmup + options.repeat
+        return self.watch.run(f"{case.name} on {target}", kind, case.op.sizes, runs, execute)
+
     def _execute(self, build: Build, program: str, case_file: Path, target: Target, out_file: Path) -> RunOutcome:
         timeout = self.options.timeout
-        command, (types, names) = Command(build, program, self._words(target), self.env(target)), self._kernel_words
+        command = Command(build, program, self._words(target), self._watched_env(target))
+        types, names = self._kernel_words
         if self.persistent is not None:
             with contextlib.suppress(RunnerEndedError):
                 return self.persistent.runner(command, timeout, types, names).run(case_file, out_file, timeout)

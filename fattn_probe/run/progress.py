@@ -1,0 +1,146 @@
+"""How far a run is: its time, the blocks that the simulator has done, and an estimate of the time left."""
+
+import contextlib
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fattn_probe.cache import cache_dir
+from fattn_probe.op import Sizes
+from fattn_probe.run.outcome import Ran, RunOutcome
+
+BLOCKS_ENV = "FATTN_PROBE_BLOCKS"
+COUNTS = struct.Struct("=QQ")  # as native/sim/launch.cpp writes them: blocks done, blocks in all
+POLL_SECONDS = 1.0
+LEAST_SECONDS = 2.0
+"""A shorter run tells little about the rate of longer ones."""
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """A run in progress: its name, the op's sizes, seconds since its start, and blocks of the launch in progress.
+
+    `blocks` is 0 where the blocks are not known. `left` is the estimated number of seconds to go, None without one.
+    """
+
+    name: str
+    sizes: Sizes
+    seconds: float
+    done: int = 0
+    blocks: int = 0
+    left: float | None = None
+    ended: bool = False
+
+
+Report = Callable[[RunProgress], None]
+
+
+class Rates:
+    """Flop per second of earlier runs, of this process and before, by what they ran on; kept in the cache."""
+
+    def __init__(self) -> None:
+        self.folder = cache_dir() / "rates"
+
+    def get(self, kind: str) -> float | None:
+        """The rate of the last long run; None if there was none."""
+        try:
+            rate = float((self.folder / kind).read_text())
+        except (OSError, ValueError):
+            return None
+        return rate if 0 < rate < float("inf") else None
+
+    def put(self, kind: str, rate: float) -> None:
+        """Note a rate; a cache that cannot be written is no reason to fail."""
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / kind).write_text(f"{rate:.6g}\n")
+
+
+class Blocks:
+    """The simulator's count of blocks, in a file without a name."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.memfd_create("fattn-probe-blocks")
+        self.path = Path(f"/proc/{os.getpid()}/fd/{self.descriptor}")
+
+    def reset(self) -> None:
+        """Forget the last run."""
+        os.ftruncate(self.descriptor, 0)
+
+    def read(self) -> tuple[int, int]:
+        """Blocks done and in all, of the launch in progress; (0, 0) before the first."""
+        counts = os.pread(self.descriptor, COUNTS.size, 0)
+        done, blocks = COUNTS.unpack(counts) if len(counts) == COUNTS.size else (0, 0)
+        return done, blocks
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+@dataclass
+class Launch:
+    """The launch in progress: when it began at the earliest, and what was last seen of it."""
+
+    began: float = 0.0
+    seen: float = 0.0
+    blocks: int = 0
+    done: int = 0
+
+    def left(self, seconds: float, done: int, blocks: int) -> float | None:
+        """Seconds that its other blocks take if they are as fast as those before; None until one is done."""
+        if blocks != self.blocks or done < self.done:
+            self.began, self.blocks = self.seen, blocks
+        self.seen, self.done = seconds, done
+        return (seconds - self.began) * (blocks - done) / done if done else None
+
+
+@dataclass
+class Watch:
+    """Watches runs, and reports about once a second."""
+
+    report: Report
+    rates: Rates = field(default_factory=Rates)
+    blocks: Blocks = field(default_factory=Blocks)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What a simulator needs in its environment to be watched."""
+        return {BLOCKS_ENV: str(self.blocks.path)}
+
+    def run(self, name: str, kind: str, sizes: Sizes, runs: int, execute: Callable[[], RunOutcome]) -> RunOutcome:
+        """Execute an op `runs` times and watch it; `kind` says what it runs on, for the rate of later runs."""
+        with self._watching(name, kind, sizes, runs):
+            outcome = execute()
+        if isinstance(outcome, Ran) and outcome.wall_seconds >= LEAST_SECONDS:
+            self.rates.put(kind, sizes.flop * runs / outcome.wall_seconds)
+        return outcome
+
+    @contextlib.contextmanager
+    def _watching(self, name: str, kind: str, sizes: Sizes, runs: int) -> Iterator[None]:
+        self.blocks.reset()
+        rate = self.rates.get(kind)
+        expected = sizes.flop * runs / rate if rate else None
+        start, ended = time.monotonic(), threading.Event()
+        self.report(RunProgress(name, sizes, 0.0, left=expected))
+        thread = threading.Thread(target=self._poll, args=(name, sizes, expected, start, ended), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self.report(RunProgress(name, sizes, time.monotonic() - start, ended=True))
+
+    def _poll(self, name: str, sizes: Sizes, expected: float | None, start: float, ended: threading.Event) -> None:
+        launch = Launch()
+        while not ended.wait(POLL_SECONDS):
+            seconds = time.monotonic() - start
+            done, blocks = self.blocks.read()
+            left = launch.left(seconds, done, blocks)
+            if left is None and expected is not None and expected > seconds:
+                left = expected - seconds
+            self.report(RunProgress(name, sizes, seconds, done, blocks, left))
