@@ -1,13 +1,15 @@
 """Outcomes as JUnit XML, for the CI systems that read nothing else."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
+from fattn_probe.compare.judge.finding import Finding
 from fattn_probe.regress.changes import Change, Kind
 from fattn_probe.regress.records import Result
 from fattn_probe.regress.runner import Outcome
 
+OF_IDENTITY = ("source", "build_number", "patches", "device", "driver", "engine", "flavour", "machine", "version")
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -29,9 +31,9 @@ def _suite(outcome: Outcome) -> ET.Element:
     suite = ET.Element(
         "testsuite", name=f"{outcome.run.suite} on {identity.device}", timestamp=outcome.run.started[:19]
     )
-    properties = ET.SubElement(suite, "properties")
-    for name in ("source", "build_number", "patches", "device", "driver", "engine", "flavour", "machine", "version"):
-        ET.SubElement(properties, "property", name=name, value=_text(getattr(identity, name)))
+    settings = outcome.run.settings
+    said = {name: getattr(identity, name) for name in OF_IDENTITY}
+    _add_properties(suite, said | {"checks": str(settings.checks or "unknown"), "filter": settings.only})
     alarms: dict[str, list[Change]] = {}
     for change in outcome.alarms:
         alarms.setdefault(change.case, []).append(change)
@@ -45,6 +47,12 @@ def _suite(outcome: Outcome) -> ET.Element:
         suite.set(attribute, str(len(suite.findall(f"testcase/{kind}"))))
     suite.set("tests", str(len(suite.findall("testcase"))))
     return suite
+
+
+def _add_properties(element: ET.Element, values: Mapping[str, str]) -> None:
+    properties = ET.SubElement(element, "properties")
+    for name, value in values.items():
+        ET.SubElement(properties, "property", name=name, value=_text(value))
 
 
 def _missing(outcome: Outcome) -> list[str]:
@@ -63,17 +71,32 @@ def _test(outcome: Outcome, result: Result, alarms: Sequence[Change]) -> ET.Elem
     test = _named(outcome, result.name)
     if result.time is not None:
         test.set("time", f"{result.time:.9f}")
+    place = _add_finding(test, result.finding)
     if alarms:
-        message = "; ".join(f"{change.kind}: {change.words}" for change in alarms)
+        message = "; ".join(f"{change.kind}: {change.words}" for change in alarms) + place
         ET.SubElement(test, "failure", type=alarms[0].kind.value, message=_text(message)).text = _text(result.failure)
     elif result.status == "lost":
         ET.SubElement(test, "error", type="lost", message=_text(result.reason)).text = _text(result.failure)
     elif result.status == "fail" and outcome.baseline is None:
-        ET.SubElement(test, "failure", type="fail", message=_text(result.reason)).text = _text(result.failure)
+        ET.SubElement(test, "failure", type="fail", message=_text(result.reason + place)).text = _text(result.failure)
     elif result.status != "pass":
         known = "known failure" if result.status == "fail" else result.status
-        ET.SubElement(test, "skipped", type=known, message=_text(f"{known}: {result.reason}"))
+        ET.SubElement(test, "skipped", type=known, message=_text(f"{known}: {result.reason}{place}"))
     return test
+
+
+def _add_finding(test: ET.Element, finding: Finding | None) -> str:
+    """Where a kernel was stopped: as properties, `file` and `line` of the test, and in words for its message."""
+    if finding is None:
+        return ""
+    indices = {"block": finding.block, "thread": finding.thread}
+    known = {name: ",".join(map(str, index)) for name, index in indices.items() if index is not None}
+    kernel = {"kernel": finding.kernel} if finding.kernel else {}
+    _add_properties(test, {"finding": finding.kind, **kernel, **known})
+    if finding.file:
+        test.set("file", _text(finding.file))
+        test.set("line", str(finding.line))
+    return f" in {finding.place}" if finding.place else ""
 
 
 def _text(text: str) -> str:

@@ -98,9 +98,10 @@ def _named(run: Run) -> str:
 
 
 def _about(run: Run) -> dict[str, str]:
-    identity = run.identity
+    identity, settings = run.identity, run.settings
     about = {"source": identity.source, "build_number": identity.build_number, "patches": identity.patches}
     about |= {"started": run.started[:16].replace("T", " "), "driver": identity.driver, "machine": identity.machine}
+    about |= {"judged with": str(settings.checks or ""), "filter": settings.only}
     return {name: value for name, value in about.items() if value}
 
 

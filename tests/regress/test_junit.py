@@ -1,15 +1,20 @@
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.compare.judge.finding import Finding
 from fattn_probe.regress.changes import changes
 from fattn_probe.regress.junit import junit
-from fattn_probe.regress.records import Identity, Result, Run
+from fattn_probe.regress.records import Identity, Result, Run, Settings
 from fattn_probe.regress.runner import Outcome
 from fattn_probe.regress.tables import markdown
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 RUN = Run(1, "ab" * 16, SIM, "nightly", "2026-01-02T03:04:05.678+00:00", None)
+RACE = Finding("race", "race: two warps", "f<1>", "ggml/a.cuh", 7, (0, 1, 0), (3, 2, 0), ("f at ggml/a.cuh:7",))
+ABORT = Finding("abort", "GGML_ASSERT failed", file="ggml/b.cu", line=9)
 
 
 def named(*results):
@@ -81,3 +86,33 @@ def test_the_step_summary_says_the_verdict_first_and_escapes():
 def test_the_step_summary_of_a_first_run():
     said = markdown([outcome(None, 6)])
     assert "**2 wrong, no run accepted yet; of 1 nothing can be said**" in said
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_where_a_kernel_was_stopped(accepted):
+    """In the message, in properties, and as the file and line that CI systems link to, new failure or known one."""
+    before = {"race": Result("race", "d", "pass"), "abort": Result("abort", "d", "fail")}
+    after = named(
+        Result("race", "d", "fail", "race: two warps", failure="with its stack", finding=RACE),
+        Result("abort", "d", "fail", "GGML_ASSERT failed", finding=ABORT),
+    )
+    found = Outcome(RUN, after, RUN, changes(before, after), 2) if accepted else Outcome(RUN, after, None, (), 2)
+    _, tests, kinds = parsed(found)
+    assert kinds == {"race": ["properties", "failure"], "abort": ["properties", "skipped" if accepted else "failure"]}
+    race, abort = tests["race"], tests["abort"]
+    known = {item.get("name"): item.get("value") for item in race.iter("property")}
+    assert known == {"finding": "race", "kernel": "f<1>", "block": "0,1,0", "thread": "3,2,0"}
+    assert (race.get("file"), race.get("line")) == ("ggml/a.cuh", "7")
+    place = "race: two warps in f<1>, block (0, 1, 0), thread (3, 2, 0), ggml/a.cuh:7"
+    assert race.find("failure").get("message").endswith(place)
+    assert [item.get("name") for item in abort.iter("property")] == ["finding"]
+    assert abort[1].get("message").endswith("GGML_ASSERT failed in ggml/b.cu:9")
+
+
+def test_how_the_cases_were_judged():
+    checked = replace(RUN, settings=Settings(Checks(model="never"), "^gqa"))
+    known = {
+        item.get("name"): item.get("value") for item in parsed(replace(outcome(), run=checked))[0].iter("property")
+    }
+    assert known["checks"] == "rounding model never, rows auto, 1 run"
+    assert known["filter"] == "^gqa"

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.expected import Design
 from fattn_probe.compare.judge.metrics import measure
 from fattn_probe.compare.judge.verdict import Status, Verdict
@@ -15,7 +16,7 @@ from fattn_probe.regress.history import open_history
 from fattn_probe.regress.night import night_of
 from fattn_probe.regress.packed_map import packed
 from fattn_probe.regress.plots import Mark, Series, plot, strip
-from fattn_probe.regress.records import Identity, Result, StoredCase
+from fattn_probe.regress.records import Identity, Result, Settings, StoredCase
 from fattn_probe.regress.report import report, unjudged, verdict_of
 from fattn_probe.regress.results import metrics_of
 from fattn_probe.regress.work_map import OutputTile, work_facts
@@ -306,3 +307,13 @@ def test_an_error_map_outlines_the_output_tiles_and_those_that_blocks_share():
     alone = picture_of(kept, "x", tiles[:1])
     assert not alone.tiles
     assert 'class="tile"' not in alone.svg
+
+
+def test_how_a_run_was_judged_is_on_the_page(history):
+    run = history.begin(SIM, "nightly", settings=Settings(Checks(model="never", sample=20), "^gqa$"))
+    history.add(run, result())
+    history.end(run)
+    text = report(history)
+    assert "<dt>judged with</dt>" in text
+    assert "<dd>rounding model never, rows 20, 1 run</dd>" in text
+    assert "<dt>filter</dt><dd>^gqa$</dd>" in text
