@@ -27,13 +27,13 @@ class Kind(StrEnum):
 
 
 ALARMS = frozenset({Kind.NEW_FAILURE, Kind.SUPPORT_LOST, Kind.SLOWER})
-"""What makes a run a regression (exit 6); the rest is worth a look."""
+"""The changes that are regressions (exit 6)."""
 UNJUDGED = frozenset({Kind.LOST, Kind.NOT_RUN})
 
 
 @dataclass(frozen=True)
 class Change:
-    """Something that is not as it was; `words` say what was and what is."""
+    """A change of one case; `words` say what it was and what it is."""
 
     case: str
     kind: Kind
@@ -46,9 +46,9 @@ class Change:
 
 
 def changes(before: Mapping[str, Result], after: Mapping[str, Result]) -> tuple[Change, ...]:
-    """What changed from an accepted run to another, case by case in the order of the latter.
+    """The changes from a baseline to another run, case by case in the order of the latter.
 
-    A case that is new has nothing to change from: it alarms if it fails. One that was not run is never passed over.
+    A new case is a regression if it fails. A case of the baseline that was not run is always reported.
     """
     found = [change for name, result in after.items() for change in _of_case(before.get(name), result)]
     gone = [Change(name, Kind.NOT_RUN, f"was {result.status}") for name, result in before.items() if name not in after]
@@ -94,7 +94,7 @@ def _model_bits(before: Result, after: Result) -> str:
     was, now = (result.metrics.get("equal_bits") for result in (before, after))
     if was is None or now is None or was == now:
         return ""
-    return f"; {100 * now:.4g} % of the elements are the rounding model's in every bit, {100 * was:.4g} % were"
+    return f"; {100 * now:.4g} % of the elements equal the rounding model in every bit, before {100 * was:.4g} %"
 
 
 def _launch_changes(before: Result, after: Result) -> Iterator[Change]:
@@ -121,9 +121,9 @@ def _launch(record: LaunchRecord) -> str:
 
 
 def time_changes(cells: Sequence[Cell], after: Mapping[str, Result]) -> Iterator[Change]:
-    """The last level of each case's times beside the one before; a level is of several runs, never of one morning.
+    """Changes between the last two levels of each case's times; a level spans several runs, never one alone.
 
-    `cells` are those of a line's runs, the oldest first and the last one's included; another op has other times.
+    `cells` are those of a line's runs, oldest first, including the last. Times of different ops are kept apart.
     """
     times: dict[tuple[str, str], list[float]] = {}
     for cell in cells:

@@ -79,8 +79,8 @@ class Cluster:
             if any(_can(worker, needs) for worker in workers):
                 return
             if time.monotonic() > deadline:
-                wanted = " with a GPU (dask worker ... --resources GPU=1)" if needs else ""
-                raise InputError(f"--dask {self.address}: there is no worker{wanted} among its {len(workers)}")
+                gpu = f"none of its {len(workers)} workers has a GPU (dask worker ... --resources GPU=1)"
+                raise InputError(f"--dask {self.address}: {gpu if needs else 'it has no workers'}")
             time.sleep(0.1)
 
 

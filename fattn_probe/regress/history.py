@@ -32,7 +32,7 @@ PACKED = tuple(PackedMap.__dataclass_fields__)
 RUN = "SELECT runs.*, (SELECT sum(planned) FROM parts WHERE parts.run = runs.id) AS planned FROM runs"
 UNKNOWN = Settings()
 NIGHTS = 60
-"""Runs of a line and suite that are looked back at."""
+"""Number of past runs of a line and suite that pages and times cover."""
 
 
 def now() -> str:
@@ -58,7 +58,7 @@ class History:
     def begin(
         self, identity: Identity, suite: str, part: Part = WHOLE, planned: int = 0, *, settings: Settings = UNKNOWN
     ) -> Run:
-        """A new run, without results yet; a further part of one if its night has a name that is known."""
+        """Start a run without results; if its run name is known, add a part to that run."""
         uid = part.uid(identity, suite) or uuid.uuid4().hex
         run = Run(0, uid, identity, suite, now(), None, settings=settings)
         with self._writing():
@@ -67,12 +67,12 @@ class History:
             return self._run_of(number)
 
     def add(self, run: Run, result: Result) -> None:
-        """A result; one of the same case takes its place."""
+        """Store a result, replacing one of the same case."""
         with self._writing():
             self._insert_result(run.id, result, now())
 
     def end(self, run: Run, shard: Shard = ALL) -> None:
-        """The shard has seen all of its cases; the run has when all of its shards have."""
+        """Mark a shard as finished; the run is finished when all of its shards are."""
         with self._writing():
             self.connection.execute(
                 "UPDATE parts SET ended = ? WHERE run = ? AND number = ? AND of = ?",
@@ -81,14 +81,14 @@ class History:
             self._close(run.id)
 
     def accept(self, run: Run, who: str, why: str) -> None:
-        """Make a run what later ones of its line are compared with."""
+        """Make a run the baseline for later runs of its line."""
         with self._writing():
             self.connection.execute(
                 "INSERT OR REPLACE INTO accepted (run, at, who, why) VALUES (?, ?, ?, ?)", (run.id, now(), who, why)
             )
 
     def know(self, cases: Iterable[StoredCase], identity: Identity, kernels: Sequence[str]) -> None:
-        """Keep what the cases are, and all the kernels that a source has: a page is made of the database alone."""
+        """Store the cases and a source's kernels, so that a page needs only the database."""
         source = (identity.source, identity.build_number, identity.patches)
         with self._writing():
             self.connection.executemany(
@@ -99,7 +99,7 @@ class History:
             self.connection.execute("INSERT OR REPLACE INTO sources VALUES (?, ?, ?, ?)", known)
 
     def cases(self, run: Run) -> dict[str, StoredCase]:
-        """The ops of a run's cases, by name, as far as they were kept."""
+        """The stored ops of a run's cases, by name."""
         rows = self.connection.execute(
             "SELECT op FROM results JOIN cases USING (name, digest) WHERE run = ?", (run.id,)
         ).fetchall()
@@ -107,7 +107,7 @@ class History:
         return {record.name: record for record in records}
 
     def kernels(self, identity: Identity) -> list[str]:
-        """The names of all kernel cases of a source; empty if they were not kept."""
+        """The names of all kernel cases of a source; empty if they were not stored."""
         row = self.connection.execute(
             "SELECT kernels FROM sources WHERE source = ? AND build_number = ? AND patches = ?",
             (identity.source, identity.build_number, identity.patches),
@@ -124,7 +124,7 @@ class History:
         return _run(row) if row else None
 
     def accepted(self, run: Run) -> str:
-        """Who accepted a run and why; empty if nobody did."""
+        """Who accepted a run and why; empty if it was not accepted."""
         row = self.connection.execute("SELECT who, why FROM accepted WHERE run = ?", (run.id,)).fetchone()
         return f"{row['who']}: {row['why']}" if row else ""
 
@@ -137,14 +137,14 @@ class History:
         return [_run(row) for row in rows]
 
     def counts(self) -> dict[int, dict[str, int]]:
-        """How many results of each status every run has, by the run's id."""
+        """Number of results by status, for every run's id."""
         found: dict[int, dict[str, int]] = {}
         for row in self.connection.execute("SELECT run, status, count(*) AS n FROM results GROUP BY run, status"):
             found.setdefault(row["run"], {})[row["status"]] = row["n"]
         return found
 
     def missing_shards(self, run: Run) -> list[str]:
-        """The shards of a run of which nothing is known, or which did not end."""
+        """The shards of a run that are unknown or have not finished."""
         rows = self.connection.execute("SELECT number, of, ended FROM parts WHERE run = ?", (run.id,)).fetchall()
         ended = {(row["number"], row["of"]) for row in rows if row["ended"]}
         wanted = sorted({(number, row["of"]) for row in rows for number in range(1, row["of"] + 1)})
@@ -209,7 +209,7 @@ class History:
         return list(map(Cell._make, rows))
 
     def merge(self, other: "History") -> Merged:
-        """Take over what the other has and this one has not, or has older; a second time there is nothing to take."""
+        """Copy what is missing here or newer in the other history; idempotent."""
         before = {run.uid for run in self.runs()}
         taken = sum(self._merge_run(other, run) for run in other.runs())
         with self._writing():
@@ -219,7 +219,7 @@ class History:
         return Merged(len({run.uid for run in other.runs()} - before), taken)
 
     def prune(self, before: str) -> int:
-        """Forget the runs that started before a day, but for those that are accepted; how many there were."""
+        """Delete the runs that started before a day, except accepted ones; returns their number."""
         with self._writing():
             cursor = self.connection.execute(
                 "DELETE FROM runs WHERE started < ? AND id NOT IN (SELECT run FROM accepted)", (before,)
@@ -292,7 +292,7 @@ class History:
             _insert(self.connection, "error_maps", vars(result.error_map) | {"result": number})
 
     def _launches(self, text: str) -> int | None:
-        """The row of these launch records: most nights launch what the night before did."""
+        """The database row of these launch records, which most nights share."""
         if not text:
             return None
         digest = hashlib.sha256(text.encode()).hexdigest()

@@ -41,7 +41,7 @@ def _suite(outcome: Outcome) -> ET.Element:
         suite.append(_test(outcome, result, alarms.get(result.name, ())))
     for name in _missing(outcome):
         test = _named(outcome, name)
-        ET.SubElement(test, "error", type="not run", message="not run: nothing can be said of it")
+        ET.SubElement(test, "error", type="not run", message="not run: no verdict")
         suite.append(test)
     for attribute, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(attribute, str(len(suite.findall(f"testcase/{kind}"))))
@@ -56,7 +56,7 @@ def _add_properties(element: ET.Element, values: Mapping[str, str]) -> None:
 
 
 def _missing(outcome: Outcome) -> list[str]:
-    """What was to be run and was not: by name where the accepted run has it, else one test for all of them."""
+    """The planned cases that were not run: by name if the baseline has them, else as one test for all of them."""
     names = [change.case for change in outcome.changes if change.kind is Kind.NOT_RUN]
     others = outcome.counts["not run"] - len(names)
     return [*names, *([f"{others} cases"] if others > 0 else [])]
@@ -100,5 +100,5 @@ def _add_finding(test: ET.Element, finding: Finding | None) -> str:
 
 
 def _text(text: str) -> str:
-    """Without the characters that XML has none for: a crash may have said anything."""
+    """The text without characters that XML forbids: a crash's output may hold any byte."""
     return NOT_XML.sub("?", text)

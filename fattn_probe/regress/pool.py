@@ -127,7 +127,7 @@ class Pool:
         if self.deaths[case.name] < MOST_DEATHS:
             self.left.appendleft(case)
         else:
-            said = f"{MOST_DEATHS} workers died of it, the last one {how}"
+            said = f"it ended {MOST_DEATHS} workers, the last one {how}"
             yield Result(case.name, case.digest, "lost", said, failure=said)
         if self.left:
             fresh = Worker.start(self.job)

@@ -1,4 +1,4 @@
-"""Running a suite: each case costs only itself, and everything that was seen is in the history at once."""
+"""Running a suite: a failing case affects no other, and every result is written to the history at once."""
 
 import functools
 import platform
@@ -28,7 +28,7 @@ OnResult = Callable[[Result, int, int], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run of a suite on one target beside the baseline; `accepted` says why it is the next baseline, if it is."""
+    """One run of a suite on one target, compared with the baseline; `accepted` is the reason if it was accepted."""
 
     run: Run
     results: Mapping[str, Result]
@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many cases ended in each status; `not run` are those that an interrupted run did not come to."""
+        """Number of cases by status; `not run` counts those that an interrupted run did not reach."""
         statuses = [result.status for result in self.results.values()]
         found = {status: statuses.count(status) for status in ("pass", "fail", "unsupported", "lost")}
         return found | {"not run": self.planned - len(statuses)}
@@ -52,7 +52,7 @@ class Outcome:
 
     @property
     def lost(self) -> float:
-        """The share of the cases of which nothing can be said."""
+        """The share of the cases without a verdict."""
         unjudged = self.counts["lost"] + self.counts["not run"]
         missing = sum(change.kind in UNJUDGED for change in self.changes)
         return max(unjudged, missing) / max(self.planned, 1)
@@ -60,7 +60,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class SuiteRunner:
-    """Runs cases on targets into a history; `resume` goes on with the last run that did not end.
+    """Runs cases on targets into a history; `resume` continues the last run that did not finish.
 
     `workers` processes work at once, None for as many as there are cores; with several on one GPU no times are kept.
     `checks` say how each case is judged. `only` is the filter of this run, a regular expression over names: the
@@ -79,7 +79,7 @@ class SuiteRunner:
     only: str = ""
 
     def run(self, cases: Sequence[Case], target: Target, settled: Sequence[Result] = ()) -> Outcome:
-        """All cases on one target, and the results that are settled without a run.
+        """All cases on one target, and the results that need no run.
 
         What an interruption leaves is in the history, and can be resumed.
         """
@@ -126,7 +126,7 @@ class SuiteRunner:
             yield from results
 
     def _task(self, target: Target) -> Job:
-        """The job as a cluster's workers do it: one case at a time each, on one core or the GPU that is theirs."""
+        """The job for a cluster's workers: each runs one case at a time, on one core or on its own GPU."""
         options = self.session.options
         repeat = options.repeat if target.engine == "cuda" else 1
         options = replace(options, simulation=replace(options.simulation, threads=1), repeat=repeat)
@@ -138,12 +138,12 @@ class SuiteRunner:
         return replace(self.cluster.ask(self._task(target), identity_of), machine="cluster")
 
     def workers_on(self, target: Target) -> int:
-        """How many processes work on a target: timed repeats on a GPU want it for themselves."""
+        """Number of processes for a target: one if a GPU's repeats are timed."""
         timed = target.engine == "cuda" and self.session.options.repeat > 1
         return self.workers or (1 if timed else cores())
 
     def outcome(self, run: Run, baseline: Run | None, planned: int) -> Outcome:
-        """A run beside the run that was the baseline when it began."""
+        """A run compared with the baseline at its start."""
         after, before = ({} if one is None else self._of_shard(self.history.results(one)) for one in (run, baseline))
         before = matching(before, self.only)
         found = changes(before, after) if baseline else ()
@@ -153,7 +153,7 @@ class SuiteRunner:
         return {name: result for name, result in results.items() if self.part.shard.has(result.digest)}
 
     def _time_changes(self, run: Run, after: Mapping[str, Result]) -> Iterator[Change]:
-        """The last level of a case's times beside the one before; a level is of several runs, never of one morning."""
+        """Changes between the last two levels of each case's times; a level spans several runs."""
         timed = any(result.seconds for result in after.values())
         nights = self.history.nights(run.identity.line, self.suite)
         return time_changes(self.history.cells(nights), after) if timed else iter(())
@@ -165,7 +165,7 @@ class SuiteRunner:
 
 
 def in_order(outcome: Outcome, names: Sequence[str]) -> Outcome:
-    """The outcome with results and changes in the order of the suite, not in that in which workers were ready."""
+    """The outcome with results and changes in the order of the suite, not of completion."""
     place = {name: number for number, name in enumerate(names)}
     names = sorted(outcome.results, key=lambda name: place.get(name, len(place)))
     ordered = sorted(outcome.changes, key=lambda change: place.get(change.case, len(place)))
@@ -173,13 +173,13 @@ def in_order(outcome: Outcome, names: Sequence[str]) -> Outcome:
 
 
 def kernel_names(session: Session) -> list[str]:
-    """All kernel cases of a session's source; empty where only a build of it is there."""
+    """All kernel cases of a session's source; empty if only a build of it is available."""
     tree = session.options.tree
     return [case.name for case in kernel_cases(tree)] if tree else []
 
 
 def identity_of(session: Session, target: Target) -> Identity:
-    """What results of a session on a target are results of."""
+    """The identity of a session's results on a target."""
     manifest = session.build_for(target).manifest
     real = target.engine == "cuda"
     return Identity(
@@ -197,7 +197,7 @@ def identity_of(session: Session, target: Target) -> Identity:
 
 
 def outcome_of(night: Night) -> Outcome:
-    """A run that is in the history, as it stands to the accepted one."""
+    """The outcome of a run in the history, compared with its baseline."""
     planned = max(night.run.planned, len(night.results))
     return Outcome(night.run, night.results, night.baseline, night.changes, planned)
 
@@ -207,7 +207,7 @@ Select = Callable[[Target], tuple[Sequence[Case], Sequence[Result]]]
 
 
 def outcomes(runner: SuiteRunner, select: Select, targets: Sequence[Target]) -> Iterator[Outcome]:
-    """One outcome a target, until one is interrupted."""
+    """One outcome per target, until one is interrupted."""
     prepare()
     for target in targets:
         cases, settled = select(target)

@@ -22,7 +22,7 @@ SEARCH_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Selection:
-    """Cases to run, and results of those of which all is known without a run."""
+    """Cases to run, and results of cases that need no run."""
 
     cases: tuple[Case, ...]
     settled: tuple[Result, ...] = ()
@@ -61,7 +61,7 @@ def select(
         cases += more
     found = Selection(tuple(cases), tuple(settled)).some(suite.only).some(only)
     if not found.names:
-        raise InputError(f"no case's name matches {only or suite.only!r}")
+        raise InputError(f"no case name matches {only or suite.only!r}")
     found = found.of(shard)
     return found.cases, found.settled
 
@@ -82,10 +82,10 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 @contextlib.contextmanager
 def bounded(pattern: str) -> Iterator[None]:
-    """Within, searches for a pattern that backtracks without end become an InputError: re looks at signals."""
+    """Turn a search that backtracks forever into an InputError; re checks for signals while it searches."""
 
     def stop(number: int, frame: object) -> None:
-        raise InputError(f"--filter {pattern!r}: it takes too long on these names: it backtracks, as (a+)+ does")
+        raise InputError(f"--filter {pattern!r} takes too long on these names: it backtracks, as (a+)+ does")
 
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -19,7 +19,7 @@ class CheckSpec(Spec):
     """How the cases of a suite are judged, as `compare` would with the flags of the same names."""
 
     model: UseModel = "auto"
-    """When the model of the kernel's rounding is computed: `auto` is up to 4 GFLOP; without it small faults pass."""
+    """When the rounding model is computed: `auto` is up to 4 GFLOP; without it, small faults pass."""
     sample: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
     """The rows to check exactly: `auto` is all except in very large cases; a number of them, or `all`."""
     repeat: int = Field(default=1, ge=1)
@@ -39,15 +39,15 @@ class Suite(Spec):
     version: Literal[1]
     """Version of this schema."""
     about: str = Field(min_length=1, max_length=200)
-    """One line: what the suite is there to watch."""
+    """One line: what the suite tests."""
     scenarios: list[str] = Field(default=[])
     """Scenario files, as paths or globs relative to the suite's file."""
     upstream: bool = False
-    """Every case of the source's own test-backend-ops too, with our inputs and judged by our reference."""
+    """Whether to add every case of the source's test-backend-ops, with our inputs and our reference."""
     only: str = ""
-    """A regular expression: only the cases in whose name it is found."""
+    """A regular expression: only cases whose name matches it."""
     on: list[str] = Field(default=["sim:h200"], min_length=1)
-    """Where each case runs: sim:ID, gpu, gpu:N; `gpu?` is a GPU if there is one."""
+    """Targets of each case: sim:ID, gpu, gpu:N; `gpu?` is a GPU if this machine has one."""
     source: str = DEFAULT_SOURCE
     """The llama.cpp to run."""
     repeat: int = Field(default=1, ge=1)
@@ -55,7 +55,7 @@ class Suite(Spec):
     check: CheckSpec = Field(default=CheckSpec())
     """How the cases are judged: `model`, `sample`, `repeat`, `batch_invariance`."""
     lost: float = Field(default=0.02, ge=0, le=1)
-    """The share of cases that may be lost before a run says nothing (exit 4)."""
+    """The share of cases that may be lost before a run has no verdict (exit 4)."""
 
     @model_validator(mode="after")
     def _has_cases(self) -> Self:

@@ -28,7 +28,7 @@ def render(outcomes: Sequence[Outcome]) -> RenderableType:
 def _render(outcome: Outcome) -> Iterable[RenderableType]:
     yield Text(f"{outcome.run.identity.device}, {outcome.run.identity.source}: {_counted(outcome.counts)}", "bold")
     if outcome.baseline is not None:
-        yield Text(f"beside {_named(outcome.baseline)}: {_said(outcome.changes)}")
+        yield Text(f"compared with {_named(outcome.baseline)}: {_said(outcome.changes)}")
     yield from _acceptance(outcome)
     if outcome.run.settings.checks:
         yield Text(f"judged with: {outcome.run.settings.checks}", "dim")
@@ -53,12 +53,11 @@ def _acceptance(outcome: Outcome) -> Iterable[Text]:
     """Whether this run is the next baseline, or the line has none."""
     run, why = outcome.run.uid[:8], outcome.accepted
     if why and outcome.baseline is None:
-        first = f"no run of this line was accepted before; {run} is now ({why}): later runs are compared with it"
-        yield Text(first, "green")
+        yield Text(f"accepted {run} as the first baseline of this line ({why})", "green")
     elif why:
-        yield Text(f"accepted: later runs of this line are compared with {run} ({why})", "green")
+        yield Text(f"accepted {run} as the new baseline of this line ({why})", "green")
     elif outcome.baseline is None:
-        yield Text("no run of this line has been accepted (--accept WHY): nothing to compare with", "yellow")
+        yield Text("this line has no baseline yet: --accept WHY makes a run the baseline", "yellow")
 
 
 def _counted(counts: dict[str, int]) -> str:
@@ -122,10 +121,10 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
 
 
 def _verdict(outcome: Outcome) -> str:
-    unsaid = outcome.counts["lost"] + outcome.counts["not run"]
-    rest = f"; of {unsaid} nothing can be said" if unsaid else ""
+    unjudged = outcome.counts["lost"] + outcome.counts["not run"]
+    rest = f"; {unjudged} without a verdict" if unjudged else ""
     if outcome.baseline is None:
-        accepted = "the first accepted run" if outcome.accepted else "no run accepted yet"
+        accepted = "the first baseline" if outcome.accepted else "no baseline yet"
         return f"{outcome.counts['fail'] or 'nothing'} wrong, {accepted}{rest}"
     return _said(outcome.changes) + rest
 
@@ -137,7 +136,7 @@ def _details(outcome: Outcome) -> Iterable[str]:
     rows = [(change.case, f"**{change.kind}**" if change.alarm else change.kind, change.words) for change in found]
     rows += [(result.name, "known failure" if outcome.baseline else "wrong", result.reason) for result in wrong]
     if rows:
-        beside = f", beside {_named(outcome.baseline)}" if outcome.baseline else ""
+        beside = f", compared with {_named(outcome.baseline)}" if outcome.baseline else ""
         yield from ("", f"## {outcome.run.identity.device}{beside}", "", "| case | change | |", "| --- | --- | --- |")
     yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows[:MOST_ROWS])
     if len(rows) > MOST_ROWS:
@@ -167,7 +166,7 @@ def _versions_table(item: Versions) -> RenderableType:
 
 
 def _changed(change: Change) -> str:
-    """A kind of change; of a launch and of the model's bits with the numbers, which no other column has."""
+    """A kind of change; for launches and bits with the numbers, which no other column shows."""
     return f"{change.kind}: {change.words}" if change.kind in (Kind.LAUNCH, Kind.BITS) else change.kind
 
 
@@ -197,9 +196,9 @@ def versions_json(found: Sequence[Versions]) -> dict[str, Any]:
 
 
 def render_bisection(found: Bisection) -> RenderableType:
-    """What was tried, and the first bad one."""
+    """The sources that were tried, and the first bad one."""
     tried = [Text(f"{source}: {result.status}", STYLES.get(result.status, "")) for source, result in found.tried]
-    return Group(*tried, Text(f"the first bad one is {found.bad}", "bold"), Text(found.result.failure))
+    return Group(*tried, Text(f"first bad source: {found.bad}", "bold"), Text(found.result.failure))
 
 
 def bisection_json(found: Bisection) -> dict[str, Any]:
@@ -213,7 +212,7 @@ def _cell(text: str) -> str:
 
 
 def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
-    """End the command: 4 if too much was lost to judge, 6 if something got worse, 5 if something is wrong.
+    """Raise the error with the exit code: 4 if too much was lost to judge, 6 for a regression, 5 for a failure.
 
     A failure that the accepted run also has is reported and does not change the exit code.
     """
@@ -221,7 +220,7 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
         if outcome.interrupted:
             left = outcome.counts["not run"]
             raise LostError(
-                f"{outcome.run.identity.device}: stopped with {left} cases left; --resume goes on with them"
+                f"{outcome.run.identity.device}: stopped with {left} cases left; --resume continues with them"
             )
         if outcome.lost > most_lost:
             raise LostError(f"{outcome.run.identity.device}: {outcome.lost:.0%} of the cases were lost or not run")

@@ -50,7 +50,7 @@ def upstream_cases(listed: Iterable[OpResult], *, separate_V: bool) -> tuple[lis
             case = resolve(from_ops(item.case, separate_V=separate_V), name, "upstream")
         except InputError as error:
             digest = hashlib.sha256(item.case.encode()).hexdigest()[:16]
-            settled.append(_settled(name, digest, item, f"it cannot be replayed: {error}"))
+            settled.append(_settled(name, digest, item, f"cannot be replayed: {error}"))
             continue
         if item.status == "ok":
             cases.append(case)

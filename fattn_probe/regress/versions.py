@@ -58,9 +58,9 @@ def bisect(session_of: SessionOf, sources: Sequence[str], case: Case, target: Ta
         return tried[source].status == "pass"
 
     if not good(sources[0]):
-        raise InputError(f"{sources[0]} is not good: {case.name} is {tried[sources[0]].status}")
+        raise InputError(f"the good end {sources[0]} does not pass: {case.name} is {tried[sources[0]].status}")
     if good(sources[-1]):
-        raise InputError(f"{sources[-1]} is not bad: {case.name} passes")
+        raise InputError(f"the bad end {sources[-1]} does not fail: {case.name} passes")
     low, high = 0, len(sources) - 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -72,7 +72,7 @@ def between(releases: Sequence[str], good: str, bad: str) -> list[str]:
     """The releases from the good one to the bad one, in order; InputError if they are not there in this order."""
     for source in (good, bad):
         if source not in releases:
-            raise InputError(f"{source} is none of the releases: {', '.join(releases)}")
+            raise InputError(f"{source} is not a known release: {', '.join(releases)}")
     first, last = releases.index(good), releases.index(bad)
     if first >= last:
         raise InputError(f"{good} does not come before {bad}")

@@ -84,4 +84,4 @@ def test_only_the_launches_that_changed_are_named():
 def test_other_bits_say_how_many_are_still_the_models():
     before, after = result(metrics={"equal_bits": 1.0}), result(output="11", metrics={"equal_bits": 0.28})
     (change,) = changes({"c": before}, {"c": after})
-    assert change.words.endswith("28 % of the elements are the rounding model's in every bit, 100 % were")
+    assert change.words.endswith("28 % of the elements equal the rounding model in every bit, before 100 %")

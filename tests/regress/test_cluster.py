@@ -92,7 +92,7 @@ def test_a_worker_is_asked_for_what_only_it_knows(cluster):
 
 
 def test_no_worker_has_a_gpu(cluster):
-    with pytest.raises(InputError, match="there is no worker with a GPU"):
+    with pytest.raises(InputError, match="workers has a GPU"):
         list(Cluster(cluster.scheduler_address, 1.0).judged(job(Target("cuda")), [Case("a")]))
 
 

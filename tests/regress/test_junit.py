@@ -77,7 +77,7 @@ def test_messages_times_and_what_xml_has_no_letter_for():
 
 def test_the_step_summary_says_the_verdict_first_and_escapes():
     said = markdown([outcome()])
-    assert "| sim:h200 | `pypi:x==1` | **6 changed, 2 of them regressions; of 4 nothing can be said** |" in said
+    assert "| sim:h200 | `pypi:x==1` | **6 changed, 2 of them regressions; 4 without a verdict** |" in said
     assert "| new | **new failure** | was pass: an error \\| is 3 times its bound |" in said
     assert "| known | known failure | wrong since long |" in said
     assert said.index("**support lost**") < said.index("| bits |")
@@ -85,7 +85,7 @@ def test_the_step_summary_says_the_verdict_first_and_escapes():
 
 def test_the_step_summary_of_a_first_run():
     said = markdown([outcome(None, 6)])
-    assert "**2 wrong, no run accepted yet; of 1 nothing can be said**" in said
+    assert "**2 wrong, no baseline yet; 1 without a verdict**" in said
 
 
 @pytest.mark.parametrize("accepted", [True, False])

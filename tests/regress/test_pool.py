@@ -68,7 +68,7 @@ def test_a_worker_that_dies_is_replaced_and_its_case_run_again(job, tmp_path):
 def test_a_case_that_kills_its_workers_is_lost(job):
     found = {result.name: result for result in judged(job, [case("die:"), case("x"), case("y")], 1)}
     assert found["die:"].status == "lost"
-    assert found["die:"].reason == "2 workers died of it, the last one killed by SIGKILL"
+    assert found["die:"].reason == "it ended 2 workers, the last one killed by SIGKILL"
     assert found["x"].status == found["y"].status == "pass"
 
 

@@ -100,18 +100,17 @@ def test_what_the_filter_matches_and_was_not_run_is_missed(history):
 def test_the_first_accepted_run_says_that_it_is_the_first(tmp_path):
     with history_at(tmp_path) as history:
         before = run(history)
-        assert "no run of this line has been accepted (--accept WHY): nothing to compare with" in said(before)
-        assert "**nothing wrong, no run accepted yet**" in markdown([before])
+        assert "this line has no baseline yet: --accept WHY makes a run the baseline" in said(before)
+        assert "**nothing wrong, no baseline yet**" in markdown([before])
         first = run(history, accept="looked at")
-        words = f"no run of this line was accepted before; {first.run.uid[:8]} is now (looked at)"
-        assert f"{words}: later runs are compared with it" in said(first)
-        assert "nothing to compare with" not in said(first)
-        assert "**nothing wrong, the first accepted run**" in markdown([first])
+        assert f"accepted {first.run.uid[:8]} as the first baseline of this line (looked at)" in said(first)
+        assert "has no baseline yet" not in said(first)
+        assert "**nothing wrong, the first baseline**" in markdown([first])
         assert history.baseline(SIM.line, "quick").uid == first.run.uid
 
 
 def test_a_later_accepted_run_names_the_one_it_replaces(history):
     before = history.baseline(SIM.line, "quick")
     second = run(history, accept="faster")
-    assert f"beside {before.uid[:8]} of" in said(second)
-    assert f"accepted: later runs of this line are compared with {second.run.uid[:8]} (faster)" in said(second)
+    assert f"compared with {before.uid[:8]} of" in said(second)
+    assert f"accepted {second.run.uid[:8]} as the new baseline of this line (faster)" in said(second)

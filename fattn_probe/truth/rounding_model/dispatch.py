@@ -29,9 +29,9 @@ def model_of(
     exact_exp: bool = False,
     wanted: Bools | None = None,
 ) -> F32 | None:
-    """What a run's kernels compute if they are right, rounded where they round: (n_seq, n_q, n_head, hsv).
+    """The output of a run's kernels if they are correct, bit for bit: (n_seq, n_q, n_head, hsv).
 
-    `wanted` (n_seq, n_q, n_head) marks the rows that are needed; of the others nothing is said.
+    `wanted` (n_seq, n_q, n_head) marks the rows to compute; the others are undefined.
 
     `launches` are the run's, `device` the GPU, or its architecture as nvcc numbers it (90); `constants` are those of
     the source (`constants_of`). None where there is no model of the kernel. With `exact_exp` powers of two are
