@@ -3,16 +3,21 @@
 import io
 import itertools
 import struct
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from fattn_probe import shipped
+from fattn_probe.device import load_devices, parse_target
 from fattn_probe.op import Sizes
 from fattn_probe.run import progress
 from fattn_probe.run.outcome import Lost, Ran
 from fattn_probe.run.progress import BLOCKS_ENV, Launch, Rates, RunProgress, Watch
 from fattn_probe.run.progress_line import clock, progress_line, smaller_case
+from fattn_probe.scenario import expand, load, make_inputs
 
 SIZES = Sizes(n_seq=1, n_head=32, n_head_kv=8, n_q=1, n_kv=40960, hsk=128, hsv=128)
 
@@ -107,3 +112,16 @@ def test_smaller_cases():
     one = Sizes(n_seq=1, n_head=8, n_head_kv=1, n_q=1, n_kv=64, hsk=64, hsv=64)
     assert smaller_case(one) == ""
     assert clock(3723) == "1:02:03"
+
+
+@pytest.mark.build
+@pytest.mark.network
+def test_the_simulator_counts_its_blocks(session, monkeypatch):
+    monkeypatch.setattr(progress, "LEAST_SECONDS", 1e9)  # the cache's rates stay as they are
+    watch = Watch(lambda report: None)
+    (case,) = expand(load(shipped.find("scenario", "gqa")))
+    target = parse_target("sim:h200", load_devices())
+    outcome = replace(session, watch=watch).run(case, make_inputs(case), target)
+    assert isinstance(outcome, Ran), outcome
+    last = prod(outcome.launches[-1].grid)
+    assert watch.blocks.read() == (last, last)
