@@ -1,4 +1,4 @@
-"""Sources: a llama.cpp tree from a package index, a git repository or a folder, and the patches put on it."""
+"""Sources: a llama.cpp tree from a package index, a git repository or a folder, and patches for it."""
 
 from fattn_probe.source.features import Features, KernelCase, instance_cases, kernel_parameters, type_values
 from fattn_probe.source.resolve import resolve

@@ -1,4 +1,4 @@
-"""What `fattn-probe source list`, `get` and `show` find out, as records, and how people see it."""
+"""`fattn-probe source list`, `get` and `show`: their records and tables."""
 
 import contextlib
 from collections import Counter
@@ -30,7 +30,7 @@ class SourceRow:
 
 @dataclass(frozen=True)
 class SourceSummary:
-    """What `source get` says of a tree."""
+    """The result of `source get`."""
 
     spec: str
     root: str
@@ -41,7 +41,7 @@ class SourceSummary:
 
 @dataclass(frozen=True)
 class SourceDetails:
-    """What `source show` says of a tree: its marks, its kernels and the shipped patches that go onto it."""
+    """The result of `source show`: features, kernels, and the shipped patches that apply."""
 
     spec: str
     root: str
@@ -72,13 +72,13 @@ def source_row(spec: str, pinned: bool, cached: tuple[str, store.Entry] | None) 
 
 
 def get_source(spec: str, progress: Callback | None = None) -> SourceSummary:
-    """Fetch a source if it is not there."""
+    """Fetch a source if it is not in the cache."""
     tree = resolve(spec, progress)
     return SourceSummary(tree.spec, str(tree.root), tree.build_number, tree.digest, tree.features.era)
 
 
 def show_source(spec: str, progress: Callback | None = None) -> SourceDetails:
-    """Fetch a source if it is not there, and look into it."""
+    """Fetch a source if it is not in the cache, and describe it."""
     tree = resolve(spec, progress)
     fitting = {patch.name for patch in patches.shipped() if patches.applies(patch, tree.root)}
     return SourceDetails(
@@ -110,12 +110,12 @@ def render_list(rows: list[SourceRow]) -> RenderableType:
 
 
 def render_summary(summary: SourceSummary) -> RenderableType:
-    """Two lines: what it is, where it lies."""
+    """Two lines: the build and the folder."""
     return Text(f"{summary.spec}: llama.cpp build {summary.build_number}, era {summary.era}\n{summary.root}")
 
 
 def render_details(details: SourceDetails) -> RenderableType:
-    """The marks, the kernels by family and head size, the kernels' template parameters, the patches."""
+    """Features, kernels by family and head size, template parameters, and patches."""
     title = f"{details.spec}: llama.cpp build {details.build_number}, digest {details.digest[:16]}"
     parts: list[RenderableType] = [Text(title), Text(details.root), features_table(details.features)]
     parts += [kernels_table(details.kernels, details.case_parameters), parameters_table(details.template_parameters)]
@@ -123,7 +123,7 @@ def render_details(details: SourceDetails) -> RenderableType:
 
 
 def features_table(features: Features) -> Table:
-    """The features found, one a row."""
+    """The features, one per row."""
     rows = (
         (name, ", ".join(value) if isinstance(value, tuple) else str(value)) for name, value in asdict(features).items()
     )
@@ -131,7 +131,7 @@ def features_table(features: Features) -> Table:
 
 
 def kernels_table(kernels: tuple[str, ...], parameters: Mapping[str, list[str]]) -> Table:
-    """How many instances there are of each family and head size (or pair of types)."""
+    """The number of instances by family and head size (or pair of types)."""
     pairs = [name.split(" ", 1) for name in kernels]
     rows = []
     for family, count in Counter(family for family, _ in pairs).items():
@@ -156,7 +156,7 @@ def parameters_table(parameters: dict[str, list[str]]) -> Table:
 
 @contextlib.contextmanager
 def download_bar(console: Console) -> Iterator[Callback]:
-    """A progress callback that draws a bar on `console` while something downloads."""
+    """A progress callback that draws a bar on `console` during a download."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         tasks = {}

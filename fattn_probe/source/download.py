@@ -1,4 +1,4 @@
-"""A file from the network, verified while it streams."""
+"""Downloading a file, with its digest verified while it streams."""
 
 import hashlib
 import http.client
@@ -19,7 +19,7 @@ MOST_BYTES = 1024 * MIB
 BROKEN = (OSError, http.client.HTTPException)
 
 Progress = Callable[[str, int, int | None], None]
-"""Told (what is being fetched, bytes so far, bytes in all or None) as a download goes on."""
+"""Called with (file name, bytes so far, total bytes or None) during a download."""
 
 
 def silent(what: str, done: int, total: int | None) -> None:
@@ -27,9 +27,9 @@ def silent(what: str, done: int, total: int | None) -> None:
 
 
 def download(file: IndexFile, sha256: str | None, target: Path, progress: Progress = silent) -> None:
-    """Fetch `file` to `target`; the name appears only once every byte has the digest `sha256`.
+    """Fetch `file` to `target`, which appears only after the whole file has the digest `sha256`.
 
-    A broken connection is tried again; LostError when it stays broken, InputError when the digest is another one.
+    A broken connection is retried, then LostError; a wrong digest is an InputError.
     """
     part = target.with_name(target.name + ".part")
     try:
@@ -37,7 +37,7 @@ def download(file: IndexFile, sha256: str | None, target: Path, progress: Progre
             part.touch()
         digest = stream_again(file, part, progress)
         if sha256 is not None and digest != sha256:
-            raise InputError(f"{file.url} has the sha256 {digest}, and {sha256} is expected: it is not used")
+            raise InputError(f"{file.url} has the sha256 {digest}, expected {sha256}: not used")
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
@@ -69,7 +69,7 @@ def stream(file: IndexFile, part: Path, progress: Progress) -> str:
             digest.update(chunk)
             done += len(chunk)
             if max(done, total or 0) > MOST_BYTES:
-                raise InputError(f"{file.url} has more than {MOST_BYTES // MIB} MiB: it is not used")
+                raise InputError(f"{file.url} is larger than {MOST_BYTES // MIB} MiB: not used")
             progress(file.filename, done, total)
     if total is not None and done != total:
         raise ConnectionError(f"{done} of {total} bytes arrived")

@@ -1,4 +1,4 @@
-"""What a llama.cpp tree has, read out of its text: never concluded from a version number."""
+"""The features of a llama.cpp tree, read from its text, never inferred from a version number."""
 
 import re
 from collections.abc import Iterator
@@ -22,10 +22,10 @@ _TEST_CASE = re.compile(r"struct\s+test_flash_attn_ext\s.*?VARS_TO_STR\d+\s*\((?
 
 @dataclass(frozen=True)
 class Features:
-    """The marks by which the eras of the attention code differ.
+    """The features that distinguish the eras of the attention code.
 
-    `era` is A, B or C (`?` for a tree that has none of their marks); the other fields are the source's own names,
-    None where the tree has none of the alternatives.
+    `era` is A, B or C (`?` for a tree with none of their features). The other fields are the source's own names, None
+    if the tree has none of the alternatives.
     """
 
     era: str
@@ -79,12 +79,12 @@ class KernelCase:
 
 
 def read_code(path: Path) -> str:
-    """A C++ file without its comments, or nothing where there is no such file."""
+    """A C++ file without its comments; empty if there is no such file."""
     return _COMMENT.sub(" ", path.read_text(errors="replace")) if path.is_file() else ""
 
 
 def probe(root: Path) -> Features:
-    """Look for every mark in the tree at `root` (llama.cpp's folder)."""
+    """Read every feature of the tree at `root` (llama.cpp's folder)."""
     common, host = read_code(root / CUDA / "fattn-common.cuh"), read_code(root / CUDA / "fattn.cu")
     mma, tests = read_code(root / CUDA / "fattn-mma-f16.cuh"), read_code(root / "tests/test-backend-ops.cpp")
     kernels = kernel_parameters(root)

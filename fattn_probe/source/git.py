@@ -1,4 +1,4 @@
-"""A llama.cpp tree out of a git repository, by the system's git."""
+"""A llama.cpp tree from a git repository, through the system's git."""
 
 import re
 import shutil
@@ -25,9 +25,7 @@ def find_commit(spec: GitSpec) -> str:
     for name in names:
         if name in found:
             return found[name]
-    raise InputError(
-        f"{spec.url} has no tag or branch {spec.ref!r} (a commit has to be given in full, with all 40 digits)"
-    )
+    raise InputError(f"{spec.url} has no tag or branch {spec.ref!r} (a commit needs all 40 digits)")
 
 
 def archive_commit(spec: GitSpec, commit: str, folder: Path) -> Path:

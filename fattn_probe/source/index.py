@@ -45,13 +45,13 @@ class AnchorParser(HTMLParser):
 
 
 def index_url() -> str:
-    """The index asked: $FATTN_PROBE_INDEX, $PIP_INDEX_URL, or PyPI."""
+    """The package index: $FATTN_PROBE_INDEX, $PIP_INDEX_URL, or PyPI."""
     chosen = os.environ.get("FATTN_PROBE_INDEX") or os.environ.get("PIP_INDEX_URL") or DEFAULT_INDEX
     return chosen.rstrip("/")
 
 
 def find_sdist(spec: PypiSpec) -> IndexFile:
-    """The release's sdist; InputError names the nearest version where there is none."""
+    """The release's sdist; the InputError for an unknown release names the nearest versions."""
     page = f"{index_url()}/{spec.name}/"
     sdists = {version: file for file in list_files(page) if (version := sdist_version(spec.name, file.filename))}
     if spec.version in sdists:
@@ -66,7 +66,7 @@ def releases(name: str) -> list[str]:
 
 
 def nearest_versions(spec: PypiSpec, sdists: dict[str, IndexFile]) -> str:
-    """The versions most like the one asked for, in words."""
+    """The versions most like the requested one, in words."""
     near = difflib.get_close_matches(spec.version, sdists, n=3, cutoff=0.5) or list(sdists)[-3:]
     return f"; it has {len(sdists)}, the nearest: {', '.join(near)}" if near else "; it has none at all"
 
@@ -80,7 +80,7 @@ def sdist_version(name: str, filename: str) -> str | None:
 
 
 def list_files(page: str) -> list[IndexFile]:
-    """Every file on a project's page, whichever of the two forms the index answers in."""
+    """Every file on a project's page, in HTML or JSON."""
     body, kind, final_url = fetch_page(page)
     try:
         return parse_json(body, final_url) if kind.endswith("json") else parse_html(body, final_url)

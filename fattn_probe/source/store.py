@@ -1,4 +1,4 @@
-"""The cache of sources: each made beside its place, renamed into it, and read-only from then on."""
+"""The cache of sources: each is made in a temporary folder, renamed into place, and read-only from then on."""
 
 import json
 import logging
@@ -42,7 +42,7 @@ def tree_root(name: str) -> Path:
 
 
 def obtain(name: str, make: Maker) -> Entry:
-    """The entry `name`, made by `make(folder)` if it is not there or no longer what it was.
+    """The entry `name`, made by `make(folder)` if it is missing or was modified.
 
     `make` fills `folder/llama.cpp` and returns its record. Processes that want the same entry wait for one another.
     """
@@ -57,7 +57,7 @@ def intact_entry(name: str) -> Entry | None:
     entry = read_entry(name)
     if entry is None or digest_tree(tree_root(name)) == entry.digest:
         return entry
-    log.warning("the cached source %s was changed after it was made: it is fetched again", name)
+    log.warning("the cached source %s was modified: fetching it again", name)
     return None
 
 
@@ -71,7 +71,7 @@ def read_entry(name: str) -> Entry | None:
 
 def make_entry(name: str, make: Maker) -> Entry:
     """Make an entry in a folder of its own, then rename it into place."""
-    for stale in sources_dir().glob(f".{name}@*"):  # a killed run's: the lock is ours, so nobody works in it
+    for stale in sources_dir().glob(f".{name}@*"):  # of a killed run: we hold the lock, so they are unused
         remove(stale)
     work = Path(tempfile.mkdtemp(prefix=f".{name}@", dir=sources_dir()))
     try:

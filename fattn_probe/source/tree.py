@@ -1,4 +1,4 @@
-"""A llama.cpp tree: where it lies, what it is, and a digest of what matters in it."""
+"""A llama.cpp tree: its folder, its build number, and a digest of the files that matter."""
 
 import hashlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The llama.cpp tree inside an archive, and nothing else of it."""
+"""Unpacking only the llama.cpp tree of an archive."""
 
 import gzip
 import lzma
@@ -46,23 +46,23 @@ def unpack(archive: Path, target: Path) -> None:
 
 
 def bounded_members(archive: Path, tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
-    """The members, read until one too many: a member's size stands before its content, which is not read."""
+    """The members, from their headers alone; stops with InputError once a limit is exceeded."""
     members, most = list[tarfile.TarInfo](), min(MOST_BYTES, MOST_RATIO * archive.stat().st_size + MIB)
     total = 0
     for member in tar:
         members.append(member)
         total += member.size
         if len(members) > MOST_MEMBERS:
-            raise InputError(f"{archive.name} has more than {MOST_MEMBERS} members: it is not used")
+            raise InputError(f"{archive.name} has more than {MOST_MEMBERS} members: not used")
         if total > most:
-            raise InputError(f"{archive.name} would unpack to more than {most // MIB} MiB: it is not used")
+            raise InputError(f"{archive.name} would unpack to more than {most // MIB} MiB: not used")
     return members
 
 
 def check_kept(archive: Path, files: list[tuple[tarfile.TarInfo, PurePosixPath]]) -> None:
     """Refuse a tree that is too large to be llama.cpp's."""
     if sum(member.size for member, _ in files) > MOST_KEPT:
-        raise InputError(f"the llama.cpp tree in {archive.name} has more than {MOST_KEPT // MIB} MiB: it is not used")
+        raise InputError(f"the llama.cpp tree in {archive.name} has more than {MOST_KEPT // MIB} MiB: not used")
 
 
 def find_prefix(archive: Path, members: list[tarfile.TarInfo]) -> PurePosixPath:
@@ -73,7 +73,7 @@ def find_prefix(archive: Path, members: list[tarfile.TarInfo]) -> PurePosixPath:
     paths = [PurePosixPath(member.name) for member in members if member.name.endswith(str(LANDMARK))]
     roots = [path.parents[depth - 1] for path in paths if path.parts[-depth:] == LANDMARK.parts]
     if not roots:
-        raise InputError(f"{archive.name} carries no llama.cpp tree: there is no {LANDMARK} in it")
+        raise InputError(f"{archive.name} holds no llama.cpp tree: it has no {LANDMARK}")
     return min(roots, key=lambda root: len(root.parts))
 
 
@@ -81,7 +81,7 @@ def check_name(archive: Path, name: str) -> None:
     """Refuse a member that would be written outside the folder it is unpacked into."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name:
-        raise InputError(f"{archive.name} holds {name!r}, which leaves the folder it is unpacked into: it is not used")
+        raise InputError(f"{archive.name} holds {name!r}, which lies outside the folder it unpacks into: not used")
 
 
 def kept_members(
@@ -93,7 +93,7 @@ def kept_members(
         if member.isdir() or not path.is_relative_to(prefix) or not is_kept(path.relative_to(prefix)):
             continue
         if not member.isfile():
-            raise InputError(f"{member.name!r} in the archive is a link or a device, not a file: it is not used")
+            raise InputError(f"{member.name!r} in the archive is a link or a device, not a file: not used")
         yield member, path.relative_to(prefix)
 
 

@@ -101,7 +101,7 @@ BAD = {
     kept_zeros: "would unpack to more than",
     many_members: "members",
     negative_size: "fake-1.0.tar.gz",
-    leaves: "leaves the folder",
+    leaves: "lies outside the folder it unpacks into",
     link: "link or a device",
     device: "link or a device",
     no_tree: "no llama.cpp tree",

@@ -44,14 +44,14 @@ def test_mismatch_names_hunk_file_line_and_both_texts_and_writes_nothing(tmp_pat
     body = change(9, "line 10", "LINE 10") + change(9, "line 10", "LINE 10", "a/y.cu")
     with pytest.raises(InputError) as caught:
         patches.apply(patch_of(tmp_path, body), overlay)
-    for word in ("patch mine", "hunk 1", "a/y.cu", "line 10 should be\n  line 10\n", "and is\n  line ten\n"):
+    for word in ("patch mine", "hunk 1", "a/y.cu", "line 10 should be\n  line 10\n", "but is\n  line ten\n"):
         assert word in str(caught.value)
     assert (overlay / "a/x.cu").read_text() == TEXT
 
 
 def test_ambiguous_place_is_refused(tmp_path, overlay):
     (overlay / "a/x.cu").write_text(TEXT + TEXT)
-    with pytest.raises(InputError, match="stand at 9, 39 and not at 5"):
+    with pytest.raises(InputError, match="match at 9, 39, but not at 5"):
         patches.apply(patch_of(tmp_path, change(5, "line 10", "LINE 10")), overlay)
     patches.apply(patch_of(tmp_path, change(39, "line 10", "LINE 10")), overlay)
     assert (overlay / "a/x.cu").read_text() == TEXT + TEXT.replace("line 10\n", "LINE 10\n")
@@ -64,7 +64,7 @@ def test_hunks_apply_in_order(tmp_path, overlay):
 
 
 def test_file_that_is_not_there(tmp_path, overlay):
-    with pytest.raises(InputError, match=r"a/z\.cu, and the source has no such file"):
+    with pytest.raises(InputError, match=r"a/z\.cu, but the source has no such file"):
         patches.apply(patch_of(tmp_path, change(9, "line 10", "LINE 10", "a/z.cu")), overlay)
 
 
