@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
@@ -150,11 +151,12 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
 
 
 def _crash(result: Result) -> dict[str, Any] | None:
-    """Where a kernel crashed: block and thread, file:line, and the stack; None if it ran to its end."""
-    place, *frames = [line.strip() for line in result.failure.splitlines()[1:]] or [""]
-    if not place.startswith("in ") or not frames:
+    """Where a kernel crashed: kernel, block and thread, file:line, and the stack; None if it ran to its end."""
+    finding = result.finding
+    if finding is None:
         return None
-    return {"thread": place.removeprefix("in "), "line": frames[0].rpartition(" at ")[2], "frames": frames}
+    source = f"{finding.file}:{finding.line}" if finding.file else ""
+    return {"thread": replace(finding, file="").place, "line": source, "frames": finding.frames}
 
 
 def _tiles(night: Night, result: Result) -> tuple[OutputTile, ...]:

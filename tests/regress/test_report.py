@@ -7,6 +7,7 @@ import pytest
 
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.expected import Design
+from fattn_probe.compare.judge.finding import Finding
 from fattn_probe.compare.judge.metrics import measure
 from fattn_probe.compare.judge.verdict import Status, Verdict
 from fattn_probe.op import Op, Params, Sizes
@@ -271,15 +272,26 @@ def test_an_error_map_keeps_what_a_byte_can_tell():
 
 def test_a_crash_names_its_block_thread_and_line(history):
     run = history.begin(SIM, "nightly", planned=1)
-    place = "in k<1>, block (1, 0, 0), thread (31, 2, 0)"
-    stack = f"misaligned: a vector\n  {place}\n  load at common.cuh:822\n  k at mma.cuh:9"
+    frames = ("load at common.cuh:822", "k at mma.cuh:9")
+    finding = Finding("misaligned", "misaligned: a vector", "k<1>", "common.cuh", 822, (1, 0, 0), (31, 2, 0), frames)
     history.know([case()], SIM, KERNELS)
-    history.add(run, Result("gqa", "d", "fail", "misaligned: a vector", failure=stack))
+    history.add(run, Result("gqa", "d", "fail", "misaligned: a vector", finding=finding))
     history.end(run)
     page = report(history)
     assert "<dt>crashed in</dt><dd>k&lt;1&gt;, block (1, 0, 0), thread (31, 2, 0)</dd>" in page
     assert "<dt>at</dt><dd>common.cuh:822</dd>" in page
     assert "stack of 2 frames" in page
+
+
+def test_an_abort_without_a_place_shows_its_reason_only(history):
+    run = history.begin(SIM, "nightly", planned=1)
+    history.know([case()], SIM, KERNELS)
+    history.add(run, Result("gqa", "d", "fail", "ggml stopped", finding=Finding("abort", "ggml stopped")))
+    history.end(run)
+    page = report(history)
+    assert "ggml stopped" in page
+    assert "<dt>crashed in" not in page
+    assert "stack of" not in page
 
 
 def test_exercised_instances_come_first(history):

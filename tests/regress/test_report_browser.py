@@ -31,6 +31,22 @@ document.querySelector("iframe").onload = event => {
 </script>
 """
 
+PINNED = """<!doctype html><body style="margin:0">
+<iframe src="page.html" style="width:390px;height:1600px;border:0"></iframe>
+<pre id="said">nothing</pre>
+<script>
+document.querySelector("iframe").onload = event => {
+  event.target.contentDocument.querySelectorAll("details").forEach(one => one.open = true);
+  const box = event.target.contentDocument.querySelector(".pinned"), [labels, work] = box.querySelectorAll("svg");
+  const left = one => Math.round(one.getBoundingClientRect().left);
+  const before = [left(labels), left(work)];
+  box.scrollLeft = 200;
+  document.getElementById("said").textContent =
+    JSON.stringify({scrolled: box.scrollLeft, labels: left(labels) - before[0], work: left(work) - before[1]});
+};
+</script>
+"""
+
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (apt-get install chromium)")
 
 
@@ -63,12 +79,20 @@ def pixels(tmp_path, page, *words):
     return imread(shot)[..., :3]
 
 
-def test_nothing_sticks_out_on_a_phone_and_all_can_be_reached_by_keyboard(page, tmp_path):
-    (tmp_path / "frame.html").write_text(FRAME)
+def said(tmp_path, frame):
+    """What a page writes about the page in its frame, of a window as wide as a phone."""
+    (tmp_path / "frame.html").write_text(frame)
     local = ("--allow-file-access-from-files", "--virtual-time-budget=4000", "--window-size=390,1700")
     dom = chromium(tmp_path, *local, "--dump-dom", (tmp_path / "frame.html").as_uri())
-    said = dom.partition('<pre id="said">')[2].partition("</pre>")[0]
-    assert said == '{"width":390,"wide":[],"unreachable":0,"maps":1,"alerts":0}'
+    return dom.partition('<pre id="said">')[2].partition("</pre>")[0]
+
+
+def test_nothing_sticks_out_on_a_phone_and_all_can_be_reached_by_keyboard(page, tmp_path):
+    assert said(tmp_path, FRAME) == '{"width":390,"wide":[],"unreachable":0,"maps":1,"alerts":0}'
+
+
+def test_the_labels_of_a_map_stay_while_it_scrolls(page, tmp_path):
+    assert said(tmp_path, PINNED) == '{"scrolled":200,"labels":0,"work":-200}'
 
 
 def test_dark_where_the_reader_wants_it_dark(page, tmp_path):
