@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,12 @@ def own_place(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
 
 
+@contextmanager
 def owner():
     """A process with a scratch folder, and the folder."""
-    process = subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    return process, Path(process.stdout.readline().strip())
+    argv = [sys.executable, "-c", OWNER]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process, Path(process.stdout.readline().strip())
 
 
 def test_a_folder_is_there_within_and_gone_after():
@@ -42,26 +45,25 @@ def test_a_folder_is_there_within_and_gone_after():
 
 
 def test_what_a_killed_process_left_is_removed_at_the_next_start():
-    process, left = owner()
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with owner() as (process, left):
+        process.send_signal(signal.SIGKILL)
     assert (left / "case.gguf").is_file()
     with scratch() as folder:
         assert sorted(scratch_root().iterdir()) == sorted([folder, folder.with_suffix(LOCK)])
 
 
 def test_the_folder_of_a_living_process_stays():
-    process, its = owner()
-    with scratch(), scratch():
-        assert (its / "case.gguf").is_file()
-    process.communicate("", timeout=60)
+    with owner() as (process, its):
+        with scratch(), scratch():
+            assert (its / "case.gguf").is_file()
+        process.communicate("", timeout=60)
     assert not its.exists()
 
 
 def test_an_interrupted_process_leaves_nothing():
-    process, its = owner()
-    process.send_signal(signal.SIGINT)
-    process.wait(timeout=60)
+    with owner() as (process, its):
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
     assert not its.exists()
 
 

@@ -25,9 +25,9 @@ PACKAGE = Path(__file__).resolve().parent.parent / "fattn_probe"
 
 
 def printed(value, width):
-    console = Console(file=io.StringIO(), width=width)
+    console = Console(file=(out := io.StringIO()), width=width)
     console.print(value)
-    return console.file.getvalue()
+    return out.getvalue()
 
 
 def letters(text):

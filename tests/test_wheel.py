@@ -1,6 +1,6 @@
 """The installed wheel: an empty environment, an empty folder, and the commands that a newcomer types first.
 
-Builds are its own: a shared build would be compiled again for the CUDA headers of the new environment.
+The cache is that of all tests: builds do not depend on the environment, so none is compiled again.
 """
 
 import json
@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from fattn_probe.cache import cache_dir
 
 ROOT = Path(__file__).parent.parent
 PARTS = ("fattn_probe", "scenarios", "suites", "patches", "pyproject.toml", "README.md", "LICENSE")
@@ -60,19 +58,10 @@ def python(wheel, tmp_path_factory):
     return folder / "bin/python"
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """A cache with the sources that were fetched before, and no build."""
-    folder = tmp_path_factory.mktemp("cache")
-    (cache_dir() / "sources").mkdir(parents=True, exist_ok=True)
-    (folder / "sources").symlink_to(cache_dir() / "sources")
-    return folder
-
-
 @pytest.fixture
-def probe(python, cache, tmp_path):
+def probe(python, tmp_path):
     """Run a command of the installed program in an empty folder."""
-    return lambda *words: checked([python.parent / "fattn-probe", *words], tmp_path, FATTN_PROBE_CACHE=str(cache))
+    return lambda *words: checked([python.parent / "fattn-probe", *words], tmp_path)
 
 
 def test_names_are_found(probe):

@@ -67,9 +67,9 @@ SHOWN = {
 
 
 def printed(value, width):
-    console = Console(file=io.StringIO(), width=width)
+    console = Console(file=(out := io.StringIO()), width=width)
     console.print(value)
-    return console.file.getvalue()
+    return out.getvalue()
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -2,11 +2,11 @@ import io
 
 import pytest
 from rich.console import Console
-from tree import make_tree
 
 from fattn_probe.build.command import announced, find_kernel, status_line
 from fattn_probe.build.ninja import Progress
 from fattn_probe.errors import InputError
+from tests.build.tree import make_tree
 
 
 @pytest.mark.parametrize(

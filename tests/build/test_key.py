@@ -2,13 +2,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tree import make_tree
 
 from fattn_probe.build.ensure import export, is_complete, open_build, read_registers
 from fattn_probe.build.key import Build, BuildRequest, Contents, Manifest, folder_of, key_of, manifest_of
 from fattn_probe.build.overlay import own_stamp
 from fattn_probe.build.toolchain import Toolchain, version_line
 from fattn_probe.errors import InputError
+from tests.build.tree import make_tree
 
 GXX = Toolchain("gcc", "g++", ("g++ 12",), "x86_64", Path("/include"))
 CONTENTS = Contents(("mma 64,64,8,8", "tile 64,64"), (), ("fattn-runner",))

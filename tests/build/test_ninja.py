@@ -61,7 +61,7 @@ def test_steps_become_edges():
 def test_ninja_runs_a_plan_and_reports(tmp_path):
     plan = Plan((script("a", WRITE), script("b", WRITE, "a")))
     (tmp_path / "build.ninja").write_text(plan.render())
-    seen = []
+    seen: list = []
     run_ninja(tmp_path, seen.append, jobs=1)
     assert (tmp_path / "b").is_file()
     assert (seen[-1].done, seen[-1].total, seen[-1].label) == (2, 2, "b")

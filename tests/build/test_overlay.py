@@ -1,9 +1,8 @@
-from tree import make_tree
-
 from fattn_probe.build.key import BuildRequest
-from fattn_probe.build.overlay import CUDA, prepare, write_if_changed
-from fattn_probe.build.sources import read_sources
+from fattn_probe.build.overlay import prepare, write_if_changed
+from fattn_probe.build.sources import CUDA, read_sources
 from fattn_probe.source.patches import Patch
+from tests.build.tree import make_tree
 
 DIFF = """\
 --- a/ggml/src/ggml-cuda/convert.cu

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pytest
-from tree import make_tree
 
 from fattn_probe.build.flags import Flags
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, BuildRequest, Contents
@@ -10,6 +9,7 @@ from fattn_probe.build.sources import read_sources
 from fattn_probe.build.steps import CompileStep, LinkStep
 from fattn_probe.build.toolchain import Toolchain
 from fattn_probe.source import KernelCase
+from tests.build.tree import make_tree
 
 SIM = Toolchain("gcc", "g++", ("g++ 12",), "x86_64", Path("/cuda/include"))
 CUDA = Toolchain(

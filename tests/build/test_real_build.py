@@ -79,7 +79,7 @@ def test_the_cuda_engine_links_without_a_gpu(tree):
         pytest.skip("no nvcc here")
     made = ensure(BuildRequest(tree, "cuda"), programs=(RUNNER,))
     assert says(made.runner).startswith("fattn-runner: usage:")
-    argv = ["readelf", "-d", made.folder / "lib/libggml-cuda.so"]
+    argv = ["readelf", "-d", str(made.folder / "lib/libggml-cuda.so")]
     needed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert "libcudart.so" in needed
     assert "libcuda.so" not in needed

@@ -1,8 +1,8 @@
 import pytest
-from tree import make_tree
 
 from fattn_probe.build.sources import ALL_QUANTS, ggml_version, listed, read_sources
 from fattn_probe.errors import InputError
+from tests.build.tree import make_tree
 
 CMAKE = """
 add_library(ggml-base

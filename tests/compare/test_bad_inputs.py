@@ -1,9 +1,7 @@
 """Inputs that `compare` cannot judge: one clear error each, and exit 2."""
 
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +10,12 @@ from fattn_probe.cli import exit_codes
 from fattn_probe.compare.cli import compare_files
 from fattn_probe.compare.judge.cases import judge_cases
 from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.device.target import Target
 from fattn_probe.run.capture import Capture, write_capture
 from fattn_probe.run.gguf_file import TensorData, write_gguf
 from fattn_probe.scenario import expand, loads
-
-sys.path.append(str(Path(__file__).parents[1] / "run"))
-import toy
+from tests.run import toy
+from tests.stand_in import StandIn
 
 
 def capture_of(seed=0, digest="0123456789abcdef", **inputs):
@@ -103,7 +101,7 @@ def test_three_captures_are_refused(good, capsys):
     assert (code, said) == (2, "compare takes two captures, not 3, and does not mix captures with scenarios")
 
 
-class Never:
+class Never(StandIn):
     """A session whose runs end with an output of zeros."""
 
     persistent_runner = staticmethod(nullcontext)
@@ -120,5 +118,5 @@ def test_data_that_leave_f16_have_no_exact_answer(sample):
     text = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 4\nn_kv: 64\ndata: {K: {kind: normal, scale: 1.0e+6}}\n"
     cases = expand(loads(text, "case.yaml"))
     with pytest.raises(SystemExit) as end, exit_codes():
-        list(judge_cases(Never(), [(cases[0], ["cpu"])], Checks(sample=sample)))
+        list(judge_cases(Never(), [(cases[0], [Target("cpu")])], Checks(sample=sample)))
     assert end.value.code == 2

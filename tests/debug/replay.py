@@ -12,7 +12,8 @@ MASK = re.compile(r"/tmp/[^ \"]*")
 
 def exchanges(lines):
     """The greeting, then (command without its token, the token, the lines that answer it)."""
-    commands, answer, result = [("", "", [])], [], True
+    commands: list[tuple[str, str, list[str]]] = [("", "", [])]
+    answer, result = [], True
     waiting = [commands[0]]
     for line in lines:
         if line.startswith("> "):

@@ -3,7 +3,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from mi_steps import drive
 
 from fattn_probe.debug.mi import OverMI
 from fattn_probe.debug.names import without_parameters
@@ -11,6 +10,7 @@ from fattn_probe.debug.protocol import Debugger, DebuggerError, Frame, Stop
 from fattn_probe.debug.records import Reply, ReplyBuilder, c_string
 from fattn_probe.debug.session import Session
 from fattn_probe.errors import LostError
+from tests.debug.mi_steps import drive
 
 HERE = Path(__file__).parent
 TRANSCRIPTS = HERE.parent / "transcripts"

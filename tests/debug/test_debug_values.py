@@ -297,7 +297,7 @@ ESCAPES = {7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\
 
 def runs(items):
     """[(item, how often in a row)]."""
-    found = []
+    found: list = []
     for item in items:
         if found and plain(found[-1][0]) == plain(item):
             found[-1][1] += 1

@@ -27,7 +27,7 @@ REFUSED = (2, 3, 4)
 class Ended:
     """How a command ended."""
 
-    code: int
+    code: object
     stdout: str
     stderr: str
 
@@ -87,7 +87,7 @@ def probe(capfd, monkeypatch, tmp_path):
     def run(*words):
         capfd.readouterr()
         monkeypatch.setattr(sys, "argv", ["fattn-probe", *map(str, words)])
-        code = 0
+        code: object = 0
         with limits():
             try:
                 cli.main()

@@ -2,16 +2,12 @@
 
 import sqlite3
 import struct
-import sys
-from pathlib import Path
 
 import pytest
 
 from fattn_probe.errors import InputError
 from fattn_probe.source import patches
-
-sys.path.append(str(Path(__file__).parents[1] / "source"))
-from fake_index import write_tree
+from tests.source.fake_index import write_tree
 
 
 def gguf(tensors=0, fields=0, rest=b"", version=3):

@@ -1,12 +1,8 @@
 """Flags that are wrong, on every command that has them."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "source"))
-from fake_index import TREE, write_tree
+from tests.source.fake_index import TREE, write_tree
 
 WORDS = {
     # time-outs

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.errors import FattnProbeError
 from fattn_probe.process import run
 from fattn_probe.run import session as sessions
-
-sys.path.append(str(Path(__file__).parents[1] / "source"))
-from fake_index import write_tree
+from tests.source.fake_index import write_tree
 
 
 @pytest.fixture
@@ -140,6 +139,6 @@ def test_a_compiler_that_says_nothing(probe, here, monkeypatch):
 
 
 def test_a_program_that_cannot_be_run(tmp_path):
-    with pytest.raises(Exception, match="cannot be run") as error:
+    with pytest.raises(FattnProbeError, match="cannot be run") as error:
         run([tmp_path])
     assert error.value.exit_code == 3

@@ -72,7 +72,7 @@ def test_bytes_that_are_no_text(data, probe, op):
     probe("scenario", "show", op).refused(2, "op.yaml")
 
 
-SETTINGS = {
+SETTINGS: dict = {
     "no version": ({"version": None}, "version"),
     "another version": ({"version": "2"}, "version"),
     "version as text": ({"version": "'1'"}, "version"),

@@ -1,8 +1,6 @@
 """Conditions out of source text: literal snippets, and the trees of three eras."""
 
 import pytest
-import small_dispatch
-from small_dispatch import HEADER, SOURCE, line_of
 
 from fattn_probe import source
 from fattn_probe.cxx.expressions import Reader
@@ -10,6 +8,8 @@ from fattn_probe.cxx.logic import holds, lacking, settle, truth_of_value
 from fattn_probe.cxx.macros import Macro, debugger_expression, expand, read_macros
 from fattn_probe.cxx.tokens import draft_of, tokenize
 from fattn_probe.inspect.dispatch.conditions import dispatch_of, read_dispatch
+from tests.inspect import small_dispatch
+from tests.inspect.small_dispatch import HEADER, SOURCE, line_of
 
 MACROS = read_macros([small_dispatch.COMMON])
 

@@ -3,11 +3,22 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from made_facts import causal, decode, decompositions, fractional, gqa, grids, numbers, stream_k, with_block, with_work
 
 from fattn_probe.inspect.coverage import check
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.launch.tiles import Grid, tiles_of
+from tests.inspect.made_facts import (
+    causal,
+    decode,
+    decompositions,
+    fractional,
+    gqa,
+    grids,
+    numbers,
+    stream_k,
+    with_block,
+    with_work,
+)
 
 
 @pytest.mark.parametrize("made", [gqa, fractional, decode, causal])

@@ -6,8 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import small_dispatch
-from small_dispatch import FILES, SOURCE, line_of
 
 import fattn_probe
 from fattn_probe import source
@@ -17,12 +15,15 @@ from fattn_probe.device import load_devices, parse_targets
 from fattn_probe.inspect.dispatch.conditions import dispatch_of
 from fattn_probe.inspect.dispatch.decide import Visit, decisions, plan_of, visits_of
 from fattn_probe.inspect.dispatch.explain import explain
-from fattn_probe.inspect.facts import Decision, Term
+from fattn_probe.inspect.facts import Decision, Facts, Term
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.inspect.procedures.dispatch import trace_dispatch
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import expand, load, make_inputs
+from tests.inspect import small_dispatch
+from tests.inspect.small_dispatch import FILES, SOURCE, line_of
+from tests.stand_in import StandIn
 
 BEST = "get_best_kernel"
 GDB_SCRIPT = """
@@ -43,7 +44,7 @@ def dispatch():
     return dispatch_of(texts, read_macros([small_dispatch.COMMON]))
 
 
-class Scripted:
+class Scripted(StandIn):
     """A debugger that goes where it is told; `values` are the same everywhere."""
 
     def __init__(self, stops, values):
@@ -335,5 +336,6 @@ def test_upstream_kernels_are_explained(scenario, on, spec):
     inspector = Inspector(session, InspectOptions(blocks=False))
     inspection = inspector.inspect(case, make_inputs(case), target)
     parameters = inspector.dispatch(session.build_for(target)).parameters
+    assert isinstance(inspection.result, Facts), inspection.result
     said = explain(inspection.result.choice.decisions, parameters)
     assert [sentence for sentence in said if sentence in SAID[scenario, on, spec]] == SAID[scenario, on, spec], said

@@ -3,12 +3,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from traced import SCENARIO, WIDE, Warp, fragments_of, small_case
 
 from fattn_probe.inspect.facts import Choice, Facts
 from fattn_probe.inspect.trace.find_nan import Hunt, in_inputs
 from fattn_probe.inspect.trace.inputs import TracedOperands
 from fattn_probe.launch.tiles import BlockWork, TileWork
+from tests.inspect.traced import SCENARIO, WIDE, Warp, fragments_of, small_case
 
 CASE, INPUTS = small_case()
 TEMPLATE = {"DKQ": 64, "DV": 64, "ncols1": 8, "ncols2": 2}

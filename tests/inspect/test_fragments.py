@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from traced import NARROW, VOLTA, WIDE, fragments_of
 
 from fattn_probe.inspect.trace.fragments import LANES, LAYOUTS, Fragment, WarpFragments
+from tests.inspect.traced import NARROW, VOLTA, WIDE, fragments_of
 
 KINDS = pytest.mark.parametrize(
     ("kind", "ncols1", "ncols2"),
@@ -14,7 +14,7 @@ KINDS = pytest.mark.parametrize(
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_layout_holds_every_element_once(layout):
     i, j = Fragment(*layout).place()
-    assert sorted(zip(i.ravel(), j.ravel(), strict=True)) == [
+    assert sorted(zip(i.ravel().tolist(), j.ravel().tolist(), strict=True)) == [
         (a, b) for a in range(layout[0]) for b in range(layout[1])
     ]
 

@@ -11,6 +11,7 @@ from fattn_probe.inspect.assemble import Tiling, fault_of
 from fattn_probe.inspect.facts import Choice
 from fattn_probe.inspect.procedures.gpu import read_blocks
 from fattn_probe.inspect.procedures.points import ended
+from tests.stand_in import StandIn
 
 H200 = json.loads(gzip.decompress((Path(__file__).parents[1] / "data/h200-inspect.json.gz").read_bytes()))
 FILE = "/build/overlay/ggml/src/ggml-cuda/template-instances/../fattn-mma-f16.cuh"
@@ -33,7 +34,7 @@ CALLS = (
 )
 
 
-class Gpu:
+class Gpu(StandIn):
     """A debugger on a GPU of three blocks: its stops, and at each what `info cuda threads` prints."""
 
     def __init__(self, *stops):
@@ -68,7 +69,14 @@ class Gpu:
         return ""
 
     def evaluate(self, names, level=0):
-        known = {"kbc": self.block * 3, "kbc_stop": self.block * 3 + 3, "iter_k": 4, "iter_j": 1, "ne03": 1, "ne33": 1}
+        known: dict = {
+            "kbc": self.block * 3,
+            "kbc_stop": self.block * 3 + 3,
+            "iter_k": 4,
+            "iter_j": 1,
+            "ne03": 1,
+            "ne33": 1,
+        }
         known |= {"sequence": 0, "z_KV": 0, "zt_gqa": 0, "jt": 0, "kb0_start": self.block * 3 % 4, "kb0_stop": 3}
         known |= {"nbatch_fa": 64, "$smid": 7 + self.block, "(long)KV_max": 4096, "*KV_max@1": "{192}"}
         return [str(known[name]) if name in known else None for name in names]

@@ -6,7 +6,6 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from made_facts import REASONS, causal, decode, fractional, gqa, stream_k, with_block
 from rich.console import Console
 
 from fattn_probe.inspect import coverage
@@ -15,12 +14,13 @@ from fattn_probe.inspect.facts import Choice, Decision, Facts, KernelLaunch, Mis
 from fattn_probe.inspect.view.pairs import pairs
 from fattn_probe.inspect.view.show import FINDINGS_SHOWN, facts_json, render
 from fattn_probe.launch.tiles import BlockWork, Grid, TileWork
+from tests.inspect.made_facts import REASONS, causal, decode, fractional, gqa, stream_k, with_block
 
 
 def shown(what: object, width: int = 80) -> str:
-    console = Console(file=StringIO(), width=width)
+    console = Console(file=(out := StringIO()), width=width)
     console.print(what)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

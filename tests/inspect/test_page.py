@@ -3,13 +3,13 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from made_facts import REASONS, causal, decode, fractional, gqa
 from markupsafe import Markup
-from test_side_by_side import on_rtx4070
 
 from fattn_probe.inspect.facts import Facts, TensorFacts
 from fattn_probe.inspect.view.page import Section, page, side_by_side_page
 from fattn_probe.inspect.view.side_by_side import side_by_side
+from tests.inspect.made_facts import REASONS, causal, decode, fractional, gqa
+from tests.inspect.test_side_by_side import on_rtx4070
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 HOSTILE = '"><script>alert(1)</script>'

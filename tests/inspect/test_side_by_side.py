@@ -2,7 +2,6 @@ import json
 from dataclasses import replace
 from io import StringIO
 
-from made_facts import gqa, stream_k
 from rich.console import Console
 
 from fattn_probe.inspect.facts import Facts
@@ -15,6 +14,7 @@ from fattn_probe.inspect.view.side_by_side import (
     side_by_side,
     side_by_side_json,
 )
+from tests.inspect.made_facts import gqa, stream_k
 
 
 def on_rtx4070() -> Facts:
@@ -24,8 +24,8 @@ def on_rtx4070() -> Facts:
     decisions = (replace(facts.choice.decisions[0], held=False), *facts.choice.decisions[1:])
     return replace(
         facts,
-        about=facts.about | {"device": "sim:rtx4070"},
-        launch=facts.launch | {"blocks_num": [2, 1, 1], "nsm": 46, "fixup": "none"},
+        about={**facts.about, "device": "sim:rtx4070"},
+        launch={**facts.launch, "blocks_num": [2, 1, 1], "nsm": 46, "fixup": "none"},
         kernels=other.kernels,
         blocks=other.blocks,
         choice=replace(facts.choice, decisions=decisions),
@@ -33,9 +33,9 @@ def on_rtx4070() -> Facts:
 
 
 def shown(a: Facts, b: Facts, width: int = 80) -> list[str]:
-    console = Console(file=StringIO(), width=width)
+    console = Console(file=(out := StringIO()), width=width)
     console.print(render_side_by_side(side_by_side(a, b)))
-    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+    return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
 def test_what_differs_in_the_order_of_the_first():
@@ -74,7 +74,7 @@ def test_in_a_terminal():
 
 
 def test_two_sources_on_one_device_are_told_apart():
-    older = replace(gqa(), about=gqa().about | {"source": "pypi:xllamacpp==0.2.8"})
+    older = replace(gqa(), about={**gqa().about, "source": "pypi:xllamacpp==0.2.8"})
     titles = side_by_side(gqa(), older).titles
     assert titles == ("gqa on sim:h200, pypi:xllamacpp==2026.10.11549", "gqa on sim:h200, pypi:xllamacpp==0.2.8")
 

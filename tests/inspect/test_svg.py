@@ -4,11 +4,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
-from made_facts import causal, decode, decompositions, fractional, gqa, in_turn, stream_k, with_block
 
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.view.svg import picture_of, svg_of
 from fattn_probe.launch.tiles import Grid, tiles_of
+from tests.inspect.made_facts import causal, decode, decompositions, fractional, gqa, in_turn, stream_k, with_block
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,7 +5,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_facts import causal, decode, decompositions, fractional, gqa, in_turn, stream_k, with_block
 from rich.console import Console
 
 from fattn_probe.inspect.coverage import check
@@ -13,12 +12,13 @@ from fattn_probe.inspect.facts import Choice, Facts
 from fattn_probe.inspect.view.stream_k_map import PALETTE, colour_of, rows_of, segments_of, select
 from fattn_probe.inspect.view.terminal_map import TerminalMap
 from fattn_probe.launch.tiles import BlockWork, Grid, TileWork, tiles_of
+from tests.inspect.made_facts import causal, decode, decompositions, fractional, gqa, in_turn, stream_k, with_block
 
 
 def drawn(facts: Facts, width: int = 80, most: int | None = 24) -> list[str]:
-    console = Console(file=StringIO(), width=width)
+    console = Console(file=(out := StringIO()), width=width)
     console.print(TerminalMap(facts, check(facts), most))
-    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+    return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
 def test_gqa_without_colour():

@@ -2,11 +2,12 @@ import json
 import math
 
 import pytest
-from traced import NARROW, OFFSET, WIDE, Warp, fragments_of, small_case, whole
 
 from fattn_probe.debug.protocol import Frame, Stop
 from fattn_probe.inspect.procedures.warp import numbers, read_trace
 from fattn_probe.inspect.trace.reference import judge_trace
+from tests.inspect.traced import NARROW, OFFSET, WIDE, Warp, fragments_of, small_case, whole
+from tests.stand_in import StandIn
 
 CASE, INPUTS = small_case()
 ITERATION = "flash_attn_ext_f16_iter<64, 64, 8, 2, 4, false, ggml_cuda_mma::tile<16, 8, __half2> >"
@@ -32,7 +33,7 @@ def plan(**more):
     } | more
 
 
-class Fibers:
+class Fibers(StandIn):
     """A debugger on whose program the lanes of one warp stop one by one, with what a `Warp` left for readings."""
 
     def __init__(self, document, tiles=1):
@@ -143,7 +144,7 @@ def test_lanes_may_come_in_any_order_and_past_one_another():
     assert len(trace.tiles[0].steps[-1].checked) == 7
 
 
-def test_only_the_warp_asked_for_stops_and_the_breakpoints_are_taken_back():
+def test_only_the_warp_asked_for_stops_and_the_breakpoints_are_taken_back(monkeypatch):
     debugger = Fibers(Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), whole()).document())
     conditions = []
     insert = debugger.insert_near
@@ -152,7 +153,7 @@ def test_only_the_warp_asked_for_stops_and_the_breakpoints_are_taken_back():
         conditions.append(condition)
         return insert(location, condition)
 
-    debugger.insert_near = noted
+    monkeypatch.setattr(debugger, "insert_near", noted)
     read_trace(debugger, plan(warp=3, block=[5, 1, 0]))
     asked = "simt::self->warp->index == 3 && simt::blockIdx.x == 5 && simt::blockIdx.y == 1 && simt::blockIdx.z == 0"
     assert set(conditions) == {asked}

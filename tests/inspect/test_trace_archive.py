@@ -3,10 +3,10 @@
 import json
 
 import numpy as np
-from traced import WIDE, Warp, fragments_of, small_case, whole
 
 from fattn_probe.inspect.trace.archive import block_arrays, write_arrays
 from fattn_probe.inspect.trace.inputs import TracedOperands, warp_inputs
+from tests.inspect.traced import WIDE, Warp, fragments_of, small_case, whole
 
 CASE, INPUTS = small_case()
 WORK = whole()

@@ -3,12 +3,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from traced import NARROW, OFFSET, SCENARIO, VOLTA, WIDE, Warp, fragments_of, small_case, whole
 
 from fattn_probe.inspect.trace.checks import accumulate, half_ulp
 from fattn_probe.inspect.trace.document import trace_json
 from fattn_probe.inspect.trace.reference import judge_trace
 from fattn_probe.inspect.trace.steps import steps_of
+from tests.inspect.traced import NARROW, OFFSET, SCENARIO, VOLTA, WIDE, Warp, fragments_of, small_case, whole
 
 CASE, INPUTS = small_case()
 
@@ -35,7 +35,7 @@ def test_a_right_warp_parts_nowhere(kind, ncols1, ncols2, warp):
 
 
 def test_the_bounds_are_not_idle():
-    ratios = {}
+    ratios: dict = {}
     for step in judged().tiles[0].steps:
         for item in step.checked:
             ratios[item.name] = max(ratios.get(item.name, 0), item.in_bounds)

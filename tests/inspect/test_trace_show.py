@@ -6,12 +6,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 from rich.console import Console
-from traced import NARROW, OFFSET, SCENARIO, WIDE, Warp, fragments_of, small_case, whole
 
 from fattn_probe.inspect.trace.document import trace_json
 from fattn_probe.inspect.trace.picture import pixels, png, trace_picture
 from fattn_probe.inspect.trace.reference import judge_trace
 from fattn_probe.inspect.trace.show import render_trace
+from tests.inspect.traced import NARROW, OFFSET, SCENARIO, WIDE, Warp, fragments_of, small_case, whole
 
 CASE, INPUTS = small_case()
 
@@ -22,9 +22,9 @@ def traced(kind=WIDE, ncols1=8, *, fault=None, case=CASE, inputs=INPUTS, **more)
 
 
 def shown(trace, **how):
-    console = Console(file=io.StringIO(), width=100)
+    console = Console(file=(out := io.StringIO()), width=100)
     console.print(render_trace(trace, **how))
-    return console.file.getvalue()
+    return out.getvalue()
 
 
 def dropped_key(name, kb0, values):

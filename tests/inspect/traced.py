@@ -109,4 +109,5 @@ def whole(jt=0, zt_gqa=0, kb0_stop=5, kb0_start=0):
 
 
 def fragments_of(kind, ncols1, ncols2, warp=0, nwarps=4):
-    return WarpFragments(*kind, ncols1, ncols2, nwarps, warp)
+    KQ, VKQ = kind
+    return WarpFragments(KQ, VKQ, ncols1, ncols2, nwarps, warp)

@@ -11,8 +11,8 @@ from fattn_probe.launch.kernel import attention_kernel
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.scenario import expand
 from fattn_probe.scenario.schema import Scenario
-from fattn_probe.source import DEFAULT_SOURCE, kernel_parameters, resolve
-from fattn_probe.source.features import CUDA
+from fattn_probe.source import DEFAULT_SOURCE, resolve
+from fattn_probe.source.features import CUDA, kernel_parameters
 from fattn_probe.truth.error_model.kernel import kernel_of
 from fattn_probe.truth.rounding_model.mma_plan import mma_plan_of
 from fattn_probe.truth.rounding_model.tile import tile_plan_of
@@ -20,7 +20,7 @@ from fattn_probe.truth.rounding_model.vec import vec_plan_of
 
 CONFIGURATION = re.compile(r"(?m)^.*get_config_(?:nvidia_)?(\w+)\(|GGML_CUDA_FATTN_\w+_CONFIG_CASE\(([\d ,]+),")
 ARCHITECTURES = {"ampere": (80, 89, 90, 100, 120), "turing": (75,), "volta": (70,), "fp16": (60, 70, 90), "fp32": (61,)}
-PLANS = {MMA_F16: mma_plan_of, TILE: tile_plan_of, VEC: vec_plan_of}
+PLANS: dict = {MMA_F16: mma_plan_of, TILE: tile_plan_of, VEC: vec_plan_of}
 
 
 def launch(family, values, threads):

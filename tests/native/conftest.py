@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from cuda_program import FLAVOURS, SANITIZED, Compiler
+
+from tests.native.cuda_program import FLAVOURS, SANITIZED, Compiler
 
 PROGRAMS = [(name, flavour) for name in ("faults", "semantics") for flavour in FLAVOURS] + [(SANITIZED, SANITIZED)]
 

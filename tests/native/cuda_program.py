@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +32,9 @@ MARKS = {"check": "check.h", SANITIZED: "__SANITIZE_ADDRESS__"}
 
 def flags(flavour):
     sanitize = ("address", "undefined") if flavour == SANITIZED else ()
-    request = BuildRequest(
-        SimpleNamespace(), "sim", "check" if flavour == "check" else "release", arch="90", sanitize=sanitize
-    )
-    return Flags(request, find_toolchain("sim"), SimpleNamespace(quant_defines=()))
+    nothing: Any = SimpleNamespace(quant_defines=())
+    request = BuildRequest(nothing, "sim", "check" if flavour == "check" else "release", arch="90", sanitize=sanitize)
+    return Flags(request, find_toolchain("sim"), nothing)
 
 
 def compile_object(command, source, target):
@@ -57,7 +57,7 @@ class Compiler:
 
     def prepare(self, programs):
         """Compile the simulator and programs, (name, flavour) -> text, two compiles at a time."""
-        jobs = {}
+        jobs: dict[Path, tuple[list[str], str | Path]] = {}
         for (name, flavour), text in programs.items():
             source = self.folder / f"{name}.cu"
             source.write_text(rewrite(text, str(source), known_ptx()).text)
@@ -66,7 +66,7 @@ class Compiler:
             for name, target in self.runtime(flavour):
                 jobs.setdefault(target, (flags(flavour).sim_native(name), f"native/{name}"))
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda job: compile_object(*job[1], job[0]), jobs.items()))
+            list(pool.map(lambda job: compile_object(job[1][0], job[1][1], job[0]), jobs.items()))
         return {(name, flavour): self.link(name, flavour, text) for (name, flavour), text in programs.items()}
 
     def link(self, name, flavour, text):

@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 import pytest
-from cuda_program import FLAVOURS, SANITIZED, place
 
 from fattn_probe.run.outcome import Index
 from fattn_probe.run.simulator import Simulation
+from tests.native.cuda_program import FLAVOURS, SANITIZED, place
 
 pytestmark = pytest.mark.build
 

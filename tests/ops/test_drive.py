@@ -151,14 +151,24 @@ def test_a_missing_function_is_compiled_and_the_rest_run(program):
     better.write_text(program.read_text().replace("_Z3foov", "_Z3barv").replace('how == "missing"', "False"))
     better.chmod(0o755)
     asked = []
-    report, seen = run(program, how="missing", complete=lambda symbol: asked.append(symbol) or better)
+
+    def complete(symbol):
+        asked.append(symbol)
+        return better
+
+    report, seen = run(program, how="missing", complete=complete)
     assert asked == ["_Z3foov"] and [case for case, _ in seen] == [CASE.format(n) for n in (64, 80, 96)]
     assert report.counts["ok"] == 3 and not report.missing and report.problem() is None
 
 
 def test_a_function_that_stays_missing_is_requested_once(program):
     asked = []
-    report, _ = run(program, how="missing", complete=lambda symbol: asked.append(symbol) or program)
+
+    def complete(symbol):
+        asked.append(symbol)
+        return program
+
+    report, _ = run(program, how="missing", complete=complete)
     assert asked == ["_Z3foov"] and report.missing == "_Z3foov"
 
 

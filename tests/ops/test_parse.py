@@ -53,6 +53,7 @@ def test_failures_say_why_before_the_case_or_after_it(message, error, threshold)
 def test_several_messages_on_one_line():
     line = f"sentinel mismatch: sent_1 [FLASH_ATTN_EXT] ERR = 0.25 > 0.0005   {B}: {FAIL}"
     result = parse_line(line)
+    assert isinstance(result, OpResult)
     assert (result.error, result.message) == (0.25, "sentinel mismatch: sent_1 [FLASH_ATTN_EXT] ERR = 0.25 > 0.0005")
 
 
@@ -66,6 +67,7 @@ def test_several_messages_on_one_line():
 )
 def test_perf(ending, runs, us, gflops):
     result = parse_line(f"  {C}:                {ending}")
+    assert isinstance(result, OpResult)
     assert (result.status, result.runs, result.us_per_run) == ("ok", runs, us)
     assert result.gflops == pytest.approx(gflops)
 
@@ -73,6 +75,7 @@ def test_perf(ending, runs, us, gflops):
 def test_perf_of_an_op_without_a_count_of_operations():
     line = "  CPY(type_src=f32):          8184 runs -   143.27 us/run -    98304 kB/run - \x1b[1;34m 654.31 GB/s\x1b[0m"
     result = parse_line(line)
+    assert isinstance(result, OpResult)
     assert (result.case, result.us_per_run, result.gb_per_s, result.gflops) == (
         "CPY(type_src=f32)",
         143.27,
@@ -139,4 +142,4 @@ def test_with_workers_a_message_may_come_on_anothers_line():
 @given(st.lists(st.sampled_from(["  ", A, ": ", "OK", "FAIL", "ERR = 1.", "5 > ", "7 runs - ", "us/run", "[", ")"])))
 def test_no_mixture_of_pieces_breaks_the_parser(pieces):
     result = parse_line("".join(pieces))
-    assert result is None or result.case
+    assert result is None or (isinstance(result, OpResult) and result.case)

@@ -43,7 +43,7 @@ KERNELS = (
 def drawn(cases):
     """The cases of the draw, in the order of upstream's list."""
     dice = random.Random(SEED)
-    chosen = set()
+    chosen: set = set()
     for count, pattern in DRAW:
         fitting = sorted({case for case in cases if re.search(pattern, case)} - chosen)
         assert len(fitting) >= count, pattern

@@ -15,6 +15,7 @@ from fattn_probe.regress.cluster import Cluster, own_gpu
 from fattn_probe.regress.pool import Job
 from fattn_probe.regress.records import Result
 from fattn_probe.run.session import RunOptions
+from tests.stand_in import StandIn
 
 distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed (pip install distributed)")
 cloudpickle = pytest.importorskip("cloudpickle")
@@ -22,7 +23,7 @@ SIM = parse_target("sim:h200", load_devices())
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(StandIn):
     name: str
     flop: int = 1
 

@@ -291,8 +291,8 @@ def test_the_shards_of_a_night_are_one_run(tmp_path):
     with open_history(tmp_path / "all.db") as whole:
         for shard in shards:
             assert whole.missing_shards(whole.runs()[0]) if whole.runs() else True
-            with open_history(tmp_path / f"{shard.number}.db") as part:
-                whole.merge(part)
+            with open_history(tmp_path / f"{shard.number}.db") as one:
+                whole.merge(one)
         (run,) = whole.runs()
         assert sorted(whole.results(run)) == ["case1", "case2", "case3"]
         assert (run.planned, whole.missing_shards(run)) == (3, [])
@@ -341,12 +341,12 @@ with open_history(Path(sys.argv[1])) as history:
 @pytest.mark.parametrize("seconds", [0.0, 0.013, 0.05, 0.21])
 def test_a_writer_that_is_killed_loses_at_most_the_case_in_flight(tmp_path, seconds):
     path = tmp_path / "h.db"
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
-    said = writer.stdout.readline()
-    time.sleep(seconds)
-    os.kill(writer.pid, signal.SIGKILL)
-    said += writer.stdout.read()
-    writer.wait()
+    argv = [sys.executable, "-c", WRITER, str(path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as writer:
+        said = writer.stdout.readline()
+        time.sleep(seconds)
+        os.kill(writer.pid, signal.SIGKILL)
+        said += writer.stdout.read()
     written = said.count("\n")  # whole lines: the last one may have been cut
     with open_history(path) as history:
         assert history.connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"

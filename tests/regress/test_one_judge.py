@@ -15,9 +15,11 @@ from fattn_probe.compare.judge.cases import judge_case
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.regress.results import result_of
+from fattn_probe.run.capture import Capture
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import expand, load
 from fattn_probe.source import DEFAULT_SOURCE, resolve
+from tests.stand_in import StandIn
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 ROOT = Path(__file__).parents[2]
@@ -81,7 +83,7 @@ def test_quick_by_compare_and_by_regress(tmp_path):
 
 
 @dataclasses.dataclass
-class LastScaleInF16:
+class LastScaleInF16(StandIn):
     """A session whose kernel rounds the last factor of each row, 1 by its sum, to f16."""
 
     session: Session
@@ -92,6 +94,7 @@ class LastScaleInF16:
 
     def capture(self, case, inputs, target):
         found = self.session.capture(case, inputs, target)
+        assert isinstance(found, Capture), found
         scale = np.random.default_rng(1).uniform(1e-3, 1e-2, (*found.dst.shape[:3], 1))
         factor = scale.astype(np.float16) / scale
         return dataclasses.replace(found, dst=(found.dst * factor).astype(np.float32))

@@ -71,7 +71,8 @@ class Reader(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.found = [], []
+        self.open: list = []
+        self.found: list = []
         self.feed(text)
         self.close()
         assert self.open == []

@@ -6,11 +6,11 @@ import subprocess
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from test_report import HOSTILE, KERNELS, SIM, case, result, wrong
 
 from fattn_probe.regress.history import open_history
 from fattn_probe.regress.records import Result
 from fattn_probe.regress.report import report
+from tests.regress.test_report import HOSTILE, KERNELS, SIM, case, result, wrong
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars")

@@ -54,7 +54,8 @@ def children(pid):
             words[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except (ValueError, OSError):
             continue
-    found, more = {}, {pid}
+    found: dict = {}
+    more = {pid}
     while more := {child for child, parent in parents.items() if parent in more}:
         found |= {child: words[child] for child in more if child in words}
     return found

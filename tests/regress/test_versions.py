@@ -1,13 +1,23 @@
 import pytest
 
+from fattn_probe.device.target import Target
 from fattn_probe.errors import InputError
 from fattn_probe.regress import versions
 from fattn_probe.regress.records import Result
+from tests.stand_in import StandIn
 
 RELEASES = [f"pypi:x=={number}" for number in range(20)]
 
 
-class Case:
+H200 = Target("sim")
+
+
+def session_of(source):
+    """The source itself: the `result_of` of these tests takes it for a session."""
+    return source
+
+
+class Case(StandIn):
     name = "c"
 
 
@@ -30,7 +40,7 @@ def first_bad(monkeypatch):
 @pytest.mark.parametrize("bad", [1, 2, 7, 10, 18, 19])
 def test_the_first_bad_release_is_found(first_bad, bad):
     tried = first_bad(bad)
-    found = versions.bisect(lambda source: source, RELEASES, Case(), "sim:h200")
+    found = versions.bisect(session_of, RELEASES, Case(), H200)
     assert found.bad == RELEASES[bad]
     assert found.result.failure == "wrong"
     assert len(tried) == len(set(tried)) <= 7
@@ -39,10 +49,10 @@ def test_the_first_bad_release_is_found(first_bad, bad):
 def test_ends_that_are_not_good_and_bad(first_bad):
     first_bad(0)
     with pytest.raises(InputError, match="the good end pypi:x==0 does not pass: c is fail"):
-        versions.bisect(lambda source: source, RELEASES, Case(), "sim:h200")
+        versions.bisect(session_of, RELEASES, Case(), H200)
     first_bad(99)
     with pytest.raises(InputError, match="the bad end pypi:x==19 does not fail: c passes"):
-        versions.bisect(lambda source: source, RELEASES, Case(), "sim:h200")
+        versions.bisect(session_of, RELEASES, Case(), H200)
 
 
 def test_releases_between_two():
@@ -55,5 +65,5 @@ def test_releases_between_two():
 
 def test_two_versions_side_by_side(first_bad):
     first_bad(5)
-    found = versions.diff(lambda source: source, (RELEASES[1], RELEASES[9]), [Case()], "sim:h200")
+    found = versions.diff(session_of, (RELEASES[1], RELEASES[9]), [Case()], H200)
     assert [change.kind for change in found.changes] == ["new failure"]

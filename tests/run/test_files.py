@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import toy
 from gguf import GGUFValueType, GGUFWriter
 
 from fattn_probe.errors import InputError
@@ -17,6 +16,7 @@ from fattn_probe.run.gguf_file import TensorData, array, read_gguf, write_gguf
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.result import RunResult
 from fattn_probe.scenario import expand, load, make_inputs
+from tests.run import toy
 
 LAUNCH = '{"order":0,"kernel":"void f<(bool)1>(int)","grid":[1,2,3],"block":[32,1,1],"shared":16,"regs":40}'
 
@@ -74,7 +74,8 @@ def test_a_capture_comes_back(case_and_inputs, tmp_path):
 
 
 def test_a_capture_without_launches(case_and_inputs, tmp_path):
-    write_capture(make_capture(*case_and_inputs, launches=""), tmp_path / "capture.gguf")
+    case, inputs = case_and_inputs
+    write_capture(make_capture(case, inputs, launches=""), tmp_path / "capture.gguf")
     assert read_capture(tmp_path / "capture.gguf").launches == ()
 
 
@@ -111,7 +112,8 @@ def test_foreign_files_are_refused(tmp_path):
 
 
 def test_a_case_file_is_no_capture(case_and_inputs, tmp_path):
-    write_case(*case_and_inputs, tmp_path / "case.gguf")
+    case, inputs = case_and_inputs
+    write_case(case, inputs, tmp_path / "case.gguf")
     with pytest.raises(InputError, match="there is no tensor dst"):
         read_capture(tmp_path / "case.gguf")
 

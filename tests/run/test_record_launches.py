@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.build, pytest.mark.skipif(shutil.which("g++") is None,
 def program(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorder")
     (folder / "main.cpp").write_text(MAIN)
-    compile = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-isystem", HEADERS]
+    compile: list[str | Path] = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-isystem", HEADERS]
     for name, links in (("cudart", []), ("ggml_cuda", ["-L", folder, "-lfake_cudart"])):
         source = HERE / f"fake_{name}.cpp"
         run([*compile, "-fPIC", "-shared", source, "-o", folder / f"libfake_{name}.so", *links])

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import toy
 
 import fattn_probe
 from fattn_probe import source
@@ -13,6 +12,7 @@ from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import execute
 from fattn_probe.run.outcome import Failed, Lost, Ran, Unsupported
 from fattn_probe.truth.reference.attention import attention
+from tests.run import toy
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 CPU = ("--backend", "CPU")

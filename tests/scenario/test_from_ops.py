@@ -6,6 +6,7 @@ from fattn_probe.errors import InputError
 from fattn_probe.op.ggml_types import block_size, row_size, type_size
 from fattn_probe.scenario import expand, loads
 from fattn_probe.scenario.command import from_ops_yaml
+from fattn_probe.scenario.data import Uniform
 from fattn_probe.scenario.from_ops import defaults_in, from_ops
 
 OLD = [  # xllamacpp 0.2.8, 0.2.12 and 2026.4.8672
@@ -103,7 +104,9 @@ def test_params(text):
 
 def test_large_logits_have_a_wider_Q():
     (case,) = expand(from_ops(LARGE_LOGITS))
-    assert (case.data.Q.scale, case.data.K.scale) == (20, 1)
+    Q, K = case.data.Q, case.data.K
+    assert isinstance(Q, Uniform) and isinstance(K, Uniform)
+    assert (Q.scale, K.scale) == (20, 1)
 
 
 @pytest.mark.parametrize("text", [*OLD, *NEW, LARGE_LOGITS])

@@ -103,9 +103,20 @@ def test_the_bytes_of_a_case_never_change_silently():
 def test_digest_follows_the_op_and_its_inputs_only():
     plain = expand(scenario())[0].digest
     assert len(plain) == 16
-    same = [{"about": "y"}, {"device": "cpu"}, {"tolerance": {"nmse": 1}}, {"expect": {"a": 1}}, {"hsv": 32}]
+    same: list[dict] = [
+        {"about": "y"},
+        {"device": "cpu"},
+        {"tolerance": {"nmse": 1}},
+        {"expect": {"a": 1}},
+        {"hsv": 32},
+    ]
     assert {expand(scenario(**more))[0].digest for more in same} == {plain}
-    different = [{"seed": 1}, {"n_kv": 41}, {"data": {"V": {"kind": "normal"}}}, {"layout": {"K": {"kind": "view"}}}]
+    different: list[dict] = [
+        {"seed": 1},
+        {"n_kv": 41},
+        {"data": {"V": {"kind": "normal"}}},
+        {"layout": {"K": {"kind": "view"}}},
+    ]
     assert len({expand(scenario(**more))[0].digest for more in different} | {plain}) == 5
 
 

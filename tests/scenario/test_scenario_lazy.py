@@ -132,12 +132,12 @@ def test_some_rows_of_a_mask_and_what_they_see(mask, n_kv, n_q, seed, data):
     queries = np.array(data.draw(st.lists(st.integers(0, n_q - 1), min_size=1, max_size=5)))
     for sequence in range(2):
         np.testing.assert_array_equal(some_rows(mask, shape, sequence, queries), whole[sequence, queries])
-    first, stop = visible(mask, shape, queries)
+    begin, stop = visible(mask, shape, queries)
     seen = np.isfinite(whole[:, queries])
     columns = np.arange(n_kv)
-    assert not seen[:, (columns < first[:, None]) | (columns >= stop[:, None])].any()
+    assert not seen[:, (columns < begin[:, None]) | (columns >= stop[:, None])].any()
     if sees_something(mask):
-        assert (seen.any(axis=2) == (first < stop)).all()
+        assert (seen.any(axis=2) == (begin < stop)).all()
 
 
 @pytest.mark.parametrize("type_", ["f16", "bf16", "q5_0"])

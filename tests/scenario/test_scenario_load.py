@@ -262,7 +262,12 @@ def test_memory_has_limits(more, message):
 
 def test_a_file_is_checked_once(monkeypatch):
     seen = []
-    monkeypatch.setattr(check, "refusals", lambda scenario: seen.append(scenario.n_kv) or [])
+
+    def refusals(scenario):
+        seen.append(scenario.n_kv)
+        return []
+
+    monkeypatch.setattr(check, "refusals", refusals)
     cases = expand(loads(HEAD + SHAPE + "matrix:\n  n_kv: [16, 48]\n"))
     assert ([case.op.sizes.n_kv for case in cases], seen) == ([16, 48], [16, 48])
 

@@ -133,7 +133,7 @@ def test_sparse_rows_have_as_many_finite_entries_as_upstream_s(shape, finite):
 
 def test_a_sum_hides_what_any_part_hides():
     shape = MaskShape(20, 5, 1, 0)
-    parts = [Causal(kind="causal"), SlidingWindow(kind="sliding_window", window=4), Alibi(kind="alibi")]
+    parts: list = [Causal(kind="causal"), SlidingWindow(kind="sliding_window", window=4), Alibi(kind="alibi")]
     np.testing.assert_array_equal(whole(Sum(kind="sum", of=parts), shape), sum(whole(part, shape) for part in parts))
 
 

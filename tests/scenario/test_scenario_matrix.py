@@ -44,7 +44,11 @@ def test_a_kind_can_vary_where_the_file_gives_nothing_else():
 
 
 def test_names_are_unique_and_safe_for_files():
-    values = [{"a.x": "é/../b", "b.x": [0, 2]}, {"a.x": "é ../b", "b.x": [0, 2]}, {"m": {"kind": "k", "q": 1}}]
+    values: list[dict] = [
+        {"a.x": "é/../b", "b.x": [0, 2]},
+        {"a.x": "é ../b", "b.x": [0, 2]},
+        {"m": {"kind": "k", "q": 1}},
+    ]
     values += [{"m": {"kind": "k", "q": 2}}, {"m": {"kind": "other", "q": 2}}, {"flag": True}]
     assert names("s", [Variation(value, {}) for value in values]) == [
         "s-a.x=_.._b-b.x=02",

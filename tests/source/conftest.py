@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from fake_index import FakeIndex, write_tree
+
+from tests.source.fake_index import FakeIndex, write_tree
 
 
 @pytest.fixture(autouse=True)

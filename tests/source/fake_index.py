@@ -69,7 +69,9 @@ class FakeIndex:
     """A simple index: `publish` adds a file; `requests` counts what was asked; `broken` downloads end half-way."""
 
     def __init__(self, folder: Path):
-        self.folder, self.files, self.requests = folder, {}, []
+        self.folder = folder
+        self.files: dict = {}
+        self.requests: list = []
         self.broken, self.as_json = 0, False
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.handler())
         threading.Thread(target=self.server.serve_forever, daemon=True).start()

@@ -1,10 +1,10 @@
 """What is read out of a tree's text."""
 
 import pytest
-from fake_index import TREE, write_tree
 
 from fattn_probe.source import ggml_types, kernel_cases, resolve, template_parameters
 from fattn_probe.source.features import era_of
+from tests.source.fake_index import TREE, write_tree
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import shutil
 import subprocess
 
 import pytest
-from fake_index import write_tree
 
 from fattn_probe.errors import InputError
 from fattn_probe.source import patches, resolve
+from tests.source.fake_index import write_tree
 
 TEXT = "".join(f"line {number}\n" for number in range(1, 31))
 

@@ -5,10 +5,10 @@ import tarfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fake_index import TREE, write_tree
 
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.source import kept_files, kernel_cases, resolve, store
+from tests.source.fake_index import TREE, write_tree
 
 RELEASE = "pypi:xllamacpp==2026.1.77"
 SDIST = "xllamacpp-2026.1.77.tar.gz"

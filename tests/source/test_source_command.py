@@ -11,9 +11,9 @@ from fattn_probe.source.spec import DEFAULT_SOURCE
 
 
 def shown(renderable) -> str:
-    console = Console(file=io.StringIO(), width=200)
+    console = Console(file=(out := io.StringIO()), width=200)
     console.print(renderable)
-    return console.file.getvalue()
+    return out.getvalue()
 
 
 def test_list_has_pinned_and_cached_sources_the_default_first(index):
@@ -38,7 +38,7 @@ def test_show_names_build_features_and_kernels(index):
 
 def test_download_bar_takes_progress(index):
     index.publish("xllamacpp-2026.1.77.tar.gz")
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    console = Console(file=(out := io.StringIO()), force_terminal=True, width=120)
     with command.download_bar(console) as progress:
         command.get_source("pypi:xllamacpp==2026.1.77", progress)
-    assert "xllamacpp-2026.1.77.tar.gz" in console.file.getvalue()
+    assert "xllamacpp-2026.1.77.tar.gz" in out.getvalue()

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drawn_ops import made_op, subject_of, subjects
 from hypothesis import given, settings
 
 from fattn_probe.errors import InputError
@@ -18,6 +17,7 @@ from fattn_probe.study.problem import op_arrays
 from fattn_probe.study.split_kv import split_ranges
 from fattn_probe.study.stream_k import divide, launch_of, pieces_of, stream_k
 from fattn_probe.truth.reference.attention import attention
+from tests.study.drawn_ops import made_op, subject_of, subjects
 
 
 @given(subjects())
@@ -50,7 +50,7 @@ def test_every_read_and_write_belongs_to_a_step(subject):
 @settings(max_examples=100, deadline=None)
 def test_the_running_maximum_never_falls_and_ends_at_the_log_sum_exp(subject):
     for name in ALGORITHMS:
-        running = {}
+        running: dict = {}
         for step in run(name, subject).trace:
             if step.state is None:
                 continue

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drawn_ops import made_op, subject_of, subjects
 from hypothesis import given, settings
 
 from fattn_probe.op import Params
@@ -13,6 +12,7 @@ from fattn_probe.study.algorithms import run
 from fattn_probe.study.backward import backward, standard_backward
 from fattn_probe.study.flash_attention_2 import flash_attention_2
 from fattn_probe.study.formulas import Sizes
+from tests.study.drawn_ops import made_op, subject_of, subjects
 
 
 def gradients(head, dO, B_r=3, B_c=4):

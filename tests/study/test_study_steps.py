@@ -1,11 +1,11 @@
 """A trace as records: each step with the state of the tile's last query in the head under study."""
 
 import numpy as np
-from drawn_ops import made_op, subject_of
 
 from fattn_probe.study.algorithms import run
 from fattn_probe.study.steps import rows_of, summary_of
 from fattn_probe.study.trace import RowState, Step
+from tests.study.drawn_ops import made_op, subject_of
 
 SAME = slice(0, 2)
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from planted import FAULTS, case_of, planted
 
 from fattn_probe.compare.diagnose.attention_row import AttentionRow, Head
 from fattn_probe.compare.diagnose.causes import Suspect, cause_of
@@ -14,6 +13,7 @@ from fattn_probe.launch.record import parse_launch
 from fattn_probe.scenario import expand, loads, make_inputs
 from fattn_probe.truth.reference.adapter import reference_of
 from fattn_probe.truth.rounding_model import model_of
+from tests.planted import FAULTS, case_of, planted
 
 LAUNCH = parse_launch(
     '{"order":0,"kernel":"void flash_attn_ext_f16<128, 128, 16, 2, false, false, false>(char)",'

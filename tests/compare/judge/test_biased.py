@@ -5,6 +5,7 @@ One warp adds all of 16384 KV rows into its f16 accumulators, as it happens with
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from fattn_probe.run.capture import Capture
 from fattn_probe.scenario import expand, loads, make_inputs
 from fattn_probe.truth.reference.adapter import reference_of
 from fattn_probe.truth.rounding_model import model_of
+from tests.stand_in import StandIn
 
 SCENARIO = """
 version: 1
@@ -53,10 +55,10 @@ def test_as_designed_and_yet_inaccurate(n_kv, percent):
 
 
 @dataclass
-class H200:
+class H200(StandIn):
     """A session whose runs end with what an H200 computes, by the model, or with something else."""
 
-    spoil: object = None
+    spoil: Any = None
     persistent_runner = staticmethod(nullcontext)
 
     def capture(self, case, inputs, target):

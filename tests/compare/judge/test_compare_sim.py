@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from planted import FAULTS, LENGTHS, case_of, planted
 
 from fattn_probe.compare.judge.cases import expected_of, judge_cases
 from fattn_probe.compare.judge.checks import Checks
@@ -14,6 +13,7 @@ from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import expand, load, loads, make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, patches, resolve
 from fattn_probe.truth.reference.adapter import reference_of
+from tests.planted import FAULTS, LENGTHS, case_of, planted
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 

@@ -8,6 +8,7 @@ import pytest
 from fattn_probe.compare.judge.expected import Expected, hold
 from fattn_probe.compare.judge.verdict import Status, judge
 from fattn_probe.scenario.schema import Tolerance
+from tests.stand_in import StandIn
 
 SHAPE = (2, 16, 4, 64)
 RMSE = 1e-3
@@ -18,7 +19,7 @@ DEFAULT = Tolerance()
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(StandIn):
     rmse: float = RMSE
     mean_error: float = 0.0
     why: str = "mma-f16 sums P.V in f16"

@@ -18,6 +18,7 @@ from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.op import Op, Params, Sizes
 from fattn_probe.run.capture import Capture
 from fattn_probe.scenario.schema import Tolerance
+from tests.stand_in import StandIn
 
 REFERENCE = np.random.default_rng(0).standard_normal((1, 7, 14, 8))
 MMA = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
@@ -32,7 +33,7 @@ OP = Op.contiguous(Sizes(1, 14, 2, 7, 64, 8, 8), Params(1.0), ("f16", "f16"))
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(StandIn):
     name: str = "gqa"
     tolerance: Tolerance = TOLERANCE
 
@@ -163,7 +164,7 @@ def test_where_two_captures_differ_has_a_pattern():
 
 
 @dataclass(frozen=True)
-class Predicted:
+class Predicted(StandIn):
     rmse: float = 1e-3
     mean_error: float = 0.0
     why: str = "mma-f16 sums P.V in f16"

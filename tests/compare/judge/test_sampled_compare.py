@@ -1,6 +1,7 @@
 """`compare --sample`: a sample of rows on the simulator, faults in rows that are sampled and in others."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ class Spoilt:
     """A session whose outputs are changed before they are looked at; each case is run once."""
 
     session: Session
-    spoil: object = None
+    spoil: Any = None
     known: dict = dataclasses.field(default_factory=dict)
 
     @property

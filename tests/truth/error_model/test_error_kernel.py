@@ -67,15 +67,15 @@ def test_stream_k_seams_are_those_of_the_inspected_arithmetic():
     kernel = kernel_of(op, [launch("flash_attn_ext_f16<128, 128, 8, 4, false, false, false>", 128, (23, 1, 1))], 90)
     cut, grid = geometry(op, kernel.launched), Grid(iter_k=16, iter_j=5, iter_z_gqa=1, ne12=2, ne03=1)
     assert cut.grid == grid
-    found = {}
+    found: dict = {}
     for block in range(23):
         for tile in tiles_of(block * 160 // 23, (block + 1) * 160 // 23, grid):
             found.setdefault(tile.tile, []).append(tuple(range(tile.kb0_start, tile.kb0_stop)))
     for index in range(10):
         _, z_KV, _, jt = tile_at(index, grid)
-        tile = cut.tile_of(0, 8 * jt + 5, 4 * z_KV + 3)
-        assert tile == tile_at(index, grid)
-        assert pieces_of(cut, tile) == tuple(found[tile])
+        place = cut.tile_of(0, 8 * jt + 5, 4 * z_KV + 3)
+        assert place == tile_at(index, grid)
+        assert pieces_of(cut, place) == tuple(found[place])
 
 
 def test_other_kernels_take_turns():

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from calibration import held
-from random_cases import random_cases
 
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, resolve
+from tests.truth.error_model.calibration import held
+from tests.truth.error_model.random_cases import random_cases
 
 pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.night]
 

@@ -6,8 +6,8 @@ from fattn_probe.truth.error_model.rounding import HALF, SINGLE, added_error
 
 def test_one_rounding_has_the_mean_square_of_numbers_spread_over_a_binade():
     values = 2 ** np.random.default_rng(0).uniform(0, 1, 200_000)
-    for number, dtype in ((HALF, np.float16), (SINGLE, np.float32)):
-        measured = np.mean((values.astype(dtype) / values - 1) ** 2)
+    for number, rounded in ((HALF, values.astype(np.float16)), (SINGLE, values.astype(np.float32))):
+        measured = np.mean((rounded / values - 1) ** 2)
         assert number.relative == pytest.approx(measured, rel=0.01)
 
 

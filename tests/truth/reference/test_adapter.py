@@ -130,8 +130,8 @@ def test_log_sum_exp_comes_with_it():
                                                         ("f32", -np.inf, 1), ("iq4_nl", np.nan, 32)])  # fmt: skip
 def test_values_without_an_exact_answer_are_counted_in_every_type(type_, value, number):
     case, inputs = case_of(f"n_head: 1\ntype_K: {type_}\n")
-    bad = np.array([value], np.float32 if type_ in ("f32", "bf16") else np.float16)
-    bad = encode(bad, type_) if type_ == "bf16" else bad.view(np.uint8)
+    single = np.array([value], np.float32)
+    bad = encode(single, type_) if type_ in ("f32", "bf16") else single.astype(np.float16).view(np.uint8)
     inputs["V"][: bad.size] = bad
     with pytest.raises(InputError, match=f"V holds {number} values that are NaN or infinite"):
         reference_of(case.op, inputs)
