@@ -77,10 +77,11 @@ def test_a_run_that_is_killed_can_be_resumed(tmp_path):
     suite.write_text(f"version: 1\nabout: many\nscenarios: ['{SCENARIOS}/gqa.yaml', '{SCENARIOS}/s*.yaml']\n")
     suite.write_text(suite.read_text().replace(str(SCENARIOS), os.path.relpath(SCENARIOS, tmp_path)))
     command = [sys.executable, "-m", "fattn_probe", "regress", str(suite), "--history", str(history)]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-    count = wait_for_results(history, 2)
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as running:
+        count = wait_for_results(history, 2)
+        os.killpg(running.pid, signal.SIGKILL)
     with sqlite3.connect(history) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         before = database.execute("SELECT name, at FROM results").fetchall()
