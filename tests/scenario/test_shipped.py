@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.scenario import expand, load, loads, make_inputs
-from fattn_probe.scenario.data import Normal
+from fattn_probe.scenario.data import Uniform
 from fattn_probe.scenario.docs import reference, schema_json
 from fattn_probe.scenario.mask import MaskShape, max_finite
 
@@ -83,4 +83,4 @@ def test_the_examples_in_the_document_are_good():
     matrix = reference().split("```yaml\n")[1].split("```")[0]
     cases = expand(loads(starter + matrix))
     assert len(cases) == 5
-    assert isinstance(cases[-1].data.V, Normal) and cases[-1].data.V.mean == 1
+    assert isinstance(cases[-1].data.V, Uniform) and cases[-1].data.V.mean == 1
