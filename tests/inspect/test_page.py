@@ -91,7 +91,7 @@ def test_only_what_was_found_is_shown():
 
 def test_a_fault_is_told():
     text = page(replace(gqa(), blocks=gqa().blocks[:3] + gqa().blocks[4:]))
-    assert "block 2 stops at kbc 3, block 4 starts at 4: KV step 3 of sequence 0, KV head 0" in text
+    assert "block 2 stops at kbc 3, block 4 starts at 4: no block does KV step 3 of sequence 0, KV head 0" in text
     assert 'class="verdict fail"' in text
 
 

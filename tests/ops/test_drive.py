@@ -231,13 +231,13 @@ def test_report_for_people(program):
 
 
 def test_a_terminal_shows_builds_and_results_on_one_line_that_is_updated():
-    console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
+    console = Console(file=(out := io.StringIO()), force_terminal=True, width=120, color_system=None)
     with live(console) as show:
         build = build_progress(console)
         build(Progress(1, 2, "fattn.cu", 3.0))
         build(Progress(2, 2, "link", 4.0))
         show(OpResult(CASE.format(64), "fail", ""), 9)
-    title, first, built, result, *cleared = re.split(r"[\r\n]+", console.file.getvalue())
+    title, first, built, result, *cleared = re.split(r"[\r\n]+", out.getvalue())
     assert title == "building: 2 steps"
     assert " 1/2 fattn.cu 3 s" in first and " 2/2 link 4 s" in built
     assert " 1/9 1 failed, hsk=64" in result

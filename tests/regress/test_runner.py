@@ -18,6 +18,7 @@ from fattn_probe.regress.tables import as_json, markdown, raise_if_regressed, re
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario.cases import resolve
 from fattn_probe.scenario.schema import Scenario
+from tests.stand_in import StandIn
 
 SIM = Identity("here", "sim:h200", "9.0", "", "sim", "release", "pypi:x==1", "11063", "", "0.1.0")
 H200 = parse_target("sim:h200", load_devices())
@@ -28,7 +29,7 @@ MOST_LOST = 0.02
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judged(StandIn):
     """A cluster whose workers have judged everything already: all passes, except what is named here."""
 
     statuses: dict[str, str] = field(default_factory=dict)

@@ -4,6 +4,7 @@ import io
 import itertools
 import struct
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def test_the_time_left_follows_from_the_blocks_of_the_launch_in_progress():
 
 def test_a_watched_run_reports_its_blocks(cache, monkeypatch):
     monkeypatch.setattr(progress, "POLL_SECONDS", 0.01)
-    reports = []
+    reports: list = []
     watch = Watch(reports.append)
 
     def execute():
@@ -55,10 +56,10 @@ def test_a_watched_run_reports_its_blocks(cache, monkeypatch):
 
 
 def test_the_rate_of_a_long_run_is_for_the_next_one(cache):
-    reports = []
+    reports: list = []
     for seconds, outcome in ((100.0, Ran), (1.0, Ran)):
         watch = Watch(reports.append)
-        watch.run("a", "sim-h200", SIZES, 2, lambda seconds=seconds, outcome=outcome: outcome(None, (), "", seconds))
+        watch.run("a", "sim-h200", SIZES, 2, partial(outcome, None, (), "", seconds))
     assert Rates().get("sim-h200") == pytest.approx(SIZES.flop * 2 / 100, rel=1e-5), "not that of a short run"
     first, second = [report.left for report in reports if not report.seconds]
     assert (first, second) == (None, pytest.approx(100, rel=1e-5))
@@ -73,11 +74,11 @@ def test_a_damaged_rate_is_none(text, cache):
 
 def shown(seconds, *, terminal, **fields):
     """What the line says of a run that is reported at these times."""
-    notes = Console(file=io.StringIO(), force_terminal=terminal, width=200, color_system=None)
+    notes = Console(file=(out := io.StringIO()), force_terminal=terminal, width=200, color_system=None)
     report = progress_line(notes)
     for second in seconds:
         report(RunProgress("decode on sim:h200", SIZES, float(second), **fields))
-    return notes.file.getvalue()
+    return out.getvalue()
 
 
 def test_a_pipe_gets_a_line_a_minute():
