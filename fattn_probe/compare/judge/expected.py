@@ -60,11 +60,15 @@ class Prediction(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What is known beforehand of a run; either may be missing, `missing` says why."""
+    """What is known beforehand of a run; either may be missing, `missing` says why.
+
+    `bit_exact` says that correct kernels usually have the model's every bit where they ran.
+    """
 
     prediction: Prediction | None = None
     model: F32 | None = None
     missing: str = ""
+    bit_exact: bool = False
 
 
 @dataclass(frozen=True)

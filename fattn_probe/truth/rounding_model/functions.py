@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from fattn_probe.arrays import F32, F64, I32
 
+MEASURED_ARCHS = frozenset({90})
+"""Architectures of real GPUs whose functions these tables are; a simulated GPU of any architecture has them."""
 SIGNIFICAND = 23
 FRACTION = (1 << SIGNIFICAND) - 1
 LOG2_E = np.float32(1.4426950408889634)

@@ -1,10 +1,11 @@
 """As designed or not: outputs held against a prediction and against a model, with errors of known size."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
+from fattn_probe.compare.judge.cases import bit_exact
 from fattn_probe.compare.judge.expected import Expected, hold
 from fattn_probe.compare.judge.verdict import Status, judge
 from fattn_probe.scenario.schema import Tolerance
@@ -133,3 +134,48 @@ def test_nothing_expected_leaves_the_tolerance():
     verdict = judge(output(), REFERENCE, DEFAULT, expected=Expected(missing="no model"))
     assert verdict.design is None
     assert verdict.reason == "NMSE 1.00e-06 is within the tolerance 5e-04"
+
+
+def with_other_bits(share):
+    """An output that differs from the model by one bit in a share of the elements, far below the kernel's noise."""
+    dst = output()
+    other = np.random.default_rng(1).random(SHAPE) < share
+    dst[other] = np.nextafter(dst[other], np.float32(9))
+    return dst
+
+
+@pytest.mark.parametrize(("other", "warned"), [(0.0, False), (0.05, False), (0.72, True), (1.0, True)])
+def test_a_share_of_bits_far_below_the_usual_is_said_and_fails_nothing(other, warned):
+    verdict = judge(with_other_bits(other), REFERENCE, DEFAULT, expected=replace(MODELLED, bit_exact=True))
+    assert verdict.status is Status.PASS
+    share = f"{100 * verdict.design.equal_bits:.2g} %"
+    words = f"accuracy warning: {share} of the elements are the rounding model's in every bit; usually all are"
+    assert verdict.reason.endswith(words) == warned
+    assert verdict.accuracy.passes == (not warned)
+
+
+@pytest.mark.parametrize("expected", [MODELLED, replace(PREDICTED, bit_exact=True), Expected(bit_exact=True), None])
+def test_a_share_of_bits_is_not_said_without_a_model_or_where_it_is_not_known(expected):
+    assert judge(with_other_bits(0.72), REFERENCE, DEFAULT, expected=expected).accuracy.passes
+
+
+def test_a_wrong_output_is_not_said_to_have_few_bits_alone():
+    dst = output(0.5 * RMSE)
+    verdict = judge(dst, REFERENCE, DEFAULT, expected=replace(MODELLED, bit_exact=True))
+    assert verdict.status is Status.FAIL
+    assert "away from the model" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("engine", "flavour", "arch", "known"),
+    [
+        ("sim", "release", 75, True),
+        ("sim", "debug", 90, False),
+        ("sim", "check", 90, False),
+        ("cuda", "release", 90, True),
+        ("cuda", "release", 89, False),
+        ("cuda", "debug", 90, False),
+    ],
+)
+def test_where_a_correct_kernel_has_the_models_every_bit(engine, flavour, arch, known):
+    assert bit_exact({"engine": engine, "flavour": flavour}, arch) == known
