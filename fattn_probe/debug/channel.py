@@ -23,7 +23,7 @@ SLICE = 0.5  # seconds between checks that the debugger is alive
 
 
 class GoneError(Exception):
-    """The debugger ended by itself or was killed; `str()` says how."""
+    """The debugger exited or was killed; `str()` says how."""
 
 
 class Channel:

@@ -97,7 +97,7 @@ def start(path: str) -> None:
 
 
 def run_to(command: str, location: str, condition: str = "") -> None:
-    """Run to a place without a word."""
+    """Run to a place without output."""
     point = gdb.Breakpoint(location, internal=True)
     point.silent = True
     point.condition = condition or None

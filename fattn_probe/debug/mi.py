@@ -49,7 +49,7 @@ class OverMI:
         return int(self._insert(location, condition)["number"])
 
     def insert_near(self, location: str, condition: str = "") -> list[int]:
-        """Breakpoints on a line in all compilation units, for MI cannot be asked for one; one number an address.
+        """Breakpoints on a line in all compilation units, since MI cannot select one; one number per address.
 
         A breakpoint with many locations is announced with all of them each time it is hit: 70 ms for 90 of them.
         """

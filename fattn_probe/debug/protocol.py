@@ -50,7 +50,7 @@ class Debugger(Protocol):
         """Breakpoints on `file:line` in the compilation unit of the frames above; their numbers.
 
         A template's line is in as many units as there are instances, and to find them all takes seconds. A debugger
-        that cannot be asked for one unit takes them all.
+        that cannot select one unit uses all of them.
         """
         ...
 

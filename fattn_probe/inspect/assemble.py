@@ -1,4 +1,4 @@
-"""From what the debugger printed to facts."""
+"""Facts from the debugger's output."""
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ def _string(text: str | None) -> str:
 
 
 def is_contiguous(type_name: str, ne: Sequence[int], nb: Sequence[int]) -> bool:
-    """Whether a tensor's elements lie one behind another; `ne` and `nb` (bytes) in ggml's order."""
+    """Whether a tensor is contiguous; `ne` and `nb` (bytes) in ggml's order."""
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType[type_name.upper()]]
     expected = size
     for axis, (extent, stride) in enumerate(zip(ne, nb, strict=True)):
@@ -248,7 +248,7 @@ def limits_of_mask(KV_max: Sequence[int], record: Raw, grid: Grid) -> Limits:
 
 
 def fault_of(records: Sequence[Raw]) -> str:
-    """How the kernel ended before it was done, in words; empty if it did not."""
+    """How the kernel stopped early, in words; empty if it completed."""
     record: Raw = records[-1] if records else {}
     if record.get("at") != "ended":
         return ""

@@ -56,7 +56,7 @@ def _render(item: Examined, verbose: bool) -> Iterator[RenderableType]:
 
 
 def render_tensors(read: TensorReading) -> RenderableType:
-    """Whether memory holds the inputs, and the slices that were asked for."""
+    """Whether memory holds the inputs, and the requested slices."""
     lines: list[RenderableType] = [Text("\nTensors in memory", "bold")]
     for item in read.checks:
         same = f"{item.bytes} bytes, equal to the input's"

@@ -82,9 +82,9 @@ class MissingFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that an inspection found; what was not asked for or not found is None or empty.
+    """Everything that an inspection found; facts that were not requested or not found are None or empty.
 
-    `fault` says how the kernel ended if it did before it was done: what came behind it is not known then.
+    `fault` says how the kernel stopped early; later facts are then unknown.
     """
 
     about: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""One case under a debugger: the build is made and completed, the program run and read, the facts assembled."""
+"""Inspecting one case: make the build, run the program under a debugger, read it, and assemble the facts."""
 
 import os
 import signal

@@ -71,7 +71,7 @@ def values_of(view: TensorView, memory: Bytes) -> Floats:
 
 
 def part(values: Floats, wanted: Slice) -> Floats:
-    """The part of a tensor that was asked for; InputError if it has no such index."""
+    """The requested part of a tensor; InputError if it has no such index."""
     index = (*wanted.index, *(slice(None),) * (values.ndim - len(wanted.index)))
     try:
         found: Floats = np.asarray(values[tuple(reversed(index))])

@@ -109,7 +109,7 @@ def op(tmp_path):
 
 @pytest.fixture
 def fifo(tmp_path):
-    """A fifo that nobody writes to."""
+    """A fifo without a writer."""
     path = tmp_path / "fifo"
     os.mkfifo(path)
     return path

@@ -23,7 +23,7 @@ ROWS_TRIED = 8
 OTHERS = 512
 """Other rows' answers that a row is compared with."""
 MOST_MASK = 1 << 28
-"""Mask entries that are looked at; of a larger mask nothing is said."""
+"""Mask entries up to which the mask is examined; larger masks are skipped."""
 MOST_KV = 1 << 26
 """Values of a K/V head that a row's weights are formed with; of a larger one no cause is sought."""
 AGREED = 0.5

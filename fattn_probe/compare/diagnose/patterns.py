@@ -129,7 +129,7 @@ class _Evidence:
     considered: Bools
 
     def within(self, region: Region) -> "_Within":
-        """What there is in a region."""
+        """The content of a region."""
         columns, rows = region.columns, region.rows
         whole = bool(columns.all())
 

@@ -16,10 +16,10 @@ from fattn_probe.truth.reference.sampled import Sample, choose_rows, fully_maske
 
 LISTED = 3
 AT_RANDOM = 8
-"""Rows of each head beside those that are always looked at, unless a number of rows is asked for."""
+"""Random rows per head besides the required ones, unless the user gives a number of rows."""
 RNG = 78
 MOST_ZERO = 64
-"""Rows of zeros outside of the hull that are looked into for being fully masked."""
+"""Zero rows outside the hull that are checked for being fully masked."""
 
 
 @dataclass(frozen=True)

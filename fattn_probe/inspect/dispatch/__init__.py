@@ -1,1 +1,1 @@
-"""The dispatch: which conditions the source asks, which way the program went, and why in words."""
+"""The dispatch: the conditions in the source, the path of the program, and the reasons in words."""

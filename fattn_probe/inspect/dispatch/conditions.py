@@ -1,4 +1,4 @@
-"""What the dispatch asks before it launches a kernel, read out of the source that was built.
+"""The conditions of the dispatch before a kernel launch, read from the source that was built.
 
 Nothing here knows a version: the functions are those that `ggml_cuda_flash_attn_ext` leads to, whatever their names.
 """

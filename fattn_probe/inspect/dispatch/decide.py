@@ -1,4 +1,4 @@
-"""From the lines that a program took through its dispatch to what it decided there.
+"""The decisions of a dispatch, from the lines that the program executed.
 
 Pure, and of the standard library only. Whether a condition held is read from where the program went next; only where
 that does not tell, from the values that the debugger gave.
@@ -202,7 +202,7 @@ def _passed(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
 
 
 def _terms(logic: Logic, known: Truths, values: Values) -> Iterator[Term]:
-    """Each atom with its truth, followed by the variables in it; pointers say nothing to anybody."""
+    """Each atom with its truth, followed by its variables, without pointers, which explain nothing."""
     seen: set[str] = set()
     for atom in logic.atoms():
         truth = known.get(atom.text)
@@ -215,7 +215,7 @@ def _terms(logic: Logic, known: Truths, values: Values) -> Iterator[Term]:
 
 
 def _without_repeats(found: Iterable[_Found]) -> Iterator[_Found]:
-    """Of what a loop asked many times, the time that it held, else the last one."""
+    """Reduce a loop's condition to one decision: the first time it held, else the last time."""
     loops: dict[tuple[str, int], _Found] = {}
     kept: list[_Found] = []
     for item in found:
@@ -248,7 +248,7 @@ def _without_echoes(found: Iterable[_Found]) -> Iterator[Decision]:
 
 
 def _complete(found: Sequence[Decision]) -> Iterator[Decision]:
-    """Give a call's truth, where one decision has told it, to the others that ask the same."""
+    """Copy a call's truth from the decision that has it to other decisions with the same call."""
     terms = [term for decision in found for term in decision.terms if term.value is not None and "(" in term.text]
     known = {term.text: term.value for term in terms}
     for decision in found:

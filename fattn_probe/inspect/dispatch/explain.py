@@ -1,4 +1,4 @@
-"""Decisions in short words for people: why this kernel, and what another one would have needed."""
+"""Decisions as short sentences: why this kernel, and what another kernel would have needed."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ Parameters = Mapping[str, Sequence[str]]
 
 
 def explain(decisions: Iterable[Decision], parameters: Parameters) -> list[str]:
-    """One sentence a choice: in each function first what decided, then what it passed over.
+    """One sentence per choice: in each function first what decided, then what was passed over.
 
     `parameters` are the template parameters of the functions by name (`Dispatch.parameters`), which say what a call has
     chosen: `ncols2 = 8`.

@@ -1,4 +1,4 @@
-"""What one function of the dispatch asks: from its statements to records."""
+"""The conditions of one function of the dispatch, as records."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ HEADED = frozenset({"if", "if constexpr", "switch", "while"})
 
 
 def _unblocked(statements: Iterable[Statement]) -> Iterator[Statement]:
-    """Statements with the braces that are nobody's body taken off."""
+    """Statements, with blocks that are no statement's body replaced by their content."""
     for statement in statements:
         if statement.kind == "block":
             yield from _unblocked(statement.body)

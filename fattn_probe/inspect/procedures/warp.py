@@ -181,7 +181,7 @@ class _Reader:
         self._not_finite: Key | None = None
 
     def read(self) -> Document:
-        """Run the program until everything asked for has been read."""
+        """Run the program until everything requested has been read."""
         for setting in SETTINGS:
             self._debugger.execute(f"set print {setting}")
         points = self._insert(ACCUMULATED, LOGITS) if self._one_step else self._insert(*ANCHORS)

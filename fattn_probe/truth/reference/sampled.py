@@ -25,7 +25,7 @@ from fattn_probe.truth.reference.threads import blas_threads, spread
 
 Tensors = Mapping[str, Any]
 STEP = 2048  # KV rows at a time: with fewer, threads that generate them wait for each other
-MANY = 8  # more edges of one kind than these are not all looked at
+MANY = 8  # of more edges of one kind, only some are sampled
 RNG = 77
 
 
