@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .schema import Scenario
+from .spec import Spec
 from .starter import STARTER
 
 INTRO = """\
@@ -56,9 +57,9 @@ matrix:
 """
 
 
-def schema_json() -> str:
-    """The JSON Schema of a scenario file."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Scenario.model_json_schema()}
+def schema_json(kind: type[Spec] = Scenario) -> str:
+    """The JSON Schema of a kind of file."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema()}
     return json.dumps(schema, indent=2) + "\n"
 
 

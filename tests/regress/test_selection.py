@@ -1,5 +1,6 @@
 """The shipped suites, and what of a suite is chosen."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from fattn_probe.errors import InputError
 from fattn_probe.regress.records import Result
 from fattn_probe.regress.selection import Selection, compiled
-from fattn_probe.regress.suite import cases_of, load_suite
+from fattn_probe.regress.suite import Suite, cases_of, load_suite
+from fattn_probe.scenario.docs import schema_json
 
 SUITES = Path(__file__).parents[2] / "suites"
 MOST_FLOP = 1e9
@@ -28,6 +30,14 @@ def test_the_quick_suite_is_quick_and_has_every_shipped_scenario():
 def test_the_upstream_suite_is_of_the_gpu_of_this_machine():
     suite = load_suite(SUITES / "upstream.yaml")
     assert (suite.upstream, suite.scenarios, suite.on) == (True, [], ["gpu"])
+    assert (suite.check.model, load_suite(SUITES / "quick.yaml").check.model) == ("never", "auto")
+
+
+def test_the_schema_of_suites_is_up_to_date():
+    """If this fails: python -m fattn_probe.regress.docs docs."""
+    assert (SUITES.parent / "docs/suite.schema.json").read_text(encoding="utf-8") == schema_json(Suite)
+    check = json.loads(schema_json(Suite))["$defs"]["CheckSpec"]["properties"]
+    assert set(check) == {"model", "sample", "repeat", "batch_invariance"}
 
 
 def test_a_filter_is_over_results_too():
