@@ -12,9 +12,13 @@ from fattn_probe.compare.present.tables import render as render_compare
 from fattn_probe.device import load_devices
 from fattn_probe.device.show import render_list, render_show
 from fattn_probe.doctor.report import Engine
+from fattn_probe.inspect.view.show import render as render_facts
 from fattn_probe.launch.record import parse_launch
-from fattn_probe.regress.records import Identity, Result, Run
+from fattn_probe.regress.records import Identity, Result, Run, StoredCase
+from fattn_probe.regress.runner import Outcome
+from fattn_probe.regress.tables import render as render_regress
 from fattn_probe.regress.tables import render_results, render_runs
+from fattn_probe.regress.work_map import work_facts
 from fattn_probe.run.command import Done, render_plan, render_run
 from fattn_probe.run.outcome import Ran
 from fattn_probe.scenario import expand, loads
@@ -24,8 +28,11 @@ from fattn_probe.scenario.command import render_show as render_case
 from fattn_probe.scenario.schema import Tolerance
 from fattn_probe.source.command import SourceRow
 from fattn_probe.source.command import render_list as render_sources
+from fattn_probe.study.command import Options, study_case
+from fattn_probe.study.show import render as render_study
 
 KERNEL = "flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
+MMA = "flash_attn_ext_f16<64,64,8,2,false,false,false>"
 SIZES = '"grid":[1,11,32],"block":[32,4,1],"shared":17536,"regs":168,"max_blocks_per_sm":2'
 LAUNCH = f'{{"order":0,"kernel":"{KERNEL}",{SIZES}}}'
 (CASE,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 1\nn_q: 3\nn_kv: 32\n", "case.yaml"))
@@ -40,7 +47,23 @@ def plan():
     return [Done(CASE, "sim:rtx4070", Ran(None, (parse_launch(LAUNCH),), "", 0.1))]
 
 
+def inspected():
+    launch = LAUNCH.replace(KERNEL, MMA).replace("[1,11,32]", "[1,1,1]")
+    facts = work_facts(StoredCase.of(CASE), Result("case", "d", "pass", launches=launch), SIM)
+    assert facts is not None
+    return render_facts(facts)
+
+
 SHOWN = {
+    "inspect": (inspected, [MMA, "scenario on sim:h200", "Division of work", "1 CUDA block on"]),
+    "regress": (
+        lambda: render_regress([Outcome(RUN, {RESULT.name: RESULT}, None, (), 1)]),
+        ["1 fail", RESULT.name, RESULT.reason, SIM.source],
+    ),
+    "study": (
+        lambda: render_study(study_case(CASE, "fa2", Options()), 4),
+        ["FlashAttention-2", "Schedule", "Slow memory, in elements", "All algorithms on this head"],
+    ),
     "run": (lambda: render_run(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "sim:rtx4070"]),
     "plan": (lambda: render_plan(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "168", "sim:rtx4070"]),
     "compare": (
