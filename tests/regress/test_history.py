@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -197,7 +197,7 @@ def test_a_transaction_is_all_or_nothing(history):
 
 def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path):
     path = tmp_path / "h.db"
-    with sqlite3.connect(path) as old:
+    with closing(sqlite3.connect(path)) as old, old:
         old.executescript(MIGRATIONS[0] + "PRAGMA user_version = 1;")
         identity = ", ".join(f"'{value}'" for value in vars(SIM).values())
         old.execute(
@@ -223,7 +223,7 @@ def test_cases_of_the_second_version_get_their_op_from_the_sizes_that_were_kept(
     sizes = {"hsk": 64, "hsv": 32, "n_head": 8, "n_head_kv": 2, "n_q": 7, "n_kv": 512, "n_seq": 3}
     more = {"type_K": "q8_0", "type_V": "f16", "mask": "causal", "sinks": True, "max_bias": 8.0, "logit_softcap": 0.0}
     kept = {"name": "gqa", "digest": "abc", "scenario": "gqa", "n_kv_max": 0} | sizes | more
-    with sqlite3.connect(path) as old:
+    with closing(sqlite3.connect(path)) as old, old:
         for number, script in enumerate(MIGRATIONS[:2]):
             old.create_function("median", 1, lambda text: None)
             old.executescript(script + f"PRAGMA user_version = {number + 1};")

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -82,14 +83,14 @@ def test_a_run_that_is_killed_can_be_resumed(tmp_path):
     ) as running:
         count = wait_for_results(history, 2)
         os.killpg(running.pid, signal.SIGKILL)
-    with sqlite3.connect(history) as database:
+    with closing(sqlite3.connect(history)) as database, database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         before = database.execute("SELECT name, at FROM results").fetchall()
         assert len(before) >= count
     again = probe("regress", suite, "--resume", "--json", history=history)
     (run,) = json.loads(again.stdout)["runs"]
     assert run["counts"]["not run"] == 0
-    with sqlite3.connect(history) as database:
+    with closing(sqlite3.connect(history)) as database, database:
         assert database.execute("SELECT count(*) FROM runs").fetchone() == (1,)
         assert set(before) <= set(database.execute("SELECT name, at FROM results").fetchall())
 
@@ -98,7 +99,7 @@ def wait_for_results(history, count):
     for _ in range(600):
         time.sleep(0.1)
         if history.exists():
-            with sqlite3.connect(history) as database:
+            with closing(sqlite3.connect(history)) as database, database:
                 if database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'results'").fetchone()[0]:
                     (found,) = database.execute("SELECT count(*) FROM results").fetchone()
                     if found >= count:

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def regress(*words, history, wait=True, suite=SUITE):
 
 def count(history):
     try:
-        with sqlite3.connect(history) as database:
+        with closing(sqlite3.connect(history)) as database, database:
             return database.execute("SELECT count(*) FROM results").fetchone()[0]
     except sqlite3.OperationalError:
         return 0
