@@ -77,7 +77,8 @@ def test_a_run_that_is_killed_can_be_resumed(tmp_path):
     suite, history = tmp_path / "many.yaml", tmp_path / "history.db"
     suite.write_text(f"version: 1\nabout: many\nscenarios: ['{SCENARIOS}/gqa.yaml', '{SCENARIOS}/s*.yaml']\n")
     suite.write_text(suite.read_text().replace(str(SCENARIOS), os.path.relpath(SCENARIOS, tmp_path)))
-    command = [sys.executable, "-m", "fattn_probe", "regress", str(suite), "--history", str(history)]
+    words = [str(suite), "--on", "sim:h200"]
+    command = [sys.executable, "-m", "fattn_probe", "regress", *words, "--history", str(history)]
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as running:
@@ -87,7 +88,7 @@ def test_a_run_that_is_killed_can_be_resumed(tmp_path):
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         before = database.execute("SELECT name, at FROM results").fetchall()
         assert len(before) >= count
-    again = probe("regress", suite, "--resume", "--json", history=history)
+    again = probe("regress", *words, "--resume", "--json", history=history)
     (run,) = json.loads(again.stdout)["runs"]
     assert run["counts"]["not run"] == 0
     with closing(sqlite3.connect(history)) as database, database:
@@ -96,7 +97,7 @@ def test_a_run_that_is_killed_can_be_resumed(tmp_path):
 
 
 def wait_for_results(history, count):
-    for _ in range(600):
+    for _ in range(6000):  # kernels may have to be compiled first
         time.sleep(0.1)
         if history.exists():
             with closing(sqlite3.connect(history)) as database, database:
