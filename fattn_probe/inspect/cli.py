@@ -79,8 +79,8 @@ def inspect(
     as_json: flags.Json = False,
 ) -> None:
     """Run an op under gdb or cuda-gdb, and show its tensors, its kernel and why, its tiling and each block's work."""
-    cases = [placed(case, at) for case in flags.cases_of(paths)] if program == RUNNER else []
-    work = flags.work_of(cases, on, devices, NOTES)
+    cases = flags.cases_of(paths) if program == RUNNER else []
+    work = flags.work_of([placed(case, at) for case in cases], on, devices, NOTES)
     if npz is not None and sum(len(targets) for _, targets in work) != 1:
         raise InputError("--npz writes the block of one case on one target")
     extras = Extras(

@@ -144,7 +144,9 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
         "name": result.name,
         "reason": result.reason,
         "kernel": _kernel(result),
-        "map": picture_of(packed, f"errors of {result.name}", _tiles(night, result)) if packed and drawn else None,
+        "map": picture_of(packed, f"errors of {result.name}, {size}", _tiles(night, result))
+        if packed and drawn
+        else None,
         "crash": _crash(result),
         "size": size,
     }

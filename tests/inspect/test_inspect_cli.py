@@ -108,10 +108,11 @@ def test_a_tensor_that_is_not_there():
 def test_a_question_of_ones_own():
     words = ("--break", "float KQ_max_new@fattn-mma-f16.cuh", "--print", "kb0", "--print", "no_such_name")
     done = inspect(GQA, "--on", "sim:h200", "--host", "--at", "block=3,warp=1,lane=5", *words)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 2, done.stderr
     assert "flash_attn_ext_f16_iter at fattn-mma-f16.cuh:" in done.stdout
     assert "  kb0 = 3\n" in done.stdout
-    assert "  no_such_name = (cannot be evaluated here)\n" in done.stdout
+    assert '  no_such_name: No symbol "no_such_name" in current context.' in done.stdout
+    assert "--print 'no_such_name' has no value in flash_attn_ext_f16_iter at fattn-mma-f16.cuh:" in done.stderr
 
 
 def test_a_pattern_that_matches_nothing():
