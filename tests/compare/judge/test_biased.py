@@ -69,6 +69,7 @@ class H200(StandIn):
 
     class options:
         tree = None
+        sanitize = ()
 
 
 TILE = parse_launch(
