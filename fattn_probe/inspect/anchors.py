@@ -44,7 +44,7 @@ ANCHORS = (
     Anchor("tile_call", MMA, r"^\s*flash_attn_ext_f16_process_tile<", "tiles of the blocks", every=True),
     *(
         Anchor(f"{each.name}{BLOCK}", each.file, each.block_line, f"blocks of {each.name} kernels", every=True)
-        for each in FAMILIES
+        for each in reversed(FAMILIES)  # the order of the recorded dialogues with cuda-gdb
         if each.block_line
     ),
     Anchor("logits", MMA, r"^\s*float KQ_max_new\[", "KQ before the mask"),

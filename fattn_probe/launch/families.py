@@ -106,6 +106,6 @@ VEC = Family(
     step_name="nthreads",
 )
 
-FAMILIES = (MMA_F16, VEC, TILE)
+FAMILIES = (MMA_F16, TILE, VEC)
 BY_KERNEL: Mapping[str, Family] = {family.kernel: family for family in FAMILIES}
 BY_NAME: Mapping[str, Family] = {family.name: family for family in FAMILIES}
