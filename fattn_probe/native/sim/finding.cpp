@@ -208,7 +208,6 @@ extern "C" void __ubsan_on_report() {
         unsigned line, column;
         char *address;
         __ubsan_get_current_report_data(&kind, &message, &file, &line, &column, &address);
-        simt::end_with(
-            simt::json_of({"undefined", std::string(message) + " in " + file + ":" + std::to_string(line)}));
+        simt::end_with(simt::json_of({"undefined", std::string(message) + " in " + file + ":" + std::to_string(line)}));
     }
 }

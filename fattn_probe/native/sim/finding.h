@@ -3,8 +3,8 @@
 // The fault that is reported is the first in order of blocks, then threads, then the program, whichever came up first:
 // - a thread with a fault stops, and threads of its block with lower numbers run on as far as they can without it;
 // - then the block waits for the blocks before it that other host threads run. One with a fault ends the process.
-// Without a fault this costs nothing. What AddressSanitizer and UndefinedBehaviorSanitizer find ends the process at once:
-// they hold locks while they report.
+// Without a fault this costs nothing. What AddressSanitizer and UndefinedBehaviorSanitizer find ends the process at
+// once: they hold locks while they report.
 #pragma once
 
 #include "thread.h"
