@@ -80,9 +80,13 @@ def cached_headers(include: Path) -> Path:
     """A copy of the wheels' headers in the cache, made once for each version of the wheels.
 
     Its path stands in every command line of a build. The path of an environment would make two environments that share
-    the cache recompile each other's objects.
+    the cache recompile each other's objects. BuildError where a wheel is missing.
     """
-    folder = cache_dir() / "-".join(["headers", *map(importlib.metadata.version, HEADER_WHEELS)])
+    try:
+        versions = [importlib.metadata.version(wheel) for wheel in HEADER_WHEELS]
+    except importlib.metadata.PackageNotFoundError as error:
+        raise BuildError(f"the CUDA headers of {error.name} are not on this machine; {INSTALL_HEADERS}") from None
+    folder = cache_dir() / "-".join(["headers", *versions])
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

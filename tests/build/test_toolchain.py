@@ -1,6 +1,11 @@
 """Where the compilers and headers come from."""
 
+import importlib.metadata
+
+import pytest
+
 from fattn_probe.build.toolchain import cached_headers
+from fattn_probe.errors import BuildError
 
 
 def test_two_environments_that_share_a_cache_compile_with_the_same_headers(tmp_path, monkeypatch):
@@ -20,3 +25,12 @@ def test_headers_keep_their_times_so_that_ninja_recompiles_nothing(tmp_path, mon
     header.parent.mkdir()
     header.write_text("")
     assert (cached_headers(header.parent) / "cuda.h").stat().st_mtime_ns == header.stat().st_mtime_ns
+
+
+def test_a_missing_wheel_is_named(tmp_path, monkeypatch):
+    def version(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(BuildError, match="headers of nvidia-cuda-runtime are not on this machine; install them"):
+        cached_headers(tmp_path)
