@@ -1,1 +1,1 @@
-"""What a kernel launch says: names, records, families, the division of work among CUDA blocks."""
+"""Kernel launches: names, records, kernel families, and the division of work among CUDA blocks."""

@@ -1,4 +1,4 @@
-"""GPU architectures by nvcc's number, and what the attention kernels' arithmetic takes from them.
+"""GPU architectures by nvcc's number, and the properties that the attention kernels' arithmetic depends on.
 
 The number is an integer: 61 Pascal, 70 Volta, 75 Turing, 80 to 89 Ampere and Ada, 90 Hopper, 100 and 120 Blackwell.
 """
@@ -13,7 +13,7 @@ COMPUTE_CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
 
 
 def arch_number(text: str) -> int:
-    """The number in any of its spellings: 90 of `90` and `9.0`, 120 of `120a` and `12.0`; InputError for others."""
+    """The architecture's number: 90 for `90` or `9.0`, 120 for `120a` or `12.0`; InputError for anything else."""
     match = NVCC_ARCH.fullmatch(text.strip()) or COMPUTE_CAPABILITY.fullmatch(text.strip())
     if match is None:
         raise InputError(not_an_architecture(text))
@@ -26,17 +26,17 @@ def cuda_arch(text: str) -> int:
 
 
 def is_nvcc_arch(text: str) -> bool:
-    """Whether nvcc takes the text behind `sm_`: `90`, `120a`."""
+    """Whether nvcc accepts the text after `sm_`: `90`, `120a`."""
     return NVCC_ARCH.fullmatch(text) is not None
 
 
 def not_an_architecture(text: str) -> str:
-    """The message for text that is no architecture."""
+    """The message for text that names no architecture."""
     return f"arch {text!r} is not a compute capability such as 90 or 120a"
 
 
 def nvcc_arch(compute_capability: str) -> str:
-    """`9.0` as nvcc takes it, `90`; with the "a" that upstream's build gives 12.x."""
+    """A compute capability as nvcc writes it: `90` for `9.0`; with an "a" for 12.x, as in upstream's build."""
     number = arch_number(compute_capability)
     return f"{number}a" if number >= 120 else str(number)
 
@@ -46,8 +46,9 @@ class Generation:
     """The tensor cores of one generation, and how fattn-mma-f16 uses them.
 
     They add `group` products at once, with `extra` bits beyond 24. An instruction with f16 accumulators rounds them
-    after `k_half` products (K of m8n8k4, m16n8k8, m16n8k16). A warp works on `columns` columns (queries of heads), of
-    `chunk` KV rows at a time. `configuration` is the function of fattn-mma-f16.cuh that has the generation's sizes.
+    after `k_half` products (K of m8n8k4, m16n8k8, m16n8k16). A warp works on `columns` columns (a column is one query
+    of one head) and `chunk` KV rows at a time. `configuration` names the function of fattn-mma-f16.cuh with the
+    generation's sizes.
     """
 
     group: int
@@ -59,7 +60,7 @@ class Generation:
 
 
 def generation_of(arch: int) -> Generation:
-    """The generation of an architecture; Ada is taken to be like Ampere, Blackwell like Hopper."""
+    """The generation of an architecture. Assumed: Ada is like Ampere, Blackwell like Hopper."""
     if arch >= 90:
         return Generation(16, 2, 16, 16, 16, "ampere")
     if arch >= 80:
@@ -70,10 +71,10 @@ def generation_of(arch: int) -> Generation:
 
 
 def fast_f16(arch: int) -> bool:
-    """Whether f16 arithmetic is fast (`FAST_FP16_AVAILABLE`): not before Pascal, nor on compute capability 6.1."""
+    """Whether f16 arithmetic is fast (`FAST_FP16_AVAILABLE`): from Pascal on, except compute capability 6.1."""
     return arch >= 60 and arch != 61
 
 
 def copy_bytes(arch: int) -> int:
-    """How many bytes a thread copies at once (`ggml_cuda_get_max_cpy_bytes`)."""
+    """Bytes that a thread copies at once (`ggml_cuda_get_max_cpy_bytes`)."""
     return 16 if arch >= 70 else 8

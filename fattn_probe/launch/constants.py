@@ -1,6 +1,6 @@
-"""The numbers of a source that its kernels' arithmetic depends on: how many KV rows a step has, how far P is shifted.
+"""The constants of a llama.cpp tree that its kernels' arithmetic depends on: KV rows per step, and the shift of P.
 
-They change from release to release; `constants_of` reads them in a tree, `SHIPPED` has those of the default source.
+They change from release to release. `constants_of` reads them from a tree; `SHIPPED` has those of the default source.
 """
 
 import re
@@ -14,9 +14,9 @@ from fattn_probe.source import Tree
 from fattn_probe.source.features import CUDA
 
 MmaSizes = Mapping[tuple[int, int, int], tuple[int, int]]
-"""(DKQ, DV, ncols): KV rows of a step (`nbatch_fa`), and elements of K's rows taken at once (2 * `nbatch_K2`)."""
+"""(DKQ, DV, ncols) to a step's KV rows (`nbatch_fa`) and the elements of a K row loaded at once (2 * `nbatch_K2`)."""
 TileSizes = Mapping[tuple[int, int], int]
-"""(DKQ, ncols): KV rows of a step."""
+"""(DKQ, ncols) to the KV rows of a step."""
 
 _FUNCTION = re.compile(r"get_config(?:_nvidia)?_(\w+)\s*\([^)]*\)\s*\{(.*?)^\}", re.DOTALL | re.MULTILINE)
 _CASE = re.compile(r"CONFIG_CASE\(([\d\s,]+)")
@@ -26,11 +26,11 @@ _OFFSET = re.compile(r"^#define FATTN_KQ_MAX_OFFSET \(?([\d.]+)f?(?:\s*\*\s*([\d
 
 @dataclass(frozen=True)
 class Constants:
-    """What the plans take from the source.
+    """The constants of one source.
 
-    `max_offset` is added to every maximum (FATTN_KQ_MAX_OFFSET), so that P is at most 1/8. `mma` is by configuration:
-    ampere, and what turing and volta have otherwise; `tile` by arithmetic: fp16, fp32. Warps of the (DKQ, ncols) in
-    `narrow` work on 8 columns, as do those with 8 columns in total, others on 16.
+    `max_offset` is added to every maximum (FATTN_KQ_MAX_OFFSET), so that P is at most 1/8. `mma` is keyed by
+    configuration: ampere has all sizes, turing and volta those that differ. `tile` is keyed by arithmetic: fp16, fp32.
+    A warp works on 8 columns if (DKQ, ncols) is in `narrow` or ncols is 8, otherwise on 16; on Volta always on 32.
     """
 
     max_offset: float
@@ -39,12 +39,12 @@ class Constants:
     tile: Mapping[str, TileSizes]
 
     def mma_of(self, sizes: tuple[int, int, int], arch: int) -> tuple[int, int] | None:
-        """`nbatch_fa` and 2 * `nbatch_K2` of fattn-mma-f16 for (DKQ, DV, ncols); None for sizes it does not have."""
+        """`nbatch_fa` and 2 * `nbatch_K2` of fattn-mma-f16 for (DKQ, DV, ncols); None for sizes it lacks."""
         own = self.mma[generation_of(arch).configuration]
         return own.get(sizes) or self.mma["ampere"].get(sizes)
 
     def tile_of(self, sizes: tuple[int, int, int], arch: int) -> int | None:
-        """`nbatch_fa` of fattn-tile for (DKQ, DV, ncols); None for sizes it does not have."""
+        """`nbatch_fa` of fattn-tile for (DKQ, DV, ncols); None for sizes it lacks."""
         DKQ, _, ncols = sizes
         return self.tile["fp16" if fast_f16(arch) else "fp32"].get((DKQ, ncols))
 
@@ -69,13 +69,13 @@ def constants_of(tree: Tree) -> Constants:
 
 
 def max_offset(header: str) -> float:
-    """FATTN_KQ_MAX_OFFSET in the text of fattn-common.cuh, which is added to a column's maximum; 0 without it."""
+    """FATTN_KQ_MAX_OFFSET, from the text of fattn-common.cuh; 0 if the text does not define it."""
     found = _OFFSET.search(header)
     return float(found[1]) * float(found[2] or 1) if found else 0.0
 
 
 def _configurations(text: str) -> dict[str, list[tuple[int, ...]]]:
-    """The cases of each configuration function, by the end of its name."""
+    """The cases of each configuration function, keyed by the end of its name."""
     return {
         name: [tuple(int(word) for word in case.split(",") if word.strip()) for case in _CASE.findall(body)]
         for name, body in _FUNCTION.findall(text)

@@ -1,7 +1,7 @@
-"""The families of attention kernels: what one is called, what its template parameters mean, how it divides the work.
+"""The families of attention kernels: names, template parameters, division of work.
 
-A kernel that is described here is known to `run`, `plan`, `inspect`, `build` and the history. docs/architecture.md
-lists the other files of a family.
+`run`, `plan`, `inspect`, `build` and the history know every kernel described here. docs/architecture.md lists the
+other files of a family.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ Sizes = tuple[int, int, int]
 """(DKQ, DV, ncols1 * ncols2)"""
 
 VEC_ROWS = 128
-"""KV rows of a step of the vec kernel: one a thread (`nthreads`)."""
+"""KV rows of a step of the vec kernel: one per thread (`nthreads`)."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """How a family's instances are shown as a matrix: titles, and which arguments rows and columns have."""
+    """How to show a family's instances as a matrix: axis titles, and the template arguments along rows and columns."""
 
     down: str
     across: str
@@ -33,13 +33,14 @@ class Matrix:
 class Family:
     """One family of kernels.
 
-    `kernel` is the name of its `__global__` function, `parameters` are its template parameters by place; a parameter
-    that a family has not is ncols2 = 1 or DKQ = DV = D. `case` is the word for it in build manifests (`mma 64,64,8,8`)
-    and template-instances/, `case_parameters` those of the host function that upstream instantiates. `nbatch_fa` gives
-    the KV rows of a step by (DKQ, DV, ncols), architecture and source, None for sizes that the source does not have.
-    `stream_k`: blocks share all KV steps of all tiles equally; else `gridDim.y` blocks take turns on a tile.
-    `block_line` matches the line of `file` (in ggml-cuda/) where a block knows its work, where `head_name` is the
-    variable with its first head and `step_name` the one with the KV rows of a step; empty for stream-K.
+    `kernel` is the name of its `__global__` function, `parameters` are its template parameters in order. Without an
+    `ncols2` parameter, ncols2 is 1; with a `D` parameter, DKQ = DV = D. `case` is the family's name in build manifests
+    (`mma 64,64,8,8`) and in template-instances/; `case_parameters` are the template parameters of the host function
+    that upstream instantiates. `nbatch_fa` gives the KV rows of a step for (DKQ, DV, ncols), an architecture and the
+    source's constants; None for sizes that the source lacks. `stream_k`: the blocks share all KV steps of all tiles
+    equally; otherwise `gridDim.y` blocks take turns on each tile. `block_line` matches the line of `file` (in
+    ggml-cuda/) where a block knows its work. At that line `head_name` is the variable with the block's first head, and
+    `step_name` the one with the KV rows of a step. `block_line` is empty for stream-K.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Family:
     step_name: str = "nbatch_fa"
 
     def arguments(self, values: tuple[str, ...]) -> Mapping[str, str]:
-        """Template arguments by the names of their parameters."""
+        """Template arguments, keyed by parameter name."""
         return dict(zip(self.parameters, values, strict=False))
 
     def case_arguments(self, values: tuple[str, ...]) -> tuple[str, ...]:

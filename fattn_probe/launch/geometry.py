@@ -1,4 +1,4 @@
-"""How a launch divides the output: which output tile a row belongs to, and which CUDA blocks compute it."""
+"""How a launch divides the output: the output tile of each row, and the CUDA blocks that compute it."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ from fattn_probe.op import Op, Sizes
 class Part:
     """A CUDA block's share of an output tile: KV steps `range(start, stop, every)`.
 
-    `writes`: the block writes dst; else it leaves its part for another kernel to add.
+    `writes`: the block writes dst; otherwise another kernel adds its part.
     """
 
     block: int
@@ -42,10 +42,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a launch cuts the output: a `grid` of tiles of `ncols1` queries x `ncols2` heads, in steps of `rows` KV rows.
+    """How a launch divides the output: a `grid` of tiles, each `ncols1` queries x `ncols2` heads.
 
-    `group` is the number of heads that share a K/V head. Source: `flash_attn_ext_f16` of fattn-mma-f16.cuh,
-    `launch_fattn` of fattn-common.cuh.
+    A KV step has `rows` KV rows. `group` is the number of heads that share a K/V head. Source: `flash_attn_ext_f16` of
+    fattn-mma-f16.cuh, `launch_fattn` of fattn-common.cuh.
     """
 
     kernel: AttentionKernel
@@ -60,12 +60,12 @@ class Geometry:
 
     @cached_property
     def parts(self) -> tuple[tuple[Part, ...], ...]:
-        """The blocks' shares of each output tile, by the tile's number."""
+        """The blocks' shares of each output tile, indexed by the tile's number."""
         return tuple(self.parts_of(tile_at(index, self.grid)) for index in range(ntiles(self.grid)))
 
     @cached_property
     def cuts(self) -> tuple[int, ...]:
-        """Where each stream-K block begins in the row of all KV steps, and where the last one ends."""
+        """The first KV step of each stream-K block, counted over all tiles, and the end of the last block."""
         return cuts(ntiles(self.grid) * self.grid.iter_k, self.kernel.blocks[0])
 
     def blocks(self) -> tuple[BlockWork, ...]:
@@ -75,12 +75,12 @@ class Geometry:
         return blocks_in_turn(self.kernel.blocks, self.grid)
 
     def tile_of(self, sequence: int, query: int, head: int) -> Tile:
-        """The tile (sequence, z_KV, zt_gqa, jt) of a row."""
+        """The tile (sequence, z_KV, zt_gqa, jt) that holds an output row."""
         z_KV, within = divmod(head, self.group)
         return sequence, z_KV, within // self.kernel.ncols2, query // self.kernel.ncols1
 
     def parts_of(self, tile: Tile) -> tuple[Part, ...]:
-        """The shares of one tile, by their first KV step."""
+        """The blocks' shares of one tile, ordered by their first KV step."""
         index = index_of(tile, self.grid)
         return self._stream_k(index) if self.kernel.family.stream_k else self._in_turn(index)
 
@@ -103,7 +103,7 @@ class Geometry:
         )
 
     def indices(self, shape: tuple[int, int, int]) -> Indices:
-        """The number of each row's tile, (n_seq, n_q, n_head)."""
+        """The tile number of each output row, (n_seq, n_q, n_head)."""
         sequence, query, head = np.ogrid[: shape[0], : shape[1], : shape[2]]
         z_KV, within = np.divmod(head, self.group)
         return np.asarray(
@@ -112,7 +112,7 @@ class Geometry:
 
 
 def grid_of(sizes: Sizes, ncols1: int, ncols2: int, nbatch_fa: int, n_kv: int | None = None) -> Grid:
-    """The tiles of an op and their KV steps; `n_kv` where a kernel reads fewer KV rows than there are."""
+    """The tiles of an op and their KV steps. Give `n_kv` if the kernel reads fewer KV rows than the op has."""
     return Grid(
         iter_k=-(-(sizes.n_kv if n_kv is None else n_kv) // nbatch_fa),
         iter_j=-(-sizes.n_q // ncols1),
@@ -123,21 +123,21 @@ def grid_of(sizes: Sizes, ncols1: int, ncols2: int, nbatch_fa: int, n_kv: int | 
 
 
 def gathered(n_kv: int, n_kv_max: int, ncols1: int) -> int:
-    """The most KV rows that a tile of a sparse kernel reads: each of its queries sees at most `n_kv_max`."""
+    """The largest number of KV rows that a tile of a sparse kernel reads: each query sees at most `n_kv_max`."""
     return min(n_kv, ncols1 * n_kv_max)
 
 
 def geometry_of(op: Op, launches: Iterable[LaunchRecord], arch: int, constants: Constants = SHIPPED) -> Geometry | None:
-    """The geometry of an op's launches; None without an attention kernel whose sizes are known.
+    """The geometry of an op's launches; None if they hold no attention kernel of known sizes.
 
-    `arch` is nvcc's number of the architecture, `constants` are those of the source.
+    `arch` is nvcc's number of the architecture; `constants` are those of the source.
     """
     kernel = attention_of(launches, arch, constants)
     return None if kernel is None else geometry(op, kernel)
 
 
 def geometry(op: Op, kernel: AttentionKernel) -> Geometry:
-    """The geometry of one kernel. A sparse kernel has steps of gathered KV rows."""
+    """The geometry of one kernel. A sparse kernel steps through gathered KV rows."""
     sizes = op.sizes
     n_kv = gathered(sizes.n_kv, op.params.n_kv_max, kernel.ncols1) if kernel.sparse else sizes.n_kv
     grid = grid_of(sizes, kernel.ncols1, kernel.ncols2, kernel.nbatch_fa, n_kv)

@@ -13,10 +13,11 @@ from fattn_probe.launch.record import Dim3, LaunchRecord
 class AttentionKernel:
     """One launch of an attention kernel.
 
-    `ncols1` queries of `ncols2` heads make an output tile, `nbatch_fa` KV rows a step. `type_K` and `type_V` are the
-    types that it reads (`f16`, `q8_0`), which may be converted copies of the tensors. `sparse`: it gathers the KV rows
-    that its mask shows (`n_kv_max`). `blocks` is gridDim, `warps` are those of a block, of which `warps_per_column`
-    (upstream's `np`) share each column. `max_offset` is added to a column's maximum (FATTN_KQ_MAX_OFFSET).
+    An output tile is `ncols1` queries x `ncols2` heads; a step is `nbatch_fa` KV rows. `type_K` and `type_V` are the
+    types that the kernel reads (`f16`, `q8_0`), perhaps from converted copies of the tensors. `sparse`: it gathers the
+    KV rows that the mask shows (`n_kv_max`). `blocks` is gridDim. A block has `warps` warps, of which
+    `warps_per_column` (upstream's `np`) share each column. A warp works on `columns` columns. `max_offset` is added to
+    a column's maximum (FATTN_KQ_MAX_OFFSET).
     """
 
     family: Family
@@ -42,12 +43,12 @@ class AttentionKernel:
 
     @property
     def warps_per_column(self) -> int:
-        """How many warps of a block share the KV rows of a column (mma_f16 and tile)."""
+        """Warps of a block that share the KV rows of a column (mma_f16 and tile)."""
         return max(1, self.warps * min(self.columns, self.ncols) // self.ncols)
 
 
 def attention_kernel(launch: LaunchRecord, arch: int, constants: Constants) -> AttentionKernel | None:
-    """The attention kernel of a launch; None for another kernel, or sizes that the source does not have."""
+    """The attention kernel of a launch; None for other kernels, and for sizes that the source lacks."""
     family = BY_KERNEL.get(launch.kernel)
     named = family.arguments(launch.values) if family else {}
     if family is None or not {*family.parameters[:4]} <= named.keys():
@@ -78,7 +79,7 @@ def attention_kernel(launch: LaunchRecord, arch: int, constants: Constants) -> A
 
 
 def attention_of(launches: Iterable[LaunchRecord], arch: int, constants: Constants) -> AttentionKernel | None:
-    """The first attention kernel among some launches; None if there is none whose sizes are known."""
+    """The first attention kernel among the launches; None if there is none, or the source lacks its sizes."""
     launch = next((launch for launch in launches if launch.kernel in BY_KERNEL), None)
     return None if launch is None else attention_kernel(launch, arch, constants)
 

@@ -1,4 +1,4 @@
-"""The name of a launched kernel, as CUDA, g++ and clang spell it, brought to one form.
+"""The name of a launched kernel in one form, whether CUDA, g++ or clang wrote it.
 
 - CUDA, demangled: `void flash_attn_ext_vec<128, 1, (ggml_type)1, (ggml_type)1, false>(char const*, ...)`
 - g++, `__PRETTY_FUNCTION__`: `void flash_attn_ext_f16(const char*) [with int DKQ = 64; ...; uint32_t = unsigned int]`
@@ -24,7 +24,7 @@ TYPES = {
 }
 CAST = re.compile(r"\((?P<type>[\w: ]+)\)(?P<value>-?\d+)")
 INTERNAL = re.compile(r"\b_INTERNAL_[0-9a-f]{8}_\d+_\w+?_[0-9a-f]{8}(?:_\d+)?::")
-"""nvcc's namespace of what is static in a file: its digests change with every build."""
+"""nvcc's namespace for a file's static functions and variables: its digests change with every build."""
 NUMBER = re.compile(r"(-?\d+)[uUlL]*")
 FUNCTION_POINTER = re.compile(r"&?\(?(?P<name>[\w:]+)\(.*", re.DOTALL)
 PARAMETER = re.compile(r"(?:.*\W)?(?P<name>\w+)")
@@ -34,7 +34,7 @@ ALIAS = re.compile(r"u?int\d*_t|u?intptr_t|s?size_t|ptrdiff_t|.*::.*|half2?|nv_b
 
 @dataclass(frozen=True)
 class KernelName:
-    """A kernel's base name and its template arguments in order; a name is empty where the spelling tells none."""
+    """A kernel's base name and its template arguments (name, value) in order; unknown parameter names are empty."""
 
     base: str
     args: tuple[tuple[str, str], ...]
@@ -43,10 +43,10 @@ class KernelName:
 def parse_kernel_name(
     text: str, *, types: Mapping[int, str] | None = None, names: Mapping[str, Sequence[str]] | None = None
 ) -> KernelName:
-    """Parse any of the three spellings.
+    """Parse any of the three forms.
 
-    `types` names the values of ggml_type (`{1: "f16"}` or `{1: "GGML_TYPE_F16"}`; the gguf package's if not given);
-    `names` gives the template parameters of a kernel, for the spelling that has only values.
+    `types` names the values of ggml_type: `{1: "f16"}` or `{1: "GGML_TYPE_F16"}`; by default those of the gguf package.
+    `names` gives each kernel's template parameters, for CUDA's form, which has only values.
     """
     head, bracket, with_args = _split_with(text.strip())
     prefix = _before_parameters(head)
@@ -61,7 +61,7 @@ def parse_kernel_name(
 
 
 def normalise(value: str, types: Mapping[int, str] | None = None) -> str:
-    """One template argument in one spelling: `(ggml_type)1` is `GGML_TYPE_F16`, `(bool)1` `true`, `__half` `half`."""
+    """A template argument in one form: `(ggml_type)1` is `GGML_TYPE_F16`, `(bool)1` is `true`, `__half` is `half`."""
     value = INTERNAL.sub("", " ".join(value.split()))
     if cast := CAST.fullmatch(value):
         return _of_cast(cast["type"], int(cast["value"]), types)
@@ -73,7 +73,7 @@ def normalise(value: str, types: Mapping[int, str] | None = None) -> str:
 
 
 def ggml_type_enumerator(value: int, types: Mapping[int, str] | None) -> str:
-    """`GGML_TYPE_F16` of 1; `(ggml_type)99` of a value that has no name."""
+    """The enumerator of a ggml_type value: `GGML_TYPE_F16` for 1, `(ggml_type)99` for an unknown value."""
     known = {type.value: type.name for type in GGMLQuantizationType} if types is None else types
     if value not in known:
         return f"(ggml_type){value}"
@@ -101,7 +101,7 @@ def split_top(text: str, separator: str) -> Iterator[str]:
 
 
 def _split_with(text: str) -> tuple[str, str, str]:
-    """(signature, `[`, what stands in the trailing brackets)."""
+    """(signature, `[`, text in the trailing brackets); the last two are empty without brackets."""
     if not text.endswith("]"):
         return text, "", ""
     start = text.rfind(" [with ")
@@ -110,7 +110,7 @@ def _split_with(text: str) -> tuple[str, str, str]:
 
 
 def _before_parameters(text: str) -> str:
-    """`void f<(ggml_type)1>` of `void f<(ggml_type)1>(char const*)`; a text without parameters stays whole."""
+    """The text before the function's parameters: `void f<(ggml_type)1>` for `void f<(ggml_type)1>(char const*)`."""
     depth = 0
     text = text.replace("(anonymous namespace)::", "").replace("{anonymous}::", "")
     for i, char in enumerate(text):
@@ -127,7 +127,7 @@ def _base_and_values(prefix: str) -> tuple[str, list[str]]:
 
 
 def _named(text: str) -> Iterator[tuple[str, str]]:
-    """(declaration, value) of `with int DKQ = 64; T = float` or of `DKQ = 64, T = float`."""
+    """Pairs (declaration, value) from `with int DKQ = 64; T = float` or from `DKQ = 64, T = float`."""
     separator = ";" if text.startswith("with ") else ","
     for part in split_top(text.removeprefix("with "), separator):
         declared, _, value = part.partition(" = ")
@@ -135,7 +135,7 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_alias(declared: str, known: Sequence[str]) -> bool:
-    """Whether g++ only explains a typedef: `uint32_t = unsigned int`."""
+    """Whether g++ only explains a typedef here: `uint32_t = unsigned int`."""
     if " " in declared or declared in known:
         return False
     return bool(known) or ALIAS.fullmatch(declared) is not None

@@ -18,8 +18,8 @@ class LaunchRecord:
     """One kernel launch.
 
     `template_args` are (name, value) pairs in the template's order, `shared` the dynamic shared memory in bytes.
-    Records are equal if kernel, template values, geometry and shared memory are: not by order, registers (the
-    simulator takes them from `__launch_bounds__`) or names (CUDA tells only values).
+    Two records are equal if kernel, template values, geometry and shared memory are. Order, register counts (the
+    simulator takes them from `__launch_bounds__`) and parameter names (CUDA gives only values) do not count.
     """
 
     order: int
@@ -45,7 +45,7 @@ class LaunchRecord:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What two engines must agree on."""
+        """The fields that two engines must agree on."""
         return (self.kernel, self.values, self.grid, self.block, self.shared)
 
     def __eq__(self, other: object) -> bool:
@@ -55,7 +55,7 @@ class LaunchRecord:
         return hash(self.key)
 
     def document(self) -> dict[str, Any]:
-        """The launch for a JSON document, its template arguments by name; `parse_launch` reads it back."""
+        """The launch for a JSON document, template arguments keyed by name; `parse_launch` reads it back."""
         return {
             "order": self.order,
             "kernel": self.kernel,
@@ -68,22 +68,22 @@ class LaunchRecord:
         }
 
     def to_json(self) -> str:
-        """The line that the engine wrote, with the kernel's own spelling."""
+        """The JSON line that the engine wrote, with the kernel's name as the engine had it."""
         optional = {name: getattr(self, name) for name in ("regs", "static_shared", "max_blocks_per_sm")}
         line = {"order": self.order, "kernel": self.text or self.spelling, "grid": self.grid, "block": self.block}
         return json.dumps(line | {"shared": self.shared} | {k: v for k, v in optional.items() if v is not None})
 
 
 def parse_launches(text: str, *, types: Types | None = None, names: Names | None = None) -> tuple[LaunchRecord, ...]:
-    """The launches of the graph's first run, from the JSON lines of an engine and the runner's `{"run": n}` marks.
+    """The launches of the graph's first run, from an engine's JSON lines and the runner's `{"run": n}` marks.
 
-    Warm-up and repeats launch the same again (or replay a CUDA graph, which launches nothing that can be seen).
+    Later runs launch the same kernels again, or replay a CUDA graph, which records no launches.
     """
     return tuple(_record(entry, types, names) for entry in _first_run(_entries(text.splitlines())))
 
 
 def parse_launch(line: str, *, types: Types | None = None, names: Names | None = None) -> LaunchRecord:
-    """One JSON line of an engine."""
+    """The launch in one JSON line of an engine."""
     (record,) = parse_launches(line, types=types, names=names)
     return record
 

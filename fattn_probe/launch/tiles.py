@@ -1,7 +1,8 @@
-"""Which tiles a CUDA block does, by the kernels' arithmetic.
+"""The tiles that each CUDA block works on, computed as the kernels compute them.
 
-The stream-K kernel (`flash_attn_ext_f16`) cuts all KV steps of all output tiles, in one row, into equal shares; the
-others (`flash_attn_tile`, `flash_attn_ext_vec`) give each tile to `gridDim.y` blocks, which take turns.
+The stream-K kernel (`flash_attn_ext_f16`) numbers the KV steps of all output tiles consecutively and gives each block
+an equal share. The others (`flash_attn_tile`, `flash_attn_ext_vec`) give each tile to `gridDim.y` blocks, which take
+turns.
 """
 
 from collections.abc import Mapping
@@ -13,12 +14,12 @@ Tile = tuple[int, int, int, int]
 """(sequence, z_KV, zt_gqa, jt)"""
 
 Limits = Mapping[tuple[int, int], int]
-"""(sequence, jt) to the first KV step that the scanned mask hides entirely, as do all after it."""
+"""(sequence, jt) to the KV step from which on the scanned mask hides everything."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The shape of the work: KV steps a tile (`iter_k`), and tiles along each axis.
+    """The shape of the work: KV steps per tile (`iter_k`), and tiles along each axis.
 
     There are `ne03 * ne12 * iter_z_gqa * iter_j` output tiles: sequences, K/V heads, head groups, query tiles.
     """
@@ -32,12 +33,12 @@ class Grid:
 
 @dataclass(frozen=True)
 class TileWork:
-    """What one block does of one output tile: KV steps `range(kb0_start, kb0_stop, kb0_step)` of `iter_k`.
+    """One block's work on one output tile: KV steps `range(kb0_start, kb0_stop, kb0_step)` of `iter_k`.
 
-    A step is `nbatch_fa` KV rows. The tile is `ncols1` queries from `jt * ncols1` on, of `ncols2` heads from
+    A step is `nbatch_fa` KV rows. The tile has `ncols1` queries, from `jt * ncols1` on, and `ncols2` heads, from
     `zt_gqa * ncols2` on among those of K/V head `z_KV`. `needs_fixup`: another block does the tile's beginning.
-    `is_fixup`: another block does its end. `kb0_limit` is where the scanned mask says that nothing is left to see;
-    None if it was not scanned. `read`: the running kernel said so; else it follows from the block's `kbc`.
+    `is_fixup`: another block does its end. From step `kb0_limit` on the scanned mask hides everything; None if the mask
+    was not scanned. `read`: these values were read from the running kernel; otherwise they follow from its `kbc`.
     """
 
     sequence: int
@@ -54,15 +55,15 @@ class TileWork:
 
     @property
     def tile(self) -> tuple[int, int, int, int]:
-        """Which output tile it is: (sequence, z_KV, zt_gqa, jt)."""
+        """The output tile, (sequence, z_KV, zt_gqa, jt)."""
         return self.sequence, self.z_KV, self.zt_gqa, self.jt
 
 
 @dataclass(frozen=True)
 class BlockWork:
-    """A CUDA block: its index in the grid and linearly, its part of the stream-K work, its tiles in order.
+    """A CUDA block: its linear index, its place in the grid, its share of the stream-K work, its tiles in order.
 
-    `kbc` and `kbc_stop` are None for kernels that do not use stream-K. `sm` is None where nothing tells (simulator).
+    `kbc` and `kbc_stop` are None for kernels without stream-K. `sm` is None if unknown (simulator).
     """
 
     block: int
@@ -74,12 +75,12 @@ class BlockWork:
 
 
 def ntiles(grid: Grid) -> int:
-    """How many output tiles there are."""
+    """The number of output tiles."""
     return grid.ne03 * grid.ne12 * grid.iter_z_gqa * grid.iter_j
 
 
 def tile_at(index: int, grid: Grid) -> Tile:
-    """The output tile that is number `index` in the row; one beyond the end has a `sequence` beyond `ne03`."""
+    """The output tile with number `index`; past the end, `sequence` is `ne03` or more."""
     rest, jt = divmod(index, grid.iter_j)
     rest, zt_gqa = divmod(rest, grid.iter_z_gqa)
     sequence, z_KV = divmod(rest, grid.ne12)
@@ -87,7 +88,7 @@ def tile_at(index: int, grid: Grid) -> Tile:
 
 
 def index_of(tile: Tile, grid: Grid) -> int:
-    """The tile's number in the row; `tile_at` back again."""
+    """The tile's number, the inverse of `tile_at`."""
     return int(tile_index(*tile, grid))
 
 
@@ -97,16 +98,16 @@ def tile_index(sequence: Any, z_KV: Any, zt_gqa: Any, jt: Any, grid: Grid) -> An
 
 
 def in_grid(tile: Tile, grid: Grid) -> bool:
-    """Whether there is such a tile."""
+    """Whether the tile exists."""
     extents = (grid.ne03, grid.ne12, grid.iter_z_gqa, grid.iter_j)
     return all(0 <= place < extent for place, extent in zip(tile, extents, strict=True))
 
 
 def tiles_of(kbc: int, kbc_stop: int, grid: Grid, limits: Limits | None = None) -> tuple[TileWork, ...]:
-    """The tiles of a stream-K block whose share is the KV steps `range(kbc, kbc_stop)` of the row of all tiles' steps.
+    """The tiles of a stream-K block with the KV steps `range(kbc, kbc_stop)`, counted over all tiles.
 
-    The block that does a tile's last step writes `dst`; each earlier one of that tile leaves its part for the fixup
-    kernel. A share that runs out of the grid is followed for one tile, no further: it may be any number.
+    The block that does a tile's last step writes `dst`; the fixup kernel adds the parts of the earlier blocks. A wrong
+    share may be any number, so one that leaves the grid is followed for one more tile only.
 
     A source without `iter_z_gqa` (before February 2026) divides `ne02/ncols2` head groups in the same order: there
     `Grid` has `ne12 = K->ne[2]` and `iter_z_gqa = ne02/ncols2/ne12`, and the tiles are the same.
@@ -130,7 +131,7 @@ def tiles_of(kbc: int, kbc_stop: int, grid: Grid, limits: Limits | None = None) 
 def tiles_in_turn(
     blockIdx: tuple[int, int, int], parallel_blocks: int, grid: Grid, limits: Limits | None = None
 ) -> tuple[TileWork, ...]:
-    """The tile of a block of a kernel without stream-K: every `parallel_blocks`-th (`gridDim.y`) KV step of it."""
+    """The tile of a block of a kernel without stream-K: each `parallel_blocks`-th (`gridDim.y`) KV step."""
     jt, turn, zt = blockIdx
     tile = tile_at(zt * grid.iter_j + jt, grid)
     limit = _limit(tile, limits)
@@ -139,7 +140,7 @@ def tiles_in_turn(
 
 
 def cuts(steps: int, blocks: int) -> tuple[int, ...]:
-    """Where each stream-K block begins in the row of all tiles' KV steps, and where the last one ends.
+    """The first KV step of each stream-K block, counted over all tiles, and the end of the last block.
 
     Source: `flash_attn_ext_f16` (fattn-mma-f16.cuh): `kbc = blockIdx.x * steps / gridDim.x`.
     """
@@ -164,20 +165,20 @@ def blocks_in_turn(gridDim: tuple[int, int, int], grid: Grid, limits: Limits | N
 
 
 def share_of(block: BlockWork, grid: Grid, parallel_blocks: int, limits: Limits | None = None) -> tuple[TileWork, ...]:
-    """What the arithmetic says of a block, of either kind."""
+    """The tiles that a block should have by the kernels' arithmetic, with or without stream-K."""
     if block.kbc is None or block.kbc_stop is None:
         return tiles_in_turn(block.blockIdx, parallel_blocks, grid, limits)
     return tiles_of(block.kbc, block.kbc_stop, grid, limits)
 
 
 def limits_of(blocks: tuple[BlockWork, ...]) -> dict[tuple[int, int], int]:
-    """Where the scanned mask ends each query tile, as far as the blocks say."""
+    """The KV step where the scanned mask ends each query tile, from the blocks that report it."""
     works = (work for block in blocks for work in block.tiles)
     return {(work.sequence, work.jt): work.kb0_limit for work in works if work.kb0_limit is not None}
 
 
 def parallel_blocks_of(blocks: tuple[BlockWork, ...]) -> int:
-    """`gridDim.y`: how many blocks take turns on a tile."""
+    """`gridDim.y`: the number of blocks that take turns on a tile."""
     return 1 + max((block.blockIdx[1] for block in blocks), default=0)
 
 

@@ -1,4 +1,4 @@
-"""Models that round where the kernels round, in NumPy, written from their arithmetic: see `dispatch.model_of`."""
+"""NumPy models of the attention kernels that round where the kernels round; see `dispatch.model_of`."""
 
 from fattn_probe.launch.constants import constants_of
 from fattn_probe.truth.rounding_model.dispatch import by_row, model_of

@@ -1,4 +1,4 @@
-"""Which model a run has: by the kernels that its launch records name."""
+"""Choose the rounding model of a run, by the kernels in its launch records."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,13 +29,11 @@ def model_of(
     exact_exp: bool = False,
     wanted: Bools | None = None,
 ) -> F32 | None:
-    """The output of a run's kernels if they are correct, bit for bit: (n_seq, n_q, n_head, hsv).
+    """The output that a run's kernels should give, bit for bit, (n_seq, n_q, n_head, hsv); None if no model fits.
 
-    `wanted` (n_seq, n_q, n_head) marks the rows to compute; the others are undefined.
-
-    `launches` are the run's, `device` the GPU, or its architecture as nvcc numbers it (90); `constants` are those of
-    the source (`constants_of`). None where there is no model of the kernel. With `exact_exp` powers of two are
-    correctly rounded instead of as the hardware does.
+    `wanted` (n_seq, n_q, n_head) marks the rows to compute; the others are undefined. `device` is the GPU, or nvcc's
+    number of its architecture (90); `constants` are those of the source (`constants_of`). With `exact_exp` powers of
+    two are rounded correctly, not as the hardware rounds them.
     """
     arch = device if isinstance(device, int) else arch_number(device.arch)
     for launch in launches:
@@ -48,12 +46,12 @@ def model_of(
 
 
 def by_row(launches: Sequence[LaunchRecord], arch: int, constants: Constants = SHIPPED) -> bool:
-    """Whether the model of a run takes less time for fewer rows."""
+    """Whether the run's model takes less time if fewer rows are wanted."""
     return any(mma_plan_of(launch, arch, constants) for launch in launches)
 
 
 def _model(launch: LaunchRecord, arch: int, constants: Constants) -> Compute | None:
-    """What computes the output of a launch; None where it is not of a kernel that computes attention."""
+    """The function that computes a launch's output; None if no model fits the kernel."""
     if mma := mma_plan_of(launch, arch, constants):
         return lambda operands, n_kv_max, exact_exp, wanted: mma_f16(operands, mma, n_kv_max, exact_exp, wanted)
     if vectors := vec_plan_of(launch, arch, constants):

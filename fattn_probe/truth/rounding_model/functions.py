@@ -1,7 +1,7 @@
-"""Float32 arithmetic of device code in NumPy: special functions as the hardware approximates them, fused products.
+"""Float32 arithmetic of device code in NumPy: the hardware's approximate functions, and fused multiply-adds.
 
-The tables were measured on an H200 (native/sim/data/README.md says what each holds, and the rules beside them); other
-generations are taken to be the same.
+The tables were measured on an H200; native/sim/data/README.md explains each table and its rule. Assumed: other
+generations give the same results.
 """
 
 import gzip
@@ -16,17 +16,17 @@ import numpy.typing as npt
 from fattn_probe.arrays import F32, F64, I32
 
 MEASURED_ARCHS = frozenset({90})
-"""Architectures of real GPUs whose functions these tables are; a simulated GPU of any architecture has them."""
+"""Architectures of the real GPUs that the tables were measured on; every simulated GPU uses the tables."""
 SIGNIFICAND = 23
 FRACTION = (1 << SIGNIFICAND) - 1
 LOG2_E = np.float32(1.4426950408889634)
 TANH_BITS = (17, 17, 17, 18, 18, 19, 19, 19, 20, 21, 20)
-"""Leading bits of a significand that tanh reads, for each binade from 2^-8 on."""
+"""Leading fraction bits that tanh reads, for each binade from 2^-8 on."""
 
 
 @cache
 def _table(name: str, dtype: str) -> npt.NDArray[Any]:
-    """A table of what the hardware returns; first differences are summed up."""
+    """A table of the hardware's results; a table of first differences (`.diff32.`) is summed."""
     packed = gzip.decompress((files("fattn_probe") / "native/sim/data" / name).read_bytes())
     values = np.frombuffer(packed, dtype)
     return np.cumsum(values, dtype=np.int32) if ".diff32." in name else values
@@ -37,7 +37,7 @@ def _bits(x: F32) -> I32:
 
 
 def ex2(x: F32) -> F32:
-    """`ex2.approx.ftz.f32`: x is truncated toward zero to 2^-23; of a negative x the fraction is complemented."""
+    """`ex2.approx.ftz.f32`: truncates x toward zero to 2^-23, and complements the fraction of a negative x."""
     fixed = np.clip(np.nan_to_num(x, nan=0.0), -127, 128).astype(np.float64)
     fixed *= 1 << SIGNIFICAND
     whole = fixed.astype(np.int64)
@@ -51,13 +51,13 @@ def ex2(x: F32) -> F32:
 
 
 def exact_ex2(x: F32) -> F32:
-    """2^x correctly rounded, where a comparison with `ex2` is wanted."""
+    """2^x correctly rounded, to compare with `ex2`."""
     with np.errstate(over="ignore"):
         return np.exp2(x.astype(np.float64)).astype(np.float32)
 
 
 def rcp(x: F32) -> F32:
-    """`rcp.approx.ftz.f32`: a table of one binade, which scales exactly with powers of two."""
+    """`rcp.approx.ftz.f32`: a table of one binade, scaled exactly by powers of two."""
     bits = _bits(x)
     sign, field, fraction = bits & np.int32(-(2**31)), bits >> SIGNIFICAND & 255, bits & FRACTION
     near = (1.0 / (1.0 + fraction / (1 << SIGNIFICAND))).astype(np.float32).view(np.int32)
@@ -69,7 +69,7 @@ def rcp(x: F32) -> F32:
 
 
 def lg2(x: F32) -> F32:
-    """`lg2.approx.ftz.f32` of a positive normal number: a table of 0.5 to 1, plus the exponent, truncated."""
+    """`lg2.approx.ftz.f32` of a positive normal number: a table for 0.5 to 1, plus the exponent, truncated."""
     bits = _bits(x)
     exponent = (bits >> SIGNIFICAND) - 126
     mantissa = np.take(_table("lg2.diff32.gz", "<i4"), bits & FRACTION).view(np.float32)
@@ -78,7 +78,7 @@ def lg2(x: F32) -> F32:
 
 
 def tanh(x: F32) -> F32:
-    """`tanh.approx.f32`, which reads some leading bits of x: x itself below 2^-8, 1 from 2^3 on."""
+    """`tanh.approx.f32`: x below 2^-8, 1 from 2^3 on, else a table indexed by the leading bits of x."""
     bits = _bits(x)
     binade = (bits >> SIGNIFICAND & 255) - 127 + 8
     inside = np.clip(binade, 0, len(TANH_BITS) - 1)
@@ -96,7 +96,7 @@ def power(x: F32, y: F32) -> F32:
 
 
 def truncated(exact: F64) -> F32:
-    """Toward zero to float32's 24 bits."""
+    """Round toward zero to float32's 24 bits."""
     cut = np.ascontiguousarray(exact).view(np.int64) & ~np.int64(0x1FFFFFFF)
     return cut.view(np.float64).astype(np.float32)
 
@@ -104,8 +104,8 @@ def truncated(exact: F64) -> F32:
 def fma(a: F32 | np.float32, b: F32, c: F32) -> F32:
     """a*b + c, rounded once.
 
-    The float64 sum, rounded again, is wrong only where it lies halfway between two float32 and is not exact itself: it
-    is moved toward the exact sum there (the error of a sum is Knuth's two-sum).
+    Rounding the float64 sum to float32 is wrong only where that sum is inexact and lies halfway between two float32
+    numbers. There it is first moved toward the exact sum; Knuth's two-sum gives its error.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         product = np.multiply(a, b, dtype=np.float64)
@@ -121,11 +121,11 @@ def fma(a: F32 | np.float32, b: F32, c: F32) -> F32:
 
 @dataclass(frozen=True)
 class Exponential:
-    """`expf` of -use_fast_math; `exact` rounds the power of two correctly instead of as the hardware does."""
+    """`expf` of -use_fast_math; with `exact` the power of two is rounded correctly, not as the hardware rounds it."""
 
     exact: bool = False
 
     def __call__(self, x: F32) -> F32:
-        """e^x as ex2 of the float32 product with log2(e)."""
+        """e^x, computed as ex2 of the float32 product x * log2(e)."""
         scaled = x * LOG2_E
         return exact_ex2(scaled) if self.exact else ex2(scaled)

@@ -1,13 +1,13 @@
-"""fattn-mma-f16 in NumPy, written from its arithmetic: what is rounded where, in which order, and nothing else.
+"""fattn-mma-f16 in NumPy: every rounding of the kernel, in its order, and nothing else.
 
-A *column* is a query of a head. Q is scaled and rounded to f16; a column's KQ are sums of tensor cores with float32
-accumulators, its P = exp(KQ - maximum) are rounded to f16, and VKQ are sums with f16 accumulators, rescaled as the
-maximum grows. The KV rows of a step go in chunks (of 16) to the warps that share the column, each of which has maximum,
-row sum and VKQ of its own. A column's steps are cut in pieces where CUDA blocks begin (stream-K); the fixup kernel
-combines them, the last piece first.
+A *column* is one query of one head. Q is scaled and rounded to f16. Tensor cores sum KQ in float32; P = exp(KQ -
+maximum) is rounded to f16. Tensor cores sum VKQ in f16, and VKQ is rescaled as the maximum grows. The KV rows of a step
+are dealt in chunks (of 16) to the warps that share the column. Each warp has its own maximum, row sum and VKQ. Where a
+new CUDA block begins (stream-K), it begins a new piece of the column. The fixup kernel combines the pieces, the last
+one first.
 
-Columns do not meet, so they are computed side by side: arrays are (batch, warps, columns, ...), a batch being a
-K/V head of a sequence. A step that the mask hides from all columns at hand changes nothing and is left out.
+Columns are independent and are computed side by side: arrays are (batch, warps, columns, ...), where a batch is a K/V
+head of a sequence. A step that the mask hides from all columns changes nothing and is skipped.
 """
 
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ from fattn_probe.truth.rounding_model.tensor_core import Factors, half_of, matri
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns that read the same KV rows, by batch: Q (batch, columns, DKQ) scaled f16, K and V (batch, rows, ...).
+    """Columns that read the same KV rows: Q (batch, columns, DKQ), scaled, f16; K and V (batch, rows, ...).
 
-    `mask` is (batch, columns, rows) or None; `slope` (columns) or (batch, columns), `sink` likewise; `begins` says at
-    which steps a CUDA block begins a piece, (batch, columns, steps). Rows are padded to whole steps, masked.
+    `mask` is (batch, columns, rows); `slope` and `sink` are (batch, columns). `begins` (batch, columns, steps) marks
+    the steps at which a CUDA block begins a piece. Rows are padded to whole steps; the mask hides the padding.
     """
 
     Q: F32
@@ -41,7 +41,7 @@ class Columns:
 
 @dataclass
 class State:
-    """What each warp has of each column: maximum, row sum by thread, VKQ in f16."""
+    """Each warp's maximum, row sum (by thread) and VKQ (f16) of each column."""
 
     maximum: F32
     rowsum: F32
@@ -49,7 +49,7 @@ class State:
 
     @classmethod
     def of(cls, batch_and_columns: tuple[int, int], plan: MmaPlan) -> "State":
-        """Before the first step."""
+        """The state before the first step."""
         batch, columns = batch_and_columns
         shape = (batch, plan.warps, columns)
         return cls(
@@ -59,14 +59,14 @@ class State:
         )
 
     def reset(self, where: Bools) -> None:
-        """Begin anew in the columns that `where`, (batch, columns), marks."""
+        """Start again in the columns that `where` (batch, columns) marks."""
         for array, value in ((self.maximum, LOWEST), (self.rowsum, 0), (self.VKQ, 0)):
             np.moveaxis(array, 1, 2)[where] = value
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one CUDA block leaves of columns: sums not yet divided, in float32, with their maxima and row sums."""
+    """One CUDA block's part of some columns: float32 sums before the division, their maxima and row sums."""
 
     where: Bools
     maximum: F32
@@ -99,7 +99,7 @@ class Machine:
         return self.fix_up(last, pieces)
 
     def step(self, state: State, step: int) -> None:
-        """The KV rows of one step."""
+        """Process the KV rows of one step."""
         rows = slice(step * self.plan.nbatch_fa, (step + 1) * self.plan.nbatch_fa)
         mask = self.columns.mask[..., rows]
         if np.isneginf(mask).all():
@@ -125,7 +125,7 @@ class Machine:
         return np.moveaxis(KQ.reshape(batch, columns, -1, self.plan.warps, self.plan.chunk), 3, 1)
 
     def exponentials(self, state: State, KQ: F32) -> F32:
-        """P of a step; the state's maximum grows, and its sums are scaled down to it."""
+        """P of a step; raises the state's maximum and scales its sums down accordingly."""
         before = state.maximum
         state.maximum = np.fmax(before, np.fmax.reduce(KQ, axis=(3, 4)) + self.plan.max_offset)
         P = self.exp(KQ - state.maximum[..., None, None])
@@ -139,11 +139,11 @@ class Machine:
         return P
 
     def scale(self, difference: F32) -> F32:
-        """e to the difference of two maxima, flushed to zero."""
+        """exp of the difference of two maxima; 0 below `FLUSH`."""
         return np.where(difference >= FLUSH, self.exp(difference), np.float32(0))
 
     def add_values(self, state: State, P: F32, rows: slice) -> None:
-        """VKQ += P V, chunk by chunk."""
+        """Add P V to VKQ, chunk by chunk."""
         plan = self.plan
         V = self.columns.V[:, rows].reshape(P.shape[0], -1, plan.warps, plan.chunk, plan.DV)
         half = half_of(P)
@@ -152,7 +152,7 @@ class Machine:
             state.VKQ = matrix_sum_half(factors, Factors(np.ascontiguousarray(V[:, chunk])), state.VKQ, plan.generation)
 
     def add_sink(self, state: State, sink: F32) -> None:
-        """The sink joins the row sum of the first warp; its threads' sums are one by now."""
+        """Add the sink to the first warp's row sum, after the sums of its threads are added up."""
         first = State(state.maximum[:, :1], total(state.rowsum[:, :1])[..., None], state.VKQ[:, :1])
         before = first.maximum
         first.maximum = np.fmax(before, sink[..., None, :])
@@ -163,7 +163,7 @@ class Machine:
         state.maximum[:, :1], state.VKQ[:, :1] = first.maximum, first.VKQ
 
     def piece(self, state: State, where: Bools) -> Piece:
-        """The marked columns of a state, the warps combined."""
+        """The marked columns of a state, with the warps combined."""
         maxima, sums, VKQ = (np.moveaxis(array, 1, 2)[where] for array in (state.maximum, state.rowsum, state.VKQ))
         sums = total(sums)
         if self.plan.warps == 1:
@@ -176,7 +176,10 @@ class Machine:
         return Piece(where, most, self.sum_of_warps(scales, sums), out)
 
     def sum_of_warps(self, scales: F32, sums: F32) -> F32:
-        """A warp's lanes hold some of the warps' sums each, then exchange them; of two products the first is fused."""
+        """The row sum over all warps: each lane adds up some warps, then the lanes are added pairwise.
+
+        A lane's first two products are added with one multiply-add, which fuses the first.
+        """
         lanes = min(self.plan.warps, 32 // self.plan.columns)
         scale, part = (np.split(array, self.plan.warps // lanes, axis=1) for array in (scales, sums))
         found = scale[0] * part[0]
@@ -187,7 +190,7 @@ class Machine:
         return total(found)
 
     def fix_up(self, last: Piece, earlier: list[Piece]) -> F32:
-        """All pieces of each column in one, and divided; `last` has all columns."""
+        """Combine the pieces of each column and divide by the row sum; `last` has all columns."""
         shape = last.where.shape
         maximum, rowsum = last.maximum.reshape(shape), last.rowsum.reshape(shape)
         out = last.VKQ.reshape(*shape, -1)
@@ -198,11 +201,11 @@ class Machine:
             out[where] = fma(ours[:, None], out[where], theirs[:, None] * piece.VKQ)
             rowsum[where] = fma(ours, rowsum[where], theirs * piece.rowsum)
             maximum[where] = most
-        with np.errstate(invalid="ignore"):  # a row without any key: 0 * infinity
+        with np.errstate(invalid="ignore"):  # a fully masked row: 0 * infinity
             return out * rcp(rowsum)[..., None]
 
 
 def scale_VKQ(state: State, scale: F32) -> None:
-    """VKQ times the scale as f16."""
+    """Multiply VKQ by the scale in f16."""
     if (scale != 1).any():
         state.VKQ = half_of(state.VKQ * half_of(scale).astype(np.float64)[..., None])

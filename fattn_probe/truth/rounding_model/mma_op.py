@@ -1,4 +1,4 @@
-"""A whole op of fattn-mma-f16: its columns in blocks that fit the cache, on all cores, and back to dst's shape."""
+"""fattn-mma-f16 on a whole op: divides the columns into blocks that fit the cache, and computes them on all cores."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from fattn_probe.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.truth.rounding_model.softmax import slices
 
 COLUMNS = 128
-"""Columns computed side by side: what they need of a step fits a core's cache."""
+"""Columns computed side by side: the data of one step fits a core's cache."""
 
 BATCHED = ("Q", "K", "V", "mask", "slope", "sink", "begins")
 
@@ -29,8 +29,8 @@ BATCHED = ("Q", "K", "V", "mask", "slope", "sink", "begins")
 class Batch:
     """Columns of one K/V head of one sequence that read the same KV rows, and where they belong.
 
-    `rows` are the KV rows they read, in order, -1 for none (masked); None for all. `queries` and `heads` are those of
-    each column, `tiles` the output tile that it is part of.
+    `rows` are the KV rows that they read, in order, -1 for masked padding; None means all rows. `queries`, `heads` and
+    `tiles` give each column's query, head and output tile.
     """
 
     sequence: int
@@ -46,9 +46,9 @@ def mma_f16(
 ) -> F32:
     """The op's output as fattn-mma-f16 computes it, (n_seq, n_q, n_head, hsv).
 
-    Only the rows `wanted` (n_seq, n_q, n_head), if it is given; the others are left as NaN. `n_kv_max` bounds the KV
-    rows that a query sees, for a launch that gathers them. With `exact_exp` powers of two are rounded correctly instead
-    of as the hardware does.
+    `wanted` (n_seq, n_q, n_head) marks the rows to compute; the others are NaN. `n_kv_max` bounds the KV rows that a
+    query sees, for a launch that gathers them. With `exact_exp` powers of two are rounded correctly, not as the
+    hardware rounds them.
     """
     n_seq, n_head, n_q, _ = operands.Q.shape
     out = np.full((n_seq, n_q, n_head, plan.DV), np.nan, np.float32)
@@ -69,7 +69,7 @@ def mma_f16(
 
 
 def _limit(operands: KernelOperands, plan: MmaPlan, n_kv_max: int) -> int:
-    """How many KV rows a tile reads."""
+    """The number of KV rows that a tile reads."""
     n_kv = operands.K.shape[2]
     return gathered(n_kv, n_kv_max, plan.ncols1) if plan.use_sparse else n_kv
 
@@ -84,7 +84,7 @@ def _grid(operands: KernelOperands, plan: MmaPlan, n_kv_max: int) -> Grid:
 def _batches(
     operands: KernelOperands, plan: MmaPlan, grid: Grid, n_kv_max: int, wanted: Bools | None
 ) -> Iterator[Batch]:
-    """Blocks of columns: of all queries, or of each query tile where KV rows are gathered for it."""
+    """Blocks of columns: from all queries, or from one query tile if KV rows are gathered for each tile."""
     n_seq, _, n_q, _ = operands.Q.shape
     group, n_head_kv = operands.group, operands.K.shape[1]
     limit = _limit(operands, plan, n_kv_max)
@@ -102,7 +102,7 @@ def _batches(
 
 
 def _visible(operands: KernelOperands, sequence: int, queries: slice, limit: int) -> Indices:
-    """The KV rows that any of the queries sees, as many as there is room for; -1 beyond the last."""
+    """The first `limit` KV rows that any of the queries sees, padded with -1."""
     assert operands.mask is not None
     mask = operands.mask[sequence % len(operands.mask), queries]
     found = np.flatnonzero(np.isfinite(mask).any(axis=0))[:limit]
@@ -110,7 +110,7 @@ def _visible(operands: KernelOperands, sequence: int, queries: slice, limit: int
 
 
 def _together(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """Batches of equally many columns, together no more than COLUMNS."""
+    """Group batches with equal numbers of columns, up to COLUMNS columns in total."""
     found: list[Batch] = []
     for batch in batches:
         size = len(batch.queries)
@@ -123,7 +123,7 @@ def _together(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
 
 
 def _side_by_side(columns: Sequence[Columns]) -> Columns:
-    """One more batch for each."""
+    """Join columns along the batch axis."""
     if len(columns) == 1:
         return columns[0]
     joined: dict[str, Any] = {}
@@ -157,7 +157,7 @@ def _columns(operands: KernelOperands, plan: MmaPlan, batch: Batch, begins: npt.
 
 
 def _mask(operands: KernelOperands, batch: Batch, n_kv: int) -> F32:
-    """The mask of each column; without one, zeros."""
+    """The mask of each column; zeros if the op has no mask."""
     if operands.mask is None:
         return np.zeros((len(batch.queries), n_kv), np.float32)
     return np.asarray(operands.mask[batch.sequence % len(operands.mask), batch.queries])

@@ -1,4 +1,4 @@
-"""What the launch of fattn-mma-f16 says of its arithmetic: steps, warps that share a column, where blocks begin."""
+"""The arithmetic of a launch of fattn-mma-f16: its steps, the warps that share a column, where blocks begin."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,10 +16,10 @@ from fattn_probe.launch.tiles import cuts
 
 @dataclass(frozen=True)
 class MmaPlan:
-    """One launch. `blocks` is the grid; a column is a query of a head, a warp works on `columns` (8, 16; Volta 32).
+    """One launch with `blocks` CUDA blocks, whose warps each work on `columns` columns (8 or 16; Volta 32).
 
-    `nbatch_fa` KV rows are a step, `warps` share a column (upstream's np), `nbatch_K` elements of K's rows are taken at
-    once.
+    A column is one query of one head. A step has `nbatch_fa` KV rows, `warps` warps share a column (upstream's np), and
+    `nbatch_K` elements of a K row are loaded at once.
     """
 
     DKQ: int
@@ -38,26 +38,26 @@ class MmaPlan:
 
     @property
     def chunk(self) -> int:
-        """KV rows of a step that go to one warp, then to the next: those of one fragment."""
+        """KV rows that are dealt to a warp at a time: those of one fragment."""
         return self.generation.chunk
 
     @property
     def threads(self) -> int:
-        """Threads that share the row sum of a column in one warp."""
+        """Threads of one warp that share a column's row sum."""
         return {8: 8, 16: 4, 32: 2}[self.columns]
 
     @cached_property
     def k_order(self) -> npt.NDArray[np.intp]:
-        """In which order the elements of K's rows are multiplied: the last batch first."""
+        """The order in which the elements of a K row are multiplied: the last batch first."""
         starts = range(0, self.DKQ, self.nbatch_K)
         return np.concatenate([np.arange(k, min(k + self.nbatch_K, self.DKQ)) for k in reversed(starts)])
 
     @property
     def thread_rows(self) -> npt.NDArray[np.intp]:
-        """KV rows of a chunk that a thread sums, in its order: (rows, threads).
+        """The KV rows of a chunk that each thread sums, in order, (rows, threads).
 
-        Source: PTX ISA, accumulator fragments of m16n8k16, whose rows are KV rows with 8 columns, and columns are with
-        16; and of m8n8k4.
+        Source: PTX ISA, accumulator fragments of m16n8k16 and m8n8k4. KV rows are the rows of the m16n8k16 fragment for
+        8 columns, and its columns for 16.
         """
         thread = np.arange(self.threads)
         if self.columns == 8:
@@ -65,7 +65,7 @@ class MmaPlan:
         return np.stack([2 * thread + row for row in (0, 1, self.chunk // 2, self.chunk // 2 + 1)])
 
     def begins(self, tiles: int, steps: int) -> npt.NDArray[np.bool_]:
-        """At which steps of which output tiles a CUDA block begins, (tiles, steps): each has an equal share of all."""
+        """The steps at which a CUDA block or a tile begins, (tiles, steps); blocks have equal shares of all steps."""
         found = np.zeros((tiles, steps), np.bool_)
         found.flat[list(cuts(tiles * steps, self.blocks)[:-1])] = True
         found[:, 0] = True
@@ -73,7 +73,7 @@ class MmaPlan:
 
 
 def mma_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> MmaPlan | None:
-    """The plan of a launch; None for another kernel, or sizes that the source does not have."""
+    """The plan of a launch; None for other kernels, and for sizes that the source lacks."""
     kernel = attention_kernel(launch, arch, constants)
     if kernel is None or kernel.family is not MMA_F16:
         return None

@@ -1,4 +1,4 @@
-"""A case's inputs as the kernels read them: f16 values, columns, slopes of ALiBi."""
+"""A case's inputs as the kernels read them: dequantised tensors, ALiBi slopes, the scale divided by the softcap."""
 
 from dataclasses import dataclass
 
@@ -18,8 +18,8 @@ Inputs = dict[str, Bytes]
 class KernelOperands:
     """The tensors as float32, `ne` reversed: Q (n_seq, n_head, n_q, hsk), K and V (n_seq, n_head_kv, n_kv, ...).
 
-    K and V are dequantised, mask is (n_seq or 1, n_q or more, n_kv), sinks and slopes (n_head). `codes` are K's own
-    numbers where it is quantised.
+    K and V are dequantised; the mask is (n_seq or 1, n_q or more, n_kv); sinks and slopes are (n_head). `codes` holds
+    the stored integers and scales of a quantised K.
     """
 
     Q: F32
@@ -39,7 +39,7 @@ class KernelOperands:
 
 
 def operands_of(case: Case, inputs: Inputs) -> KernelOperands:
-    """The operands of a case; the scale is divided by the softcap, as the host does it."""
+    """The operands of a case; the scale is divided by the softcap, as in upstream's host code."""
     Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
     mask = view_values(case.op.tensors["mask"], inputs)[:, 0] if case.op.has_mask else None
     sinks = view_values(case.op.tensors["sinks"], inputs).ravel() if case.op.has_sinks else None
@@ -65,7 +65,7 @@ def as_half(values: npt.NDArray[np.float32] | npt.NDArray[np.float64]) -> F32:
 
 
 def alibi_slopes(n_head: int, max_bias: float) -> F32:
-    """ALiBi's slope of each head: powers of one base for as many heads as a power of two has, then of a second."""
+    """The ALiBi slope of each head, (n_head): powers of one base up to the largest power of two, then of a second."""
     if max_bias <= 0:
         return np.ones(n_head, np.float32)
     first = 1 << (n_head.bit_length() - 1)

@@ -1,4 +1,4 @@
-"""Quantised K as fattn-vec reads it: whole numbers and scales; and Q, quantised to q8_1 to be multiplied with them."""
+"""Quantised K as fattn-vec reads it, integers and scales, and Q quantised to q8_1 for the product with K."""
 
 from dataclasses import dataclass
 
@@ -14,15 +14,15 @@ from fattn_probe.truth.rounding_model.softmax import total
 
 BLOCK = 32
 TOGETHER = 4
-"""Elements that one instruction multiplies and adds (dp4a)."""
+"""Elements that one dp4a instruction multiplies and adds."""
 ZERO_CODE = {"q4_0": 8, "q4_1": 0, "q5_0": 16, "q5_1": 0, "q8_0": 0}
 
 
 @dataclass(frozen=True)
 class Codes:
-    """Rows of a quantised tensor: `code` (..., D), and for each block of 32 a scale `d` and perhaps an offset `m`.
+    """Rows of a quantised tensor: integers `code` (..., D), and a scale `d` and perhaps an offset `m` per block of 32.
 
-    A value is d * (code - zero) + m. `sum` is that of a block's values before they were quantised, where it is kept.
+    A value is d * (code - zero) + m. `sum` is the sum of a block's values before quantisation, for q8_1.
     """
 
     code: F32
@@ -38,7 +38,7 @@ class Codes:
 
 
 def codes_of(case: Case, inputs: dict[str, Bytes], name: str) -> Codes:
-    """The codes of a tensor, shaped as its `ne` reversed."""
+    """The codes of a tensor, in the shape of its `ne` reversed."""
     view = case.op.tensors[name]
     blocks = _blocks(view, inputs[view.root])
     scales = np.ascontiguousarray(blocks[..., :4]).view(np.float16).astype(np.float32)
@@ -48,14 +48,14 @@ def codes_of(case: Case, inputs: dict[str, Bytes], name: str) -> Codes:
 
 
 def _blocks(view: TensorView, memory: Bytes) -> Bytes:
-    """(ne[3], ne[2], ne[1], blocks of a row, bytes of a block)."""
+    """The tensor's bytes as (ne[3], ne[2], ne[1], blocks of a row, bytes of a block)."""
     size = type_size(view.type)
     shape = (*view.ne[:0:-1], view.ne[0] // BLOCK, size)
     return np.lib.stride_tricks.as_strided(memory[view.offset :], shape, (*view.nb[:0:-1], size, 1))
 
 
 def _unpacked(type_: str, blocks: Bytes) -> npt.NDArray[np.integer]:
-    """The codes of each block: after the scales the high bits, a bit each, then the low four, two in a byte."""
+    """The codes of each block. Its bytes: scales, one high bit per code (q5), then the low four bits, two per byte."""
     if type_ == "q8_0":
         return np.ascontiguousarray(blocks[..., 2:]).view(np.int8)
     body = blocks[..., 4 if type_.endswith("_1") else 2 :]
@@ -67,7 +67,7 @@ def _unpacked(type_: str, blocks: Bytes) -> npt.NDArray[np.integer]:
 
 
 def quantised_q8_1(values: F32) -> Codes:
-    """Rows of float32 as q8_1: whole multiples of a 127th of a block's largest, and the block's sum."""
+    """Rows of float32 quantised to q8_1: the step is 1/127 of the largest |value| of a block; with the block's sum."""
     blocks = values.reshape(*values.shape[:-1], -1, BLOCK)
     d = np.abs(blocks).max(axis=-1) * rcp(np.array([127], np.float32))
     with np.errstate(invalid="ignore"):
@@ -77,7 +77,7 @@ def quantised_q8_1(values: F32) -> Codes:
 
 
 def _block_sum(blocks: F32) -> F32:
-    """Four neighbours in a lane, one after the other; then 8 lanes that exchange halves."""
+    """The sum of a block: each lane adds four neighbours in order, then 8 lanes are added pairwise."""
     lanes = blocks.reshape(*blocks.shape[:-1], -1, TOGETHER)
     found = lanes[..., 0]
     for i in range(1, TOGETHER):
@@ -86,7 +86,7 @@ def _block_sum(blocks: F32) -> F32:
 
 
 def products(Q: Codes, K: Codes) -> tuple[F32, F32]:
-    """Q K by fours of elements as products of two numbers that are then added up, (columns, rows, D/4) each."""
+    """Q K as sums over groups of four elements: two factors per group, (columns, rows, D/4) each."""
     fours = np.zeros((len(Q.code), len(K.code), Q.code.shape[-1] // TOGETHER), np.float32)
     for i in range(TOGETHER):
         fours += Q.code[:, None, i::TOGETHER] * K.code[None, :, i::TOGETHER]
@@ -101,5 +101,5 @@ def products(Q: Codes, K: Codes) -> tuple[F32, F32]:
 
 
 def _by_fours(parts: F32) -> F32:
-    """A number of each block for each four of its elements."""
+    """Repeat a block's number for each group of four of its elements."""
     return np.repeat(parts, BLOCK // TOGETHER, axis=-1)

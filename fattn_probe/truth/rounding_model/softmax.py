@@ -1,4 +1,4 @@
-"""What the kernels' running softmax has in common."""
+"""Arithmetic that the kernels' running softmax share."""
 
 from collections.abc import Iterator
 
@@ -7,13 +7,13 @@ import numpy as np
 from fattn_probe.arrays import F32
 
 FLUSH = np.float32(-20)
-"""Scales of e to less than this are zero (SOFTMAX_FTZ_THRESHOLD)."""
+"""The exponential of a smaller difference is flushed to zero (SOFTMAX_FTZ_THRESHOLD)."""
 LOWEST = np.float32(-np.finfo(np.float32).max / 2)
-"""The maximum of nothing."""
+"""The initial value of a running maximum."""
 
 
 def total(parts: F32) -> F32:
-    """The sum over the last axis as lanes that exchange halves add it up."""
+    """The sum over the last axis, added pairwise as lanes do with butterfly shuffles."""
     while parts.shape[-1] > 1:
         middle = parts.shape[-1] // 2
         parts = parts[..., :middle] + parts[..., middle:]
@@ -21,5 +21,5 @@ def total(parts: F32) -> F32:
 
 
 def slices(length: int, size: int) -> Iterator[slice]:
-    """Ranges of at most `size`."""
+    """Consecutive slices of at most `size`, up to `length`."""
     return (slice(first, min(first + size, length)) for first in range(0, length, size))

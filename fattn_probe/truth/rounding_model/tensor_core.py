@@ -1,8 +1,8 @@
-"""What a tensor core adds: exact products of f16, aligned to the largest exponent, truncated, summed as integers.
+"""The sums of a tensor core: exact f16 products, aligned to the largest exponent, truncated, and added as integers.
 
 Sources: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores" (PeerJ CS 7:e330, 2021); Khattak
-and Mikaitis (arXiv 2512.07004). The results of an H200 are these in every bit (46 measured matrices of each kind);
-Turing is taken to be like Volta, Ada like Ampere, Blackwell like Hopper.
+and Mikaitis (arXiv 2512.07004). Every bit equals an H200's on 46 measured matrices of each kind. Assumed: Turing is
+like Volta, Ada like Ampere, Blackwell like Hopper.
 """
 
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ from fattn_probe.launch.architecture import Generation
 from fattn_probe.truth.rounding_model.functions import truncated
 
 NONE = -64
-"""The exponent of a zero: with any other's it stays below that of the smallest product, 2^-28."""
+"""The exponent given to zeros: with any other factor it stays below -28, the smallest exponent of a product."""
 LOWEST = -100
-"""Exponents of sums are taken to be no smaller, so that every power of two here is a float32."""
+"""A lower limit on the exponents of sums, so that every power of two here is a float32."""
 OVERFLOW = 65520.0
-"""From here on f16 rounds to infinity."""
+"""The smallest number that f16 rounds to infinity."""
 
 
 @dataclass(frozen=True)
 class Factors:
-    """f16 numbers as float32, with the exponents by which their products are aligned."""
+    """f16 numbers, held as float32, and the exponents that align their products."""
 
     value: F32
 
     @cached_property
     def finite(self) -> bool:
-        """Whether there is no infinity and no NaN among them."""
+        """Whether no value is an infinity or a NaN."""
         return bool(np.isfinite(self.value).all())
 
     @cached_property
@@ -40,7 +40,7 @@ class Factors:
 
     @cached_property
     def exponent(self) -> I8:
-        """That of f16's field: subnormal numbers have the smallest normal one's, zeros none."""
+        """The exponent in f16: subnormal numbers have that of the smallest normal number, zeros `NONE`."""
         value = np.ascontiguousarray(self.number)
         field = (value.view(np.int32) >> 23 & 255).astype(np.int16) - 127
         return np.where(value == 0, NONE, np.maximum(field, -14)).astype(np.int8)
@@ -55,7 +55,7 @@ def matrix_sum(a: Factors, b: Factors, c: F32, rule: Generation) -> F32:
 
 
 def matrix_sum_half(a: Factors, b: Factors, c: F32, rule: Generation) -> F32:
-    """The same with f16 accumulators, which c holds as float32."""
+    """`matrix_sum` with f16 accumulators, which c holds as float32."""
     for first in range(0, a.value.shape[-1], rule.group):
         part = slice(first, first + rule.group)
         exact = _exact_sum(a, b, part, c, rule)
@@ -65,7 +65,7 @@ def matrix_sum_half(a: Factors, b: Factors, c: F32, rule: Generation) -> F32:
 
 
 def half_of(exact: F32 | F64) -> F32:
-    """To f16, nearest even, as float32: adding 1.5 * 2^42 times a number's binade leaves 11 of its bits."""
+    """Round to f16, ties to even, held as float32: adding 1.5 * 2^42 times a number's binade leaves 11 of its bits."""
     exact = np.ascontiguousarray(exact, np.float64)
     binade = (exact.view(np.int64) & np.int64(0x7FF << 52)).view(np.float64)
     magic = np.maximum(binade, 2.0**-14)
@@ -77,7 +77,7 @@ def half_of(exact: F32 | F64) -> F32:
 
 
 def _exact_sum(a: Factors, b: Factors, part: slice, c: F32, rule: Generation) -> F64:
-    """What one group adds up to before it is rounded; finite numbers only."""
+    """The sum of one group before it is rounded; for finite numbers only."""
     bits = 23 + rule.extra
     exponent = _largest(a, b, part, c)
     scale = ((127 + bits - exponent) << 23).view(np.float32)
@@ -87,7 +87,7 @@ def _exact_sum(a: Factors, b: Factors, part: slice, c: F32, rule: Generation) ->
     for k in range(part.start, min(part.stop, x.shape[-1])):
         np.multiply(x[..., k, None], y[..., k, None, :], out=product)
         product *= scale
-        np.copyto(term, product, casting="unsafe")  # toward zero
+        np.copyto(term, product, casting="unsafe")  # truncates toward zero
         total += term
     exact = total.astype(np.float64)
     exact += np.trunc(np.multiply(c, scale, out=product), out=product)
@@ -96,7 +96,7 @@ def _exact_sum(a: Factors, b: Factors, part: slice, c: F32, rule: Generation) ->
 
 
 def _largest(a: Factors, b: Factors, part: slice, c: F32) -> I32:
-    """The exponent to which a group is aligned: the largest of any product and of the accumulator."""
+    """The exponent that a group is aligned to: the largest among its products and the accumulator."""
     x, y = a.exponent, b.exponent
     most, this = np.full(c.shape, -128, np.int8), np.empty(c.shape, np.int8)
     for k in range(part.start, min(part.stop, x.shape[-1])):
@@ -109,7 +109,7 @@ def _largest(a: Factors, b: Factors, part: slice, c: F32) -> I32:
 
 
 def _with_specials(a: Factors, b: Factors, part: slice, c: F32, result: F32) -> F32:
-    """Infinities and NaNs spread as in any sum of products."""
+    """The result with infinities and NaNs propagated as in an ordinary sum of products."""
     if a.finite and b.finite and np.isfinite(c).all():
         return result
     with np.errstate(invalid="ignore", over="ignore"):

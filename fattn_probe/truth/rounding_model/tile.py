@@ -1,12 +1,12 @@
 """fattn-tile in NumPy, for GPUs without tensor cores and head sizes without a tensor-core kernel.
 
-Where f16 arithmetic is fast, products of Q (scaled down by 4) and K are rounded to f16 and added in float32 by pairs,
-P is rounded to f16, and VKQ is summed in f16, one fused multiply-add a KV row. Elsewhere (compute capability 6.1) all
-of it is float32. The rows of a step go to the lanes of `warps` warps for the row sum, and to the warps in turn for VKQ;
-the maximum is the column's. CUDA blocks (`gridDim.y`) take the steps in turn.
+Where f16 arithmetic is fast, products of Q (scaled down by 4) and K are rounded to f16 and added to a float32 sum in
+pairs. P is rounded to f16, and VKQ is summed in f16 with one fused multiply-add per KV row. Elsewhere (compute
+capability 6.1) everything is float32. For the row sum, the rows of a step are dealt to the lanes of `warps` warps; for
+VKQ, to the warps in turn. All warps share the column's maximum. CUDA blocks (`gridDim.y`) take the steps in turn.
 
-Which multiply-adds are fused is as g++ compiles the kernel for the simulator: no such output of a GPU was recorded. Of
-ALiBi's products it fuses some and not others, by the place of column and row; here none is.
+The model fuses the multiply-adds that g++ fuses when it compiles the kernel for the simulator: no output of a GPU is
+recorded for this kernel. g++ fuses some of ALiBi's products, depending on column and row; the model fuses none.
 """
 
 import os
@@ -30,16 +30,16 @@ from fattn_probe.truth.rounding_model.vec import combined
 LANES = 32
 
 COLUMNS, ROWS = 64, 512
-"""Computed side by side, so that they fit a core's cache."""
+"""Columns and KV rows computed side by side: their data fits a core's cache."""
 
 
 @dataclass(frozen=True)
 class TilePlan:
-    """One launch: `warps` share a column (upstream's np), `blocks` take turns on it; `half` where f16 is fast.
+    """One launch: `warps` warps share a column (upstream's np), and `blocks` blocks take turns on it.
 
-    Where `fused`, float32's VKQ is rescaled by the multiply-add that adds the first row, but in the very last step of
-    a kernel that minds the end of K (`checks_end`: those of one head): g++ does so for heads of 128 and steps of 32
-    rows.
+    `half`: f16 arithmetic is fast. `fused`: a float32 VKQ is rescaled by the multiply-add that adds a step's first row,
+    except in the last step of a kernel that checks the end of K (`checks_end`: kernels of one head). g++ does so for
+    heads of 128 and steps of 32 rows.
     """
 
     DV: int
@@ -54,7 +54,7 @@ class TilePlan:
 
 
 def tile_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> TilePlan | None:
-    """The plan of a launch; None for another kernel, or sizes that the source does not have."""
+    """The plan of a launch; None for other kernels, and for sizes that the source lacks."""
     kernel = attention_kernel(launch, arch, constants)
     if kernel is None or kernel.family is not TILE:
         return None
@@ -116,7 +116,7 @@ class Machine:
         return np.concatenate([self.dot(Q, K[part]) for part in slices(len(K), ROWS)], axis=1)
 
     def dot(self, Q: F32, K: F32) -> F32:
-        """One element after the other, or by pairs of products in f16."""
+        """Q K of some rows: element by element in float32, or by pairs of f16 products."""
         found = np.zeros((len(Q), len(K)), np.float32)
         if not self.plan.half:
             for k in range(Q.shape[1]):
@@ -128,7 +128,7 @@ class Machine:
         return found * np.float32(4)
 
     def masked(self, KQ: F32, sequence: int, head: int, queries: slice) -> F32:
-        """Softcap and mask; the two are fused where the kernel takes several heads, so that no slope is in between."""
+        """Apply softcap and mask; one multiply-add does both if the kernel handles several heads (without a slope)."""
         softcap, mask = self.operands.logit_softcap, self.operands.mask
         bias = None if mask is None else self.operands.slopes[head] * mask[sequence % len(mask), queries]
         if self.plan.softcap and bias is not None and not self.plan.checks_end:
@@ -157,14 +157,14 @@ class Machine:
         return maximum, sums, VKQ
 
     def scaled(self, VKQ: F32, scale: F32) -> F32:
-        """VKQ times a scale of each column and block."""
+        """VKQ times the scale of each column and block."""
         if self.plan.half:
             scale = half_of(scale)
             return half_of(np.multiply(VKQ, scale[..., None, None], dtype=np.float64))
         return VKQ * scale[..., None, None]
 
     def add_values(self, VKQ: F32, scale: F32, P: F32, V: F32, fused: Bools) -> F32:
-        """VKQ, rescaled, + P V, row after row, rows dealt to the warps."""
+        """Rescale VKQ and add P V row by row; the rows are dealt to the warps."""
         plan = self.plan
         shared = (half_of(P) if plan.half else P).reshape(*P.shape[:2], -1, plan.warps, 1)
         rows = V.reshape(1, len(V), -1, plan.warps, plan.DV)
@@ -179,7 +179,7 @@ class Machine:
         return VKQ
 
     def fused(self, a: F32, b: F32, c: F32) -> F32:
-        """a*b + c in the arithmetic of VKQ."""
+        """a*b + c in VKQ's number format, rounded once."""
         if not self.plan.half:
             return fma(a, b, c)
         exact = np.multiply(a, b, dtype=np.float64)
@@ -187,7 +187,7 @@ class Machine:
         return half_of(exact)
 
     def combine(self, maximum: F32, sums: F32, VKQ: F32, head: int) -> F32:
-        """The warps, the sink, then the blocks."""
+        """Combine the warps, add the sink, then combine the blocks."""
         parts, out = total(sums), VKQ[:, :, 0]
         rowsum = parts[..., 0]
         for warp in range(1, self.plan.warps):

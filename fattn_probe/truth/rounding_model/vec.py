@@ -1,9 +1,9 @@
-"""fattn-vec in NumPy: one query a column, all in float32, KV rows dealt to lanes.
+"""fattn-vec in NumPy: a column is one query, everything is float32, and KV rows are dealt to lanes.
 
-Of a step of 128 KV rows each of 4 warps has 32, one row a lane, a maximum of its own, and a row sum in each lane.
-A row's KQ is the sum of `threads` lanes that each take every `threads`-th run of `run` elements. In VKQ a warp's rows
-are dealt to 32/threads groups of lanes, each with a sum of its own. CUDA blocks (`gridDim.y`) take the steps in turn.
-Products that are added are fused.
+A step has 128 KV rows, 32 for each of 4 warps, one per lane. Each warp has its own maximum, each lane its own row sum.
+`threads_K` lanes share a row of K: lane i sums every `threads_K`-th run of `run` elements. For VKQ, a warp's rows are
+dealt to 32/`threads_V` groups of lanes, each with its own sum. CUDA blocks (`gridDim.y`) take the steps in turn.
+Multiply-adds are fused.
 """
 
 import os
@@ -32,9 +32,10 @@ ROWS = 4096
 
 @dataclass(frozen=True)
 class VecPlan:
-    """One launch: `blocks` take turns on a column, `ncols` queries share a block.
+    """One launch: `blocks` blocks take turns on a column, and `ncols` queries share a block.
 
-    `threads_K` and `threads_V` lanes share a row, `run` are the neighbouring elements of a K of floats that each takes.
+    `threads_K` lanes share a row of K, `threads_V` lanes a row of V. For a K of floats, a lane takes runs of `run`
+    neighbouring elements.
     """
 
     D: int
@@ -50,7 +51,7 @@ class VecPlan:
 
 
 def vec_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> VecPlan | None:
-    """The plan of a launch; None for another kernel."""
+    """The plan of a launch; None for other kernels."""
     kernel = attention_kernel(launch, arch, constants)
     if kernel is None or kernel.family is not VEC:
         return None
@@ -123,7 +124,7 @@ class Machine:
         return np.concatenate([self.dot_of_codes(ours, codes[place][part]) for part in parts], axis=1)
 
     def dot(self, Q: F32, K: F32) -> F32:
-        """Of floats: fused in each lane, then added across lanes."""
+        """Q K for a K of floats: fused multiply-adds in each lane, then a sum across lanes."""
         plan = self.plan
         Q, K = (np.moveaxis(each.reshape(len(each), -1, plan.threads_K, plan.run), 2, 3) for each in (Q, K))
         Q, K = (each.reshape(len(each), -1, plan.threads_K) for each in (Q, K))
@@ -133,7 +134,7 @@ class Machine:
         return total(lanes)
 
     def dot_of_codes(self, Q: Codes, K: Codes) -> F32:
-        """Of whole numbers: fours of elements go to the lanes in turn."""
+        """Q K for a quantised K: groups of four elements go to the lanes in turn."""
         steps = [np.moveaxis(part.reshape(*part.shape[:2], -1, self.plan.threads_K), 2, 0) for part in products(Q, K)]
         found = np.zeros(steps[0].shape[1:], np.float32)
         for a, b in zip(*steps, strict=True):
@@ -141,7 +142,7 @@ class Machine:
         return total(found)
 
     def masked(self, KQ: F32, sequence: int, heads: slice) -> F32:
-        """Softcap and mask; rows beyond the last are masked."""
+        """Apply softcap and mask, and pad with masked rows."""
         if self.plan.softcap:
             KQ = self.operands.logit_softcap * tanh(KQ)
         mask = self.operands.mask
@@ -175,14 +176,14 @@ class Machine:
         return maximum, sums, VKQ
 
     def rescaled(self, VKQ: F32, scale: F32, V: F32, P: F32) -> tuple[F32, int]:
-        """VKQ times the scale, and how many rows are added already.
+        """VKQ times the scale, and the number of rows that are added already.
 
-        With one query in a block the compiler fuses it with the first row, with two it does not.
+        With one query per block the compiler fuses the rescaling with the first row; with two it does not.
         """
         return (fma(VKQ, scale, V * P), 1) if self.plan.ncols == 1 else (VKQ * scale, 0)
 
     def add_sinks(self, maximum: F32, sums: F32, VKQ: F32, sinks: F32) -> None:
-        """A column's sink joins the first block, the warp that has the column's number in it, and there lane 0."""
+        """Add each column's sink in the first block, to lane 0 of the warp with the column's number in the block."""
         n_q = self.operands.Q.shape[2]
         column = np.arange(len(maximum))
         place = (column, 0, column % n_q % self.plan.ncols)
@@ -194,7 +195,7 @@ class Machine:
         VKQ[place] *= scale[:, None, None]
 
     def combine(self, maximum: F32, sums: F32, VKQ: F32, sequence: int, heads: slice) -> F32:
-        """The warps of a block, then the blocks."""
+        """Combine the warps of each block, then the blocks."""
         if self.operands.sinks is not None:
             self.add_sinks(maximum, sums, VKQ, np.repeat(self.operands.sinks[heads], self.operands.Q.shape[2]))
         most = maximum.max(axis=2)
@@ -208,7 +209,7 @@ class Machine:
 
 
 def combined(parts: F32, maximum: F32, rowsum: F32, exp: Exponential) -> F32:
-    """The blocks' parts, (columns, blocks, D), in one and divided: `flash_attn_combine_results`."""
+    """Combine the blocks' parts (columns, blocks, D) and divide by the row sum (`flash_attn_combine_results`)."""
     if parts.shape[1] == 1:
         return parts[:, 0] * rcp(rowsum)
     scale = exp(maximum - maximum.max(axis=1, keepdims=True))
