@@ -1,4 +1,4 @@
-"""Where an inspection stops: patterns in the source that was built, since line numbers move with every release."""
+"""The places where an inspection stops: patterns in the built source, because line numbers change between releases."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -18,8 +18,9 @@ COMMENT = re.compile(r"\s*(//.*)?$")
 class Anchor:
     """A line that matches `pattern` in `file` of ggml-cuda/.
 
-    `every` takes all lines that match, not the first one; `after` starts the search behind another anchor's line;
-    `skip_comment` means the first line of code from the match on. `facts` says what is lost where nothing matches.
+    `every` takes all matching lines, not only the first. `after` starts the search after another anchor's line.
+    `skip_comment` takes the first line of code from the match on. `facts` names the facts that are lost if no line
+    matches.
     """
 
     name: str
@@ -34,10 +35,10 @@ class Anchor:
 LAUNCH = "launch"
 STREAM_K = "stream_k"
 ANCHORS = (
-    # `fattn_kernel<<<...>>>(` until 2026-05, a function since; the simulator's rewriting of the former
+    # `fattn_kernel<<<...>>>(` until 2026-05, then a function; the third form is the simulator's rewriting of the first
     Anchor(LAUNCH, COMMON, r"^\s*(fattn_kernel<<<|\w+\(fattn_kernel,|simt::.*\bfattn_kernel\()", "everything"),
     Anchor("launched", COMMON, r"^\s*CUDA_CHECK\(cudaGetLastError\(\)\);", "blocks", after=LAUNCH),
-    # The first assignment below `max_blocks` and `use_stream_k`, which are gone at the launch
+    # The first assignment after `max_blocks` and `use_stream_k`, which are out of scope at the launch
     Anchor(STREAM_K, COMMON, r"^\s*blocks_num\.x = (?!ntiles_x;)", "max_blocks, use_stream_k"),
     Anchor("split_kv", COMMON, r"^\s*blocks_num\.x = ntiles_x;", "blocks_per_wave, efficiency_percent_best"),
     Anchor("kbc", MMA, r"^\s*int kb0_stop\s*= min\(iter_k, kb0_start", "kbc and kbc_stop"),
@@ -58,14 +59,14 @@ ANCHORS = (
 
 @dataclass(frozen=True)
 class Located:
-    """The anchors of one tree: gdb locations (`fattn-common.cuh:1251`) by anchor, and what was not found."""
+    """The anchors of one tree: gdb locations (`fattn-common.cuh:1251`) by anchor, and the missing facts."""
 
     locations: Mapping[str, tuple[str, ...]]
     missing: tuple[MissingFacts, ...]
 
 
 def locate(folder: Path, anchors: tuple[Anchor, ...] = ANCHORS) -> Located:
-    """Find the anchors in ggml-cuda/ at `folder`; what does not match is said, and the rest goes on."""
+    """Find the anchors in ggml-cuda/ at `folder`; those without a match are reported in the result."""
     lines: dict[str, tuple[int, ...]] = {}
     for anchor in anchors:
         start = max(lines.get(anchor.after, (0,)), default=0)
@@ -81,7 +82,7 @@ def locate(folder: Path, anchors: tuple[Anchor, ...] = ANCHORS) -> Located:
 
 
 def _matches(path: Path, anchor: Anchor, start: int) -> Iterator[int]:
-    """1-based line numbers behind line `start`."""
+    """1-based numbers of the matching lines after line `start`."""
     lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     for number, line in enumerate(lines[start:], start + 1):
         if re.search(anchor.pattern, line):

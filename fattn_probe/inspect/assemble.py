@@ -24,13 +24,13 @@ CUDA_EXCEPTIONS = {
     "CUDA_EXCEPTION_12": "assertion",
     "CUDA_EXCEPTION_14": "illegal address",
 }
-"""What cuda-gdb stops with, as its manual has it: those that a kernel's own mistakes lead to."""
+"""cuda-gdb's exceptions that a kernel's own errors cause, with the words of its manual."""
 OP_PARAMS = ("scale", "max_bias", "logit_softcap")
 Raw = Mapping[str, Any]
 
 
 def tensors_of(raw: Mapping[str, Mapping[str, str]]) -> tuple[TensorFacts, ...]:
-    """The tensors of the op, from the fields that `reading.read_tensor` read."""
+    """The tensors of the op, from the fields that `procedures.op.read_tensor` read."""
     return tuple(_tensor(role, fields) for role, fields in raw.items())
 
 
@@ -64,7 +64,7 @@ def is_contiguous(type_name: str, ne: Sequence[int], nb: Sequence[int]) -> bool:
 
 
 def op_params_of(text: str) -> dict[str, Value]:
-    """`op_params` as the ints that they are stored as, and decoded: floats by their bits, then prec and n_kv_max."""
+    """`op_params` as the stored ints, and decoded: three floats by their bits, then prec and n_kv_max."""
     words = list(parse_value(text))
     floats = struct.unpack("<3f", struct.pack("<3i", *words[:3]))
     decoded: dict[str, Value] = {name: _short(value) for name, value in zip(OP_PARAMS, floats, strict=True)}
@@ -72,7 +72,7 @@ def op_params_of(text: str) -> dict[str, Value]:
 
 
 def _short(value: float) -> float:
-    """The shortest decimal that is the same float32."""
+    """The shortest decimal that reads back as the same float32."""
     candidates = (float(f"{value:.{digits}g}") for digits in range(1, 10))
     return next((short for short in candidates if np.float32(short) == np.float32(value)), value)
 
@@ -91,7 +91,7 @@ def _json(value: object) -> Value:
 def choice_of(
     raw: Raw, decisions: tuple[Decision, ...], types: Types | None = None, names: Names | None = None
 ) -> Choice:
-    """The kernel that `fattn_kernel` points at, and the configuration in the frame that chose it."""
+    """The kernel that `fattn_kernel` points to, and the configuration in the frame that chose it."""
     pointer = parse_value(raw["kernel"])
     symbol = pointer.symbol if isinstance(pointer, Pointer) else ""
     name = parse_kernel_name(symbol or raw["kernel"], types=types, names=names)
@@ -110,12 +110,12 @@ def _template_value(value: str) -> Value:
 
 
 def launches_of(records: Iterable[LaunchRecord]) -> tuple[KernelLaunch, ...]:
-    """The kernels in the order of their launches."""
+    """The kernels in launch order."""
     return tuple(KernelLaunch(record.spelling, record.grid, record.block, record.shared) for record in records)
 
 
 def launch_facts(raw: Raw, kernels: Sequence[KernelLaunch]) -> dict[str, Value]:
-    """The launch's variables, and what the kernels launched around the attention kernel say of it."""
+    """The launch's variables, and the facts that follow from the other kernels: fixup, combine, scan of the mask."""
     names = [launch.kernel for launch in kernels]
     fixups = [name for name in names if "stream_k_fixup" in name]
     kind = "none" if not fixups else "uniform" if "uniform" in fixups[0] else "general"
@@ -129,7 +129,7 @@ def launch_facts(raw: Raw, kernels: Sequence[KernelLaunch]) -> dict[str, Value]:
 
 @dataclass(frozen=True)
 class Tiling:
-    """What the blocks' records are read with: the chosen kernel, the launch's `blocks_num`, and each tensor's `ne`."""
+    """The context for the blocks' records: the chosen kernel, the launch's `blocks_num`, and each tensor's `ne`."""
 
     choice: Choice
     blocks_num: Sequence[int]
@@ -142,20 +142,20 @@ class Tiling:
 
     @property
     def gqa_ratio(self) -> int:
-        """Q heads a K/V head."""
+        """Q heads per K/V head."""
         return self.ne["Q"][2] // self.ne["K"][2]
 
     @property
     def ncols2(self) -> int:
-        """Heads a tile."""
+        """Heads of a tile."""
         return int(self.choice.template.get("ncols2", 1))
 
     def rows(self, record: Raw) -> int:
-        """KV rows a step of the vec and tile kernels."""
+        """KV rows of a step of the vec and tile kernels."""
         return int(record[self.family.step_name])
 
     def blocks(self, records: Sequence[Raw]) -> tuple[BlockWork, ...]:
-        """The blocks of the attention kernel in order, from what their threads 0 said."""
+        """The blocks of the attention kernel in order, from the records of their threads 0."""
         blocks: dict[int, BlockWork] = {}
         for record in records:
             x, y, z = record["blockIdx"]
@@ -170,9 +170,9 @@ class Tiling:
         return tuple(blocks[linear] for linear in sorted(blocks))
 
     def followed(self, records: Sequence[Raw], scanned: Raw | None) -> tuple[BlockWork, ...]:
-        """The blocks of a kernel of which each said its `kbc` and some a tile, as on a real GPU.
+        """The blocks of a kernel on a real GPU: each has reported its `kbc`, and some have reported a tile.
 
-        The other tiles follow from `kbc`, and from `scanned`, the mask as the kernel before this one left it.
+        The other tiles follow from `kbc` and from `scanned`, the scanned mask.
         """
         grid = self.grid(records)
         return tuple(self._follow(block, grid, scanned) for block in self.blocks(records)) if grid else ()
@@ -192,7 +192,7 @@ class Tiling:
     def _stream_k(self, record: Raw) -> TileWork:
         limits = [value for name, value in record.items() if name.startswith(("KV_max", "(KV_max"))]
         z_KV, zt_gqa = record.get("z_KV"), record.get("zt_gqa")
-        if z_KV is None or zt_gqa is None:  # before 2026 head groups are numbered through all K/V heads: `zt`
+        if z_KV is None or zt_gqa is None:  # before 2026 one index, `zt`, counts the head groups of all K/V heads
             z_KV, zt_gqa = divmod(record["zt"], self.gqa_ratio // self.ncols2)
         return TileWork(
             record["sequence"],
@@ -207,7 +207,7 @@ class Tiling:
         )
 
     def _split_kv(self, record: Raw) -> TileWork:
-        """Of the vec and tile kernels: block y of `gridDim.y` takes every `gridDim.y`-th KV step of a tile."""
+        """A block of the vec or tile kernel: block y takes every `gridDim.y`-th KV step of its tile, from step y on."""
         x, y, _ = record["blockIdx"]
         z_KV, within = divmod(record[self.family.head_name], self.gqa_ratio)
         rows = self.rows(record)
@@ -228,12 +228,12 @@ class Tiling:
 
 
 def _place(work: TileWork, grid: Grid) -> int:
-    """Where a work begins in the row of all tiles' KV steps."""
+    """The first KV step of a tile's work, counted over all tiles."""
     return index_of(work.tile, grid) * grid.iter_k + work.kb0_start
 
 
 def limits_of_mask(KV_max: Sequence[int], record: Raw, grid: Grid) -> Limits:
-    """The KV step at which each sequence's query tile ends, of `KV_max` in KV rows, as the kernel has it.
+    """The KV step at which each sequence's query tile ends, from `KV_max` (KV rows), computed as the kernel does.
 
     A scanned mask ends with a whole step; a sparse kernel gathers `KV_max` rows, and its last step may be part of one.
     """
@@ -248,7 +248,7 @@ def limits_of_mask(KV_max: Sequence[int], record: Raw, grid: Grid) -> Limits:
 
 
 def fault_of(records: Sequence[Raw]) -> str:
-    """How the kernel stopped early, in words; empty if it completed."""
+    """Why and where the kernel stopped early, in words; empty if it completed."""
     record: Raw = records[-1] if records else {}
     if record.get("at") != "ended":
         return ""
@@ -259,6 +259,6 @@ def fault_of(records: Sequence[Raw]) -> str:
 
 
 def kernel_variables(records: Sequence[Raw]) -> Iterator[tuple[str, Value]]:
-    """`iter_k`, `iter_j` and `iter_z_gqa`, as the running kernel has them."""
+    """`iter_k`, `iter_j` and `iter_z_gqa` from the running kernel."""
     first = next((record for record in records if record["at"] == "kbc"), {})
     return ((name, first[name]) for name in ("iter_k", "iter_j", "iter_z_gqa") if name in first)

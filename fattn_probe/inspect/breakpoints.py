@@ -32,9 +32,9 @@ class Watch:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why an expression has no value: the debugger's reason.
+    """Why an expression has no value, in the debugger's words.
 
-    Where a name is unknown, `names` are the arguments and locals in scope, and `near` those that are spelt like it.
+    For an unknown name, `names` are the arguments and locals in scope, and `near` those with a similar spelling.
     """
 
     reason: str
@@ -76,7 +76,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class WatchResult:
-    """The stops; `why` says what ended the program before there were as many as wanted, else it is empty."""
+    """The stops; `why` says what ended the program before the wanted number of stops, else it is empty."""
 
     stops: tuple[Watched, ...]
     why: str
@@ -90,28 +90,28 @@ class WatchResult:
 
 
 def watch_of(text: str, expressions: Sequence[str], stops: int) -> Watch | None:
-    """What `--break`, `--print` and `--stops` ask for; InputError for `--print` without `--break`."""
+    """The watch that `--break`, `--print` and `--stops` describe; InputError for `--print` without `--break`."""
     if expressions and not text:
         raise InputError(f"--print {expressions[0]!r} needs --break 'PATTERN@FILE', the line to print it at")
     return parse_watch(text, expressions, stops) if text else None
 
 
 def parse_watch(text: str, expressions: Sequence[str], stops: int) -> Watch:
-    """`PATTERN@FILE`: a regular expression, and a file of ggml-cuda/; InputError if it is not that."""
+    """Parse `PATTERN@FILE`: a regular expression and a file of ggml-cuda/; InputError for anything else."""
     pattern, at, file = text.rpartition("@")
     if not at or not pattern or "/" in file:
         raise InputError(f"--break {text!r} is not PATTERN@FILE, such as 'float KQ_max_new@fattn-mma-f16.cuh'")
     try:
         re.compile(pattern)
     except re.error as error:
-        raise InputError(f"--break {text!r}: {pattern!r} is no regular expression: {error}") from error
+        raise InputError(f"--break {text!r}: {pattern!r} is not a regular expression: {error}") from error
     return Watch(pattern, file, tuple(expressions), stops)
 
 
 def watch(
     inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target: Target, wanted: Watch
 ) -> WatchResult | Ended:
-    """Stop at the lines of `wanted`; in a kernel in one thread only, that of the case's `inspect.trace`."""
+    """Stop at the lines of `wanted`; in a kernel, only in the thread of the case's `inspect.trace`."""
     at = case.inspect.trace or Trace()
     locations = lines_of(inspector.source(inspector.session.build_for(target, RUNNER)), wanted)
     simulated = target.engine == "sim"
@@ -131,7 +131,7 @@ def watch(
 
 
 def lines_of(root: Path, wanted: Watch) -> list[int]:
-    """The lines of the file that match, from 1 on; InputError if there is no such file or line."""
+    """The numbers (from 1) of the file's matching lines; InputError if there is no such file or line."""
     path = root / CUDA / wanted.file
     if not path.is_file():
         raise InputError(f"--break: this source has no {CUDA / wanted.file}")

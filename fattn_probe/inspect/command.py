@@ -1,4 +1,4 @@
-"""`fattn-probe inspect`: cases on targets under a debugger, to tables, JSON and pages."""
+"""`fattn-probe inspect`: runs cases on targets under a debugger, and prints tables, JSON and pages."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -30,7 +30,7 @@ from fattn_probe.run.outcome import Failed, Fault, Lost
 
 
 def render_examined(done: Sequence[Examined], verbose: bool) -> RenderableType:
-    """One inspection whole, two side by side, more one after another."""
+    """Show one inspection in full, two side by side, more one after another."""
     both = pair(done)
     if both is not None:
         return render_side_by_side(side_by_side(*both), verbose=verbose)
@@ -56,7 +56,7 @@ def _render(item: Examined, verbose: bool) -> Iterator[RenderableType]:
 
 
 def render_tensors(read: TensorReading) -> RenderableType:
-    """Whether memory holds the inputs, and the requested slices."""
+    """Show whether memory holds the inputs, and the requested slices."""
     lines: list[RenderableType] = [Text("\nTensors in memory", "bold")]
     for item in read.checks:
         same = f"{item.bytes} bytes, equal to the input's"
@@ -70,7 +70,7 @@ def render_tensors(read: TensorReading) -> RenderableType:
 
 
 def render_watched(watched: WatchResult) -> RenderableType:
-    """Each stop with its values."""
+    """Show each stop with its values."""
     lines: list[RenderableType] = [Text("\nStops", "bold")]
     for stop in watched.stops:
         lines.append(Text(stop.place))
@@ -85,13 +85,13 @@ def render_watched(watched: WatchResult) -> RenderableType:
 
 
 def pair(done: Sequence[Examined]) -> tuple[Facts, Facts] | None:
-    """The two sets of facts to show side by side, if there are just two and nothing besides."""
+    """The two sets of facts to show side by side; None unless there are exactly two and no extras."""
     found = [item.facts for item in done if item.facts and not item.has_extras]
     return (found[0], found[1]) if len(done) == len(found) == 2 else None
 
 
 def examined_json(done: Sequence[Examined]) -> dict[str, Any]:
-    """Keys `inspections` (docs/inspect.md), and `differences` if there are two."""
+    """The document with `inspections` (docs/inspect.md), and with `differences` if there are two."""
     both = pair(done)
     found: dict[str, Any] = {"inspections": [_json(item) for item in done]}
     return found | ({"differences": side_by_side_json(side_by_side(*both))} if both else {})
@@ -121,7 +121,7 @@ def _json(item: Examined) -> dict[str, Any]:
 
 
 def write_page(done: Sequence[Examined], path: Path) -> None:
-    """One inspection, or two side by side, as a page."""
+    """Write one inspection, or two side by side, as an HTML page."""
     both = pair(done)
     if both is None and len(done) != 1:
         raise InputError(f"--html shows one inspection, or two side by side; these are {len(done)}")
@@ -134,7 +134,7 @@ def write_page(done: Sequence[Examined], path: Path) -> None:
 
 
 def write_map(done: Sequence[Examined], path: Path) -> None:
-    """The map of one inspection's work."""
+    """Write the map of one inspection's work as SVG."""
     facts = [item.facts for item in done if item.facts is not None]
     if len(facts) != 1 or not facts[0].blocks:
         raise InputError(f"--svg shows the blocks of one inspection; these are {len(facts)}")
@@ -142,10 +142,10 @@ def write_map(done: Sequence[Examined], path: Path) -> None:
 
 
 def raise_if_wrong(done: Sequence[Examined]) -> None:
-    """End the command with the code of its worst case.
+    """End the command with the exit code of its worst case.
 
-    ComparisonError: a fault, a fact that is not as expected, work that is not divided right. InputError: an expression
-    of `--print` that has no value at any stop.
+    ComparisonError: a fault, an unexpected fact, a wrong division of work. InputError: an expression of `--print`
+    without a value at any stop.
     """
     problems = [problem for item in done for problem in _problems(item)]
     if problems:
@@ -169,11 +169,11 @@ def _problems(item: Examined) -> Iterator[str]:
         yield from (f"{item.label}: {mismatch}" for mismatch in mismatches(item.expect, item.facts))
         coverage = check(item.facts)
         if coverage is not None and not coverage.passes:
-            yield f"{item.label}: the blocks do not do each tile's KV steps once"
+            yield f"{item.label}: the blocks do not do each tile's KV steps exactly once"
     if item.tensors is not None:
         wrong = [found.name for found in item.tensors.checks if found.differing]
-        yield from (f"{item.label}: {name} in memory is not the input" for name in wrong)
+        yield from (f"{item.label}: {name} in memory differs from the input" for name in wrong)
     if item.nan is not None:
         yield f"{item.label}: a value is not finite"
-    if item.trace is not None and item.trace.parting is not None:
-        yield f"{item.label}: the traced warp parts from exact arithmetic"
+    if item.trace is not None and item.trace.deviation is not None:
+        yield f"{item.label}: the traced warp deviates from exact arithmetic"

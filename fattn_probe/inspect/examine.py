@@ -1,4 +1,4 @@
-"""Examining cases: the facts of each, and the extras that the user wants (values, breakpoints, a trace, a NaN)."""
+"""Examine cases: the facts of each, and the extras that the user wants (values, breakpoints, a trace, a NaN)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,13 +26,13 @@ from fattn_probe.scenario.schema import Trace as Place
 
 @dataclass(frozen=True)
 class Extras:
-    """What to read besides the facts."""
+    """What to read in addition to the facts."""
 
     values: tuple[Slice, ...] = ()
     captures: Path | None = None
     watch: Watch | None = None
     traced: frozenset[str] = frozenset()
-    """Names of the cases with a warp to trace, that of their `inspect.trace`."""
+    """Names of the cases to trace, each with the warp of its `inspect.trace`."""
     npz: Path | None = None
     """A file for the registers of all warps of the traced block."""
     find_nan: bool = False
@@ -40,7 +40,7 @@ class Extras:
 
 @dataclass(frozen=True)
 class Examined:
-    """An inspection with its extras; None where the user did not want one."""
+    """An inspection with its extras; an extra that the user did not want is None."""
 
     inspection: Inspection
     expect: Mapping[str, Value] = field(default_factory=dict)
@@ -52,17 +52,17 @@ class Examined:
     nan_searched: bool = False
 
     def ended(self, how: Ended) -> "Examined":
-        """A copy whose program ended early in a later run."""
+        """A copy for a program that ended early in a later run."""
         return replace(self, inspection=replace(self.inspection, result=how))
 
     @property
     def has_extras(self) -> bool:
-        """Whether anything besides the facts was read."""
+        """Whether any extra was read."""
         return bool(self.tensors or self.watched or self.trace or self.nan_searched)
 
     @property
     def facts(self) -> Facts | None:
-        """The facts, if the program got to its kernel."""
+        """The facts; None if the program did not reach its kernel."""
         return self.inspection.result if isinstance(self.inspection.result, Facts) else None
 
     @property
@@ -73,13 +73,13 @@ class Examined:
 
 @dataclass(frozen=True)
 class Examiner:
-    """Reads the facts of each case on each target, then its extras, each in a debugger session of its own."""
+    """Reads the facts of each case on each target, then its extras, each in its own debugger session."""
 
     inspector: Inspector
     extras: Extras
 
     def examine_all(self, work: Work) -> Iterator[Examined]:
-        """Each case on its targets."""
+        """Examine each case on its targets."""
         for case, targets in work:
             inputs = make_inputs(case)
             for target in targets:
@@ -88,7 +88,7 @@ class Examiner:
                 yield self.examine(case, inputs, target)
 
     def examine(self, case: Case, inputs: dict[str, Bytes], target: Target) -> Examined:
-        """One case on one target; an op without a kernel has no extras."""
+        """Examine one case on one target; an op without a kernel has no extras."""
         examined = Examined(self.inspector.inspect(case, inputs, target), case.expect)
         if examined.facts is None:
             return examined

@@ -1,4 +1,4 @@
-"""`expect:` of a scenario: facts that must hold, by the source's own variable names."""
+"""`expect:` of a scenario: facts that must hold, named by the source's own variables."""
 
 import difflib
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ AXES = {"x": 0, "y": 1, "z": 2}
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A fact that is not as expected; `found` is None if there is none, and `hint` the nearest that there is."""
+    """A fact that differs from `expect:`; without such a fact `found` is None and `hint` is the most similar name."""
 
     fact: str
     expected: Value
@@ -25,7 +25,7 @@ class Mismatch:
 
 
 def mismatches(expect: Mapping[str, Value], facts: Facts) -> list[Mismatch]:
-    """What of `expect` does not hold. `blocks_num.x` is the first number of `blocks_num`."""
+    """The entries of `expect` that do not hold. `blocks_num.x` is the first number of `blocks_num`."""
     known = facts.flat()
     return [
         _mismatch(fact, expected, known) for fact, expected in expect.items() if lookup(fact, known) != (True, expected)
@@ -33,7 +33,7 @@ def mismatches(expect: Mapping[str, Value], facts: Facts) -> list[Mismatch]:
 
 
 def lookup(fact: str, known: Mapping[str, Value]) -> tuple[bool, Value]:
-    """Whether there is such a fact, and its value."""
+    """Whether the fact exists, and its value."""
     if fact in known:
         return True, known[fact]
     name, _, axis = fact.rpartition(".")

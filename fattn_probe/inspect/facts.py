@@ -1,4 +1,4 @@
-"""The facts of one inspected op. Names are the source's own; `ne`, `nb` and grids are in ggml's and CUDA's order."""
+"""The facts of one inspected op, under the source's own names; `ne`, `nb` and grids are in ggml's and CUDA's order."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import Any
 from fattn_probe.launch.tiles import BlockWork, Grid
 
 Value = Any
-"""A fact's value as JSON has it: bool, int, float, str, or a list of them."""
+"""A fact's value in JSON: bool, int, float, str, or a list of them."""
 
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """A `ggml_tensor`: `name` is its role (dst, Q, K, V, mask, sinks), `ggml_name` what the program called it.
+    """A `ggml_tensor`: `name` is its role (dst, Q, K, V, mask, sinks), `ggml_name` the program's name for it.
 
-    `nb` and `view_offs` are bytes; `view_src` is the `ggml_name` of the tensor it is a view of, empty if it is none.
+    `nb` and `view_offs` are bytes; `view_src` is the `ggml_name` of the viewed tensor, empty if this is no view.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Decision:
-    """A condition that the dispatch asked, in the source's words.
+    """A condition that the dispatch evaluated, in the source's words.
 
     `leads_to` is what follows if it holds: `return BEST_FATTN_KERNEL_VEC`, `switch_ncols1<DKQ, DV, 8>`.
     """
@@ -74,7 +74,7 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class MissingFacts:
-    """Facts that could not be had: which, and why (`pattern` of `file` no longer matches, ...)."""
+    """Facts that could not be read, and why (a pattern no longer matches, ...)."""
 
     facts: str
     why: str
@@ -99,7 +99,7 @@ class Facts:
     fault: str = ""
 
     def flat(self) -> dict[str, Value]:
-        """Name to value, as `expect:` of a scenario spells names: `ntiles_dst`, `blocks_num.x`, `K.ne`, `DKQ`."""
+        """Values by name, with the names of a scenario's `expect:`: `ntiles_dst`, `blocks_num.x`, `K.ne`, `DKQ`."""
         return dict(_flat(self))
 
 

@@ -1,4 +1,4 @@
-"""Inspecting one case: make the build, run the program under a debugger, read it, and assemble the facts."""
+"""Inspect one case: build, run the program under a debugger, read it, and assemble the facts."""
 
 import os
 import signal
@@ -46,9 +46,9 @@ DEBUGGERS = {"sim": "gdb", "cuda": "cuda-gdb"}
 class InspectOptions:
     """How an op is inspected.
 
-    `debugger` is a command line, empty for the engine's own (gdb, cuda-gdb); `python` says whether its Python is used
-    (None: if it has one); `blocks` whether the kernel's blocks are read; `transcript` keeps the dialogue; `deadline` in
-    seconds is for the whole of it.
+    `debugger` is a command line, empty for the engine's own (gdb, cuda-gdb). `python`: use the debugger's Python (None:
+    if it has one). `blocks`: read the kernel's blocks. `transcript` receives the dialogue. `deadline` (seconds) is for
+    the whole inspection.
     """
 
     debugger: tuple[str, ...] = ()
@@ -61,9 +61,9 @@ class InspectOptions:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A case on a target: its facts, or how the program ended before its kernel was launched.
+    """A case on a target: its facts, or how the program ended before the kernel launch.
 
-    `name` is a scenario's case or one of upstream's; `reasons` say in sentences why it was this kernel.
+    `name` is a scenario's case or one of upstream's; `reasons` are sentences that explain the choice of the kernel.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Inspection:
 
 @dataclass(frozen=True)
 class Started:
-    """A program of a build that the debugger starts in `folder`, and the name of what it runs."""
+    """A program of a build that the debugger starts in `folder`, and the name of the case that it runs."""
 
     name: str
     program: str
@@ -85,7 +85,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Read:
-    """What one run left, and the conditions that its dispatch asked, whether or not it came to a kernel."""
+    """The result of one run, and the decisions of its dispatch, even if no kernel was launched."""
 
     result: Facts | Ended
     decisions: tuple[Decision, ...]
@@ -93,7 +93,7 @@ class Read:
 
 @dataclass
 class Inspector:
-    """Inspects cases; keeps what it knows of each source tree."""
+    """Inspects cases; remembers what it has read of each source tree."""
 
     session: Session
     options: InspectOptions
@@ -101,12 +101,12 @@ class Inspector:
     _dispatch: dict[Path, Dispatch] = field(default_factory=dict)
 
     def inspect(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> Inspection:
-        """Run one case under the debugger, to its kernel's launch and through its blocks, and read it."""
+        """Run one case under the debugger, up to the kernel launch and through its blocks, and read the facts."""
         with self.place(case, inputs) as folder:
             return self._inspect(Started(case.name, RUNNER, self.words(target), folder), target)
 
     def inspect_upstream(self, case: str, words: Sequence[str], target: Target) -> Inspection:
-        """The same of a case of upstream's test-backend-ops, which `words` make it run."""
+        """Inspect a case of upstream's test-backend-ops, which the arguments `words` select."""
         with scratch() as folder:
             return self._inspect(Started(case, TEST_BACKEND_OPS, tuple(words), folder), target)
 
@@ -125,7 +125,7 @@ class Inspector:
         return Inspection(started.name, str(target), read.result, time.monotonic() - began, reasons)
 
     def procedure(self, procedure: str, plan: Document, folder: Path, target: Target) -> Document | Ended:
-        """Run another procedure on the program of an inspected case; `plan` gets what every procedure has."""
+        """Run another procedure on the program of an inspected case; adds to `plan` what every procedure needs."""
         build = self.session.build_for(target, RUNNER)
         env = self.session.env(target) | {LAUNCHES_ENV: str(folder / "launches")}
         started = Started("", RUNNER, self.words(target), folder)
@@ -147,12 +147,12 @@ class Inspector:
         return {"anchors": anchors, "dispatch": dispatch, "simulated": target.engine == "sim"}
 
     def environment(self, target: Target) -> dict[str, str]:
-        """The whole environment of a debugger that people are handed."""
+        """The complete environment for an interactive debugger."""
         return {**os.environ, "DEBUGINFOD_URLS": "", **self.session.env(target)}
 
     @contextmanager
     def place(self, case: Case, inputs: Mapping[str, Bytes]) -> Iterator[Path]:
-        """A folder with the case's file, for as long as its program runs."""
+        """A temporary folder with the case's file, for as long as its program runs."""
         with scratch() as folder:
             write_case(case, inputs, folder / "case.gguf")
             yield folder
@@ -178,7 +178,7 @@ class Inspector:
         return Read(result, self._decided(build, raw))
 
     def _refusal(self, build: Build) -> Document:
-        """A walk that begins where a backend is asked what it supports: it says no there, and is not asked again."""
+        """A walk that starts at the backend's check for support, since an unsupported op gets no further."""
         dispatch = self.dispatch(build)
         asked = [function.location for function in dispatch.functions if function.name.endswith(SUPPORT)]
         return plan_of(dispatch) | ({"entry": asked[0]} if asked else {})
@@ -190,7 +190,7 @@ class Inspector:
     def _debugging(self, build: Build, started: Started, env: Mapping[str, str], target: Target) -> Iterator[Debugging]:
         """A debugger session with the program in it.
 
-        On a GPU a launch returns when its kernel is done: what the host does next is then a stop behind the kernel.
+        On a GPU a launch returns only when its kernel has finished, so the host's next line is after the kernel.
         """
         env = {**env, "CUDA_LAUNCH_BLOCKING": "1"} if target.engine == "cuda" else env
         with Debugging(
@@ -202,28 +202,28 @@ class Inspector:
             deadline=self.options.deadline,
             transcript=self.options.transcript,
         ) as debugging:
-            if target.engine == "sim":  # the simulator says itself what an access outside a tensor was
+            if target.engine == "sim":  # the simulator itself reports an access outside a tensor
                 debugging.execute("handle SIGSEGV SIGBUS nostop noprint pass")
             yield debugging
 
     def located(self, build: Build) -> Located:
-        """Where to stop in the source of a build."""
+        """The places to stop at in the source of a build."""
         root = self.source(build)
         if root not in self._located:
             self._located[root] = locate(root / CUDA)
         return self._located[root]
 
     def dispatch(self, build: Build) -> Dispatch:
-        """What the dispatch of a build asks."""
+        """The conditions in the dispatch of a build."""
         root = self.source(build)
         if root not in self._dispatch:
             self._dispatch[root] = read_dispatch(root)
         return self._dispatch[root]
 
     def source(self, build: Build) -> Path:
-        """The tree as it was compiled: its line numbers are those of the debug information."""
+        """The tree as it was compiled, whose line numbers match the debug information."""
         if build.sources is None:
-            raise InputError(f"{build.folder} has no sources beside it: `fattn-probe build --export` copies them")
+            raise InputError(f"{build.folder} has no sources beside it; `fattn-probe build --export` copies them")
         return build.sources
 
     def _about(self, build: Build, started: Started, target: Target) -> dict[str, str]:

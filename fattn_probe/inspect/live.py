@@ -28,8 +28,8 @@ from fattn_probe.source.features import CUDA
 
 START = "import sys; sys.path.insert(0, {root!r}); from fattn_probe.debug import live; live.start({plan!r})"
 WELCOME = """
-{kernel} of {case}, block {block}, warp {warp}, lane {lane}: this thread alone stops at `fattn break LOCATION`.
-fattn tensors, fattn launch, fattn blocks: what was found before; fattn tile: where this thread is."""
+{kernel} of {case}, block {block}, warp {warp}, lane {lane}: only this thread stops at `fattn break LOCATION`.
+fattn tensors, fattn launch, fattn blocks: the facts found before; fattn tile: the position of this thread."""
 SETTINGS = ("set breakpoint pending on", "set print frame-arguments presence", "set print static-members off")
 SIMULATED = {"block": "simt::blockIdx", "thread": "simt::self->thread_idx"}
 REAL = {"block": "blockIdx", "thread": "threadIdx"}
@@ -41,13 +41,13 @@ ENTER = (
     "set cuda break_on_launch none",
     "cuda block ({0},{1},{2}) thread ({lane},{warp},0)",
 )
-"""Into a kernel that is about to be launched on a GPU: `*fattn_kernel` is the host's stub of it."""
+"""Commands that stop in the next kernel launched on a GPU: `*fattn_kernel` is its stub on the host."""
 
 
 def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target: Target, facts: Facts) -> int:
-    """Hand the terminal to the debugger until the user leaves it; its exit code.
+    """Hand the terminal to the debugger until the user quits it; returns its exit code.
 
-    `facts` are those of the same inspector: the build has every kernel by now.
+    `facts` come from the same inspector, so the build has every kernel.
     """
     at = case.inspect.trace or Trace()
     debugger = inspector.options.debugger or (DEBUGGERS[target.engine],)
@@ -70,7 +70,7 @@ def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target:
 
 
 def plan_of(inspector: Inspector, facts: Facts, target: Target, at: Trace) -> dict[str, Any]:
-    """What `fattn_probe.debug.live` starts with."""
+    """The plan for `fattn_probe.debug.live`."""
     build = inspector.session.build_for(target, RUNNER)
     simulated = target.engine == "sim"
     block = next((item.blockIdx for item in facts.blocks if item.block == at.block), (at.block, 0, 0))
@@ -93,14 +93,14 @@ def plan_of(inspector: Inspector, facts: Facts, target: Target, at: Trace) -> di
 
 
 def _original_sources(inspector: Inspector, target: Target) -> Iterator[str]:
-    """Show upstream's lines instead of the simulator's rewriting of them; the numbers are the same."""
+    """Show upstream's lines instead of the simulator's rewritten ones; their numbers are the same."""
     tree = inspector.session.options.tree
     if target.engine == "sim" and tree is not None and not inspector.session.options.patches:
         yield f"set substitute-path overlay/{CUDA} {tree.root / CUDA}"
 
 
 def sections(facts: Facts) -> dict[str, str]:
-    """What `fattn tensors`, `launch` and `blocks` print."""
+    """The texts that `fattn tensors`, `launch` and `blocks` print."""
     return {
         "tensors": as_text(tensor_table(facts.tensors)),
         "launch": as_text(launch_lines(facts.launch)),
@@ -109,7 +109,7 @@ def sections(facts: Facts) -> dict[str, str]:
 
 
 def as_text(shown: RenderableType) -> str:
-    """What people would see, without colours."""
+    """The rendered text without colours."""
     console = Console(file=io.StringIO(), width=100, highlight=False)
     console.print(shown)
     assert isinstance(console.file, io.StringIO)
@@ -118,8 +118,8 @@ def as_text(shown: RenderableType) -> str:
 
 @contextlib.contextmanager
 def _interrupts_are_the_debuggers() -> Iterator[None]:
-    """Ctrl-C stops the program in the debugger, not this one."""
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # SIG_IGN would be inherited
+    """Let Ctrl-C stop the program in the debugger, not fattn-probe."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # the debugger would inherit SIG_IGN
     try:
         yield
     finally:

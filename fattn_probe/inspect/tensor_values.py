@@ -1,4 +1,4 @@
-"""Tensors as they lie in the program's memory: checked against the inputs byte by byte, and slices for people."""
+"""Tensors in the program's memory: compared with the inputs byte by byte, and printed as slices."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ SPEC = re.compile(r"(?P<name>dst|Q|K|V|mask|sinks)(?:\[(?P<slices>[-\d:, ]*)\])?
 
 @dataclass(frozen=True)
 class Slice:
-    """`K[:8, 0, 1]`: a part of a tensor, indices in ggml's order, the innermost first."""
+    """A part of a tensor, `K[:8, 0, 1]`; indices in ggml's order, the innermost dimension first."""
 
     text: str
     name: str
@@ -27,7 +27,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class ByteCheck:
-    """A tensor in memory against the input it was made from; `first` is the first byte that differs."""
+    """A tensor in memory compared with its input; `first` is the first byte that differs."""
 
     name: str
     bytes: int
@@ -36,7 +36,7 @@ class ByteCheck:
 
 
 def parse_slice(text: str) -> Slice:
-    """`K`, `K[0:8, :, 1]`; InputError if it is neither."""
+    """Parse `K` or `K[0:8, :, 1]`; InputError for anything else."""
     match = SPEC.fullmatch(text.strip())
     if match is None:
         raise InputError(f"--values {text!r} is not a tensor (dst, Q, K, V, mask, sinks), or a part such as K[:8,0,1]")
@@ -54,7 +54,7 @@ def _index(text: str, word: str) -> slice | int:
 
 
 def check_bytes(case: Case, inputs: Mapping[str, Bytes], memory: Mapping[str, Bytes]) -> tuple[ByteCheck, ...]:
-    """Each operand's bytes in the program's memory against those of the case's inputs."""
+    """Compare each operand's bytes in the program's memory with the case's inputs."""
     return tuple(_check(case.op.tensors[name], inputs, memory[name]) for name in memory if name in case.op.tensors)
 
 
@@ -65,13 +65,13 @@ def _check(view: TensorView, inputs: Mapping[str, Bytes], found: Bytes) -> ByteC
 
 
 def values_of(view: TensorView, memory: Bytes) -> Floats:
-    """A tensor's values from the bytes between its first and its last, in NumPy's order: (ne[3], ..., ne[0])."""
+    """A tensor's values in NumPy's order, (ne[3], ..., ne[0]), from its bytes, first to last."""
     start = TensorView(view.name, view.type, view.root, view.ne, view.nb, 0)
     return strided(decode(memory, view.type), start)
 
 
 def part(values: Floats, wanted: Slice) -> Floats:
-    """The requested part of a tensor; InputError if it has no such index."""
+    """The requested part of a tensor; InputError if an index is out of range."""
     index = (*wanted.index, *(slice(None),) * (values.ndim - len(wanted.index)))
     try:
         found: Floats = np.asarray(values[tuple(reversed(index))])
@@ -82,5 +82,5 @@ def part(values: Floats, wanted: Slice) -> Floats:
 
 
 def as_text(values: Floats) -> str:
-    """Numbers as NumPy prints them, with the middle of long axes left out."""
+    """The numbers as NumPy prints them; the middle of a long axis is left out."""
     return np.array2string(values, precision=6, threshold=200, edgeitems=4, max_line_width=100, suppress_small=False)

@@ -1,4 +1,4 @@
-"""`inspect --values` and `--captures`: an op's tensors out of the program's memory, through the debugger."""
+"""`inspect --values` and `--captures`: an op's tensors, read from the program's memory through the debugger."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ READ_TENSORS = "fattn_probe.inspect.procedures.tensors:read_tensors"
 
 @dataclass(frozen=True, eq=False)
 class TensorReading:
-    """What lay in memory behind the op's last kernel.
+    """The contents of memory after the op's last kernel.
 
-    `memory` has the bytes of each tensor from its first to its last, `checks` how they differ from the inputs, `parts`
-    the slices that were asked for.
+    `memory` has each tensor's bytes, first to last; `checks` compares them with the inputs; `parts` are the requested
+    slices.
     """
 
     memory: Mapping[str, Bytes]
@@ -42,7 +42,7 @@ def read_tensors(
     wanted: Sequence[Slice] = (),
     captures: Path | None = None,
 ) -> TensorReading | Ended:
-    """Run the op whole and read its operands and dst; with `captures`, write a capture of what was read there."""
+    """Run the whole op and read its operands and dst; writes a capture of them to the folder `captures`, if given."""
     roles = ["dst", *case.op.tensors]
     if absent := [item for item in wanted if item.name not in roles]:
         raise InputError(f"--values {absent[0].text}: {case.name} has no {absent[0].name}; it has {', '.join(roles)}")
@@ -78,7 +78,7 @@ def dst_view(case: Case) -> TensorView:
 
 
 def roots_of(case: Case, inputs: Mapping[str, Bytes], memory: Mapping[str, Bytes]) -> dict[str, Bytes]:
-    """The inputs' roots, with what memory held where an operand lies in them."""
+    """The inputs' roots, with the operands' bytes replaced by those read from memory."""
     roots = {name: data.copy() for name, data in inputs.items()}
     for name, view in case.op.tensors.items():
         roots[view.root][view.offset : view.offset + memory[name].size] = memory[name]

@@ -239,7 +239,7 @@ def test_a_warp_is_followed():
     done = inspect(GQA, "--on", "sim:h200", "--trace", "--at", "block=1,warp=2,lane=5")
     assert done.returncode == 0, done.stderr
     assert "warp 2 of block 1" in done.stdout
-    assert "first parting: none" in done.stdout
+    assert "first deviation: none" in done.stdout
 
 
 def test_a_place_that_is_none():

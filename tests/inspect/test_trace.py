@@ -127,7 +127,7 @@ def test_a_trace_from_debugger_to_verdict():
     document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document()
     found = read_trace(Fibers(document), plan())
     trace = judge_trace(found, CASE, INPUTS, block=(2, 0, 0), warp=0, tiles=[work], offset=OFFSET)
-    assert trace.parting is None
+    assert trace.deviation is None
     assert len(trace.tiles[0].steps) == 5
 
 
@@ -140,7 +140,7 @@ def test_lanes_may_come_in_any_order_and_past_one_another():
     )
     found = read_trace(Fibers(document), plan())
     trace = judge_trace(found, CASE, INPUTS, block=(2, 0, 0), warp=0, tiles=[work], offset=OFFSET)
-    assert trace.parting is None
+    assert trace.deviation is None
     assert len(trace.tiles[0].steps[-1].checked) == 7
 
 
@@ -172,7 +172,7 @@ def test_one_step_needs_the_next_ones_beginning():
     (step,) = trace.tiles[0].steps
     assert step.kb0 == 1
     assert {item.name for item in step.checked} >= {"KQ", "P", "VKQ"}
-    assert trace.parting is None
+    assert trace.deviation is None
 
 
 def test_all_tiles_of_a_block_are_followed():

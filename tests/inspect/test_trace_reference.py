@@ -27,7 +27,7 @@ def judged(kind=WIDE, ncols1=8, ncols2=2, *, warp=0, fault=None, work=None, case
 )
 def test_a_right_warp_parts_nowhere(kind, ncols1, ncols2, warp):
     trace = judged(kind, ncols1, ncols2, warp=warp)
-    assert trace.parting is None
+    assert trace.deviation is None
     assert [step.kb0 for step in trace.tiles[0].steps] == [0, 1, 2, 3, 4]
     assert {item.name for item in trace.tiles[0].steps[1].checked} == {
         *("KQ", "KQ_max", "KQ_max_scale", "P", "KQ_rowsum", "VKQ rescaled", "VKQ"),
@@ -74,17 +74,17 @@ def at(index, factor=1.0, add=0.0):
 )
 @pytest.mark.parametrize("kb0", [1, 3])
 def test_the_first_quantity_and_step_are_named(name, change, kb0):
-    parting = judged(fault=wrong(name, kb0, change)).parting
-    assert (parting.quantity, parting.kb0) == (name, kb0)
+    deviation = judged(fault=wrong(name, kb0, change)).deviation
+    assert (deviation.quantity, deviation.kb0) == (name, kb0)
 
 
 def test_a_wrong_number_is_named_by_query_head_and_row():
-    parting = judged(fault=wrong("KQ", 2, at((5, 9), add=0.01)), work=whole(jt=1)).parting
+    deviation = judged(fault=wrong("KQ", 2, at((5, 9), add=0.01)), work=whole(jt=1)).deviation
     # column 5 of ncols2 = 2 is query 8 + 2 and the second head of the group of K/V head 1; nbatch_fa is 64
-    assert (parting.query, parting.head, parting.kv_row, parting.d) == (10, 3, 2 * 64 + 9, None)
-    assert parting.found - parting.expected == pytest.approx(0.01, rel=1e-3)
-    parting = judged(fault=wrong("VKQ", 0, at((5, 9), add=0.1))).parting
-    assert (parting.query, parting.head, parting.kv_row, parting.d) == (2, 3, None, 9)
+    assert (deviation.query, deviation.head, deviation.kv_row, deviation.d) == (10, 3, 2 * 64 + 9, None)
+    assert deviation.found - deviation.expected == pytest.approx(0.01, rel=1e-3)
+    deviation = judged(fault=wrong("VKQ", 0, at((5, 9), add=0.1))).deviation
+    assert (deviation.query, deviation.head, deviation.kv_row, deviation.d) == (2, 3, None, 9)
 
 
 def test_two_swapped_rows_of_V_are_found_in_their_step():
@@ -93,27 +93,27 @@ def test_two_swapped_rows_of_V_are_found_in_their_step():
     rows[1, [70, 71]] = rows[1, [71, 70]]
     document = Warp(CASE, swapped, fragments_of(WIDE, 8, 2), work := whole(jt=1)).document()
     trace = judge_trace(document, CASE, INPUTS, block=(0, 0, 0), warp=0, tiles=[work], offset=OFFSET)
-    assert (trace.parting.quantity, trace.parting.kb0) == ("VKQ", 1)
+    assert (trace.deviation.quantity, trace.deviation.kb0) == ("VKQ", 1)
 
 
 def test_an_offset_that_is_not_the_kernels_shows_in_the_maximum():
     document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole()).document()
     trace = judge_trace(document, CASE, INPUTS, block=(0, 0, 0), warp=0, tiles=[work], offset=0.6931)
-    assert trace.parting.quantity == "KQ_max"
+    assert trace.deviation.quantity == "KQ_max"
 
 
 def test_what_the_mask_hides_has_no_weight():
     def fault(name, kb0, values):
         return np.where(values == 0, 0.01, values) if name == "P" and kb0 == 4 else values
 
-    parting = judged(WIDE, 32, 2, fault=fault).parting
-    assert (parting.quantity, parting.kb0, parting.expected) == ("P", 4, 0.0)
-    assert parting.count > 1
+    deviation = judged(WIDE, 32, 2, fault=fault).deviation
+    assert (deviation.quantity, deviation.kb0, deviation.expected) == ("P", 4, 0.0)
+    assert deviation.count > 1
 
 
 def test_a_column_that_does_not_exist_parts_nowhere():
     # 13 queries in tiles of 8: of the second tile 5 exist, columns 10 and up are behind the last query
-    assert judged(work=whole(jt=1), fault=wrong("KQ", 0, at((11, 3), add=1.0))).parting is None
+    assert judged(work=whole(jt=1), fault=wrong("KQ", 0, at((11, 3), add=1.0))).deviation is None
 
 
 def test_what_a_tile_must_begin_with():
@@ -121,7 +121,7 @@ def test_what_a_tile_must_begin_with():
     first = next(reading for reading in document["readings"] if reading["lane"] == 4)
     first["values"]["KQ_rowsum"][1] = 0.5
     trace = judge_trace(document, CASE, INPUTS, block=(0, 0, 0), warp=0, tiles=[work], offset=OFFSET)
-    assert (trace.parting.quantity, trace.parting.lane) == ("KQ_rowsum at the start", 4)
+    assert (trace.deviation.quantity, trace.deviation.lane) == ("KQ_rowsum at the start", 4)
 
 
 def test_rounding_adds_up_in_the_drift_and_not_in_the_bound():
@@ -142,7 +142,7 @@ def test_one_step_is_set_next_to_all_that_came_before():
     whole_trace = judged()
     assert np.array_equal(step.exact_VKQ, whole_trace.tiles[0].steps[3].exact_VKQ)
     assert np.array_equal(step.VKQ, whole_trace.tiles[0].steps[3].VKQ)
-    assert trace.parting is None
+    assert trace.deviation is None
 
 
 def test_lanes_that_were_not_read_leave_a_quantity_out():
@@ -163,23 +163,23 @@ def test_softcap_and_alibi():
         case, inputs = small_case(SCENARIO.replace("mask: {kind: causal}", f"mask: {{kind: alibi}}\n{more}"))
         if "softcap" in more:
             capped = judged(case=case, inputs=inputs, fault=lambda name, kb0, values: cap(name, values))
-            assert capped.parting is None
-            assert judged(case=case, inputs=inputs).parting.quantity == "KQ"
+            assert capped.deviation is None
+            assert judged(case=case, inputs=inputs).deviation.quantity == "KQ"
         else:
-            assert judged(WIDE, 16, 1, case=case, inputs=inputs, work=replace(whole(), zt_gqa=1)).parting is None
+            assert judged(WIDE, 16, 1, case=case, inputs=inputs, work=replace(whole(), zt_gqa=1)).deviation is None
 
 
 def cap(name, values):
     return np.float32(20) * np.tanh(values) if name == "KQ" else values
 
 
-def test_an_overflow_that_arithmetic_makes_is_no_parting():
+def test_an_overflow_that_arithmetic_makes_is_no_deviation():
     text = SCENARIO.replace("mask: {kind: causal}", "data: {V: {kind: uniform, scale: 1, mean: 60000}}")
     case, inputs = small_case(text)
     with np.errstate(over="ignore", invalid="ignore"):
         trace = judged(WIDE, 16, 1, case=case, inputs=inputs)
     assert np.isinf(trace.tiles[0].steps[-1].VKQ).any()
-    assert trace.parting is None
+    assert trace.deviation is None
     json.dumps(trace_json(trace, verbose=True), allow_nan=False)
 
 

@@ -41,11 +41,11 @@ def test_a_line_a_step():
     assert [line.split()[0] for line in lines[4:9]] == ["0", "1", "2", "3", "4"]
     assert [line.split()[1] for line in lines[4:6]] == ["0-15", "64-79"]
     assert shown(traced(NARROW, 8)).splitlines()[4].split()[1] == "0-47*"
-    assert "first parting: none" in text
+    assert "first deviation: none" in text
     assert max(len(line) for line in lines) <= 100
 
 
-def test_the_first_parting_in_a_sentence():
+def test_the_first_deviation_in_a_sentence():
     text = " ".join(shown(traced(fault=dropped_key)).split())
     # column 2 of ncols2 = 2: query 1, the first head of K/V head 1
     assert "kb0 1: P of query 1, head 2, KV row 67 (lane 9, number 1) is 0, not 0.0" in text
@@ -83,15 +83,15 @@ def test_json_has_no_number_that_json_has_not():
     document = trace_json(trace, verbose=True)
     text = json.dumps(document, allow_nan=False)
     assert '"-inf"' in text
-    assert document["first_parting"] is None
+    assert document["first_deviation"] is None
     assert len(document["tiles"][0]["steps"]) == 5
     assert len(json.dumps(trace_json(trace))) < len(text) / 5
 
 
-def test_json_of_a_parting():
-    parting = trace_json(traced(fault=dropped_key))["first_parting"]
-    assert (parting["quantity"], parting["kb0"], parting["kv_row"], parting["d"]) == ("P", 1, 67, None)
-    assert parting["words"].startswith("kb0 1: P of query 1")
+def test_json_of_a_deviation():
+    deviation = trace_json(traced(fault=dropped_key))["first_deviation"]
+    assert (deviation["quantity"], deviation["kb0"], deviation["kv_row"], deviation["d"]) == ("P", 1, 67, None)
+    assert deviation["words"].startswith("kb0 1: P of query 1")
 
 
 def test_the_picture_is_complete_in_itself():

@@ -95,7 +95,7 @@ def gqa():
 
 def agrees(trace, *kb0):
     """Nothing parts, all is there, and the accumulators are as near to float64 as f16 can be."""
-    assert trace.parting is None, trace.parting
+    assert trace.deviation is None, trace.deviation
     assert [step.kb0 for tile in trace.tiles for step in tile.steps] == list(kb0)
     for tile in trace.tiles:
         for step in tile.steps:
@@ -184,7 +184,7 @@ def test_a_block_of_every_shipped_case_agrees(inspector, case):
     block = at_work[len(at_work) * 2 // 3]
     last = block.tiles[0].kb0_stop - 1
     trace = tracer.trace(block.block, warp=1, kb0=last)
-    assert trace.parting is None, trace.parting
+    assert trace.deviation is None, trace.deviation
     assert [step.kb0 for step in trace.tiles[0].steps] == [last]
 
 
@@ -206,8 +206,8 @@ def faulty():
     ],
 )
 def test_a_planted_fault_is_named_by_quantity_and_step(faulty, block, quantity, kb0):
-    parting = faulty.trace(block=block, warp=1).parting
-    assert (parting and parting.quantity, parting and parting.kb0) == (quantity, kb0)
+    deviation = faulty.trace(block=block, warp=1).deviation
+    assert (deviation and deviation.quantity, deviation and deviation.kb0) == (quantity, kb0)
 
 
 def found_in(inspector, case):

@@ -40,7 +40,7 @@ def test_every_look_at_an_op(interface, tmp_path):
     assert {item["name"]: item["differing"] for item in found["bytes"]} == {"Q": 0, "K": 0, "V": 0, "mask": 0}
     assert np.shape(found["values"]["K[:4,0,1]"]) == (1, 4)
     assert np.isfinite(read_capture(Path(found["capture"])).dst).all()
-    assert found["trace"]["first_parting"] is None
+    assert found["trace"]["first_deviation"] is None
     assert [stop["values"]["kb0"] for stop in found["stops"]] == ["2"]
     assert found["not_finite"] is None
 

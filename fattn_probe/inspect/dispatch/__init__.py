@@ -1,1 +1,1 @@
-"""The dispatch: the conditions in the source, the path of the program, and the reasons in words."""
+"""The dispatch: the conditions in the source, the path that the program took, and the reasons in words."""

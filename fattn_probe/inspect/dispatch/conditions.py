@@ -1,6 +1,6 @@
 """The conditions of the dispatch before a kernel launch, read from the source that was built.
 
-Nothing here knows a version: the functions are those that `ggml_cuda_flash_attn_ext` leads to, whatever their names.
+This depends on no version of llama.cpp: the functions are those that `ggml_cuda_flash_attn_ext` leads to.
 """
 
 import re
@@ -27,7 +27,7 @@ DEFINED = re.compile(r"\s*#\s*define\s+(\w+)")
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file's tokens and functions; `macros` are the names in each macro's body, `depths` the `#if` around a token."""
+    """A file's tokens and functions; `macros` has the names in each macro's body, `depths` each token's `#if` depth."""
 
     name: str
     draft: Draft
@@ -65,7 +65,7 @@ def read_dispatch(root: Path) -> Dispatch:
 
 
 def dispatch_of(texts: Mapping[str, str], macros: Mapping[str, Macro]) -> Dispatch:
-    """The dispatch in the text of source files, by their names."""
+    """The dispatch in source files, given as text by file name."""
     enums = frozenset(name for text in texts.values() for name in ENUM.findall(text))
     files = [read_source(name, text) for name, text in texts.items()]
     chosen = list(_reachable(files, enums))
@@ -82,13 +82,13 @@ def dispatch_of(texts: Mapping[str, str], macros: Mapping[str, Macro]) -> Dispat
 
 
 def _parameters(files: Iterable[SourceFile]) -> dict[str, tuple[str, ...]]:
-    """Template parameters by function; of a name that two files define, the header's: a .cu's is its own."""
+    """Template parameters by function; if two files define a name, the header's, since a .cu file's is local."""
     headers_last = sorted(files, key=lambda file: file.name.endswith(".cuh"))
     return {name: function.parameters for file in headers_last for name, function in file.functions.items()}
 
 
 def _reachable(files: Iterable[SourceFile], enums: frozenset[str]) -> Iterator[tuple[SourceFile, Function]]:
-    """The functions that the entry leads to: those that are given the context, and those that return a choice."""
+    """The functions reachable from the entry that take the context or return a choice."""
     known = {name: (file, function) for file in files for name, function in file.functions.items() if name != LAUNCH}
     waiting, seen = [ENTRY] * (ENTRY in known), {ENTRY}
     while waiting:
@@ -112,7 +112,7 @@ def _mentioned(file: SourceFile, function: Function) -> Iterator[str]:
 
 
 def _in_macro(file: SourceFile, name: str) -> set[str]:
-    """The names that a macro mentions, or those do that it uses."""
+    """The names in a macro's body and, transitively, in the macros that it uses."""
     found: set[str] = set()
     waiting = [name]
     while waiting:

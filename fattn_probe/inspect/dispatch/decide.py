@@ -1,7 +1,7 @@
-"""The decisions of a dispatch, from the lines that the program executed.
+"""The decisions of a dispatch, derived from the lines that the program executed.
 
-Pure, and of the standard library only. Whether a condition held is read from where the program went next; only where
-that does not tell, from the values that the debugger gave.
+Pure functions, standard library only. Where the program went next tells whether a condition held. If it does not, the
+values that the debugger read decide.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ Values = Mapping[str, str | None]
 
 @dataclass(frozen=True)
 class Visit:
-    """A line that the program took: values by expression there, and `after` it had been executed."""
+    """A line that the program executed, with values by expression before it (`values`) and after it (`after`)."""
 
     function: str
     file: str
@@ -29,16 +29,16 @@ class Visit:
 
 
 def visits_of(documents: Iterable[Mapping[str, Any]]) -> tuple[Visit, ...]:
-    """What `trace_dispatch` left."""
+    """The visits that `trace_dispatch` recorded."""
     return tuple(Visit(**document) for document in documents)
 
 
 def plan_of(dispatch: Dispatch, start: str = "run") -> dict[str, Any]:
-    """What `trace_dispatch` takes: where to stop and what to ask, as JSON."""
+    """The plan for `trace_dispatch`, as JSON: where to stop and which expressions to evaluate."""
     asks: dict[str, list[str]] = {}
     after: dict[str, tuple[Lines, str]] = {}
     for condition in dispatch.conditions:
-        for line in range(condition.lines[0], condition.lines[1] + 1):  # a debugger may come to any of them first
+        for line in range(condition.lines[0], condition.lines[1] + 1):  # a debugger may stop at any of them first
             place = f"{condition.file}:{line}"
             asks.setdefault(place, []).extend(condition.logic.asks())
             if condition.variable:
@@ -57,7 +57,7 @@ def plan_of(dispatch: Dispatch, start: str = "run") -> dict[str, Any]:
 
 
 def _constants(dispatch: Dispatch, function: str) -> list[str]:
-    """What `if constexpr` asks, which is known in all of a function: no code is left at its own line."""
+    """The expressions in a function's `if constexpr` conditions: constant, and without code at their own lines."""
     inside = (item for item in dispatch.conditions if item.function == function and item.kind == "if constexpr")
     return list(dict.fromkeys(ask for condition in inside for ask in condition.logic.asks()))
 
@@ -72,7 +72,7 @@ class _Found:
 
 
 def decisions(conditions: Sequence[Condition], visits: Sequence[Visit]) -> tuple[Decision, ...]:
-    """What was decided, in order; a loop's conditions once each, as they held if they ever did."""
+    """The decisions in order; each condition of a loop once, as held if it ever held."""
     found = [item for condition in conditions for item in _of_condition(condition, visits)]
     return tuple(_complete(list(_without_echoes(_without_repeats(sorted(found, key=_order))))))
 
@@ -95,7 +95,7 @@ def _inside(line: int, lines: Lines | None) -> bool:
 
 
 def _askings(condition: Condition, visits: Sequence[Visit]) -> Iterator[tuple[int, int]]:
-    """First and last visit of each time that a condition was asked; in between may be the functions that it calls."""
+    """The first and last visit of each evaluation of a condition; the functions that it calls may lie between."""
     first: int | None = None
     last = 0
     for index, visit in enumerate(visits):
@@ -109,7 +109,7 @@ def _askings(condition: Condition, visits: Sequence[Visit]) -> Iterator[tuple[in
 
 
 def _merged(condition: Condition, visits: Sequence[Visit]) -> Visit:
-    """The visits of a condition's lines, each of which has the values that could be had there, as one."""
+    """One visit with the values of all visits of a condition's lines."""
     own = [visit for visit in visits if visit.file == condition.file and _inside(visit.line, condition.lines)]
     values = {name: value for visit in own for name, value in visit.values.items()}
     after = {name: value for visit in own for name, value in visit.after.items()}
@@ -138,7 +138,7 @@ def _decision(condition: Condition, held: bool, text: str, leads_to: str, terms:
 
 
 def _branched(condition: Condition, behind: Visit | None) -> bool | None:
-    """Whether the program went into the body; None where condition and body share a line."""
+    """Whether the program entered the body; None if condition and body share a line."""
     if behind is None or condition.body is None or condition.body[0] <= condition.lines[1]:
         return None
     return behind.file == condition.file and _inside(behind.line, condition.body)
@@ -163,7 +163,7 @@ def _switched(condition: Condition, visit: Visit, behind: Visit | None) -> Decis
 
 
 def _case(condition: Condition, value: str | None, behind: Visit | None) -> tuple[SwitchCase | None, str]:
-    """The case that was taken: by its label, else by the lines where the program went on."""
+    """The case that was taken, by its label, else by the line that the program executed next."""
     for case in condition.cases:
         if value in case.labels and value is not None:
             return case, value
@@ -174,16 +174,17 @@ def _case(condition: Condition, value: str | None, behind: Visit | None) -> tupl
 
 
 def _entered(condition: Condition, visit: Visit, following: Sequence[Visit]) -> Decision | None:
-    """A macro's call from which the program went on into another function."""
+    """The decision of a macro call that led the program into another function."""
     if not following or following[0].function == visit.function:
         return None
     return _decision(condition, True, condition.text, following[0].function, ())
 
 
 def _passed(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
-    """An `if constexpr` leaves no code: it held if its body was entered, and did not if the program stepped over it.
+    """Decisions of an `if constexpr`, which leaves no code: it held if the program entered its body.
 
-    Between `#if` and `#endif` the latter may mean that it was not compiled at all.
+    It did not hold if the program passed the body by; between `#if` and `#endif` that proves nothing, since the body
+    may not have been compiled.
     """
     body = condition.body or condition.lines
     entry: dict[str, Visit] = {}
@@ -202,7 +203,7 @@ def _passed(condition: Condition, visits: Sequence[Visit]) -> Iterator[_Found]:
 
 
 def _terms(logic: Logic, known: Truths, values: Values) -> Iterator[Term]:
-    """Each atom with its truth, followed by its variables, without pointers, which explain nothing."""
+    """Each atom with its truth, then its variables; pointers are left out, since their values explain nothing."""
     seen: set[str] = set()
     for atom in logic.atoms():
         truth = known.get(atom.text)
@@ -228,7 +229,7 @@ def _without_repeats(found: Iterable[_Found]) -> Iterator[_Found]:
         if item.decision.held:
             kept.append(item)
         elif item.decision.leads_to != "continue":
-            kept.append(replace(item, decision=replace(item.decision, terms=())))  # the last turn's values say nothing
+            kept.append(replace(item, decision=replace(item.decision, terms=())))  # the last iteration's values mislead
     yield from sorted(kept, key=_order)
 
 
@@ -237,7 +238,7 @@ def _order(item: _Found) -> tuple[int, Lines]:
 
 
 def _without_echoes(found: Iterable[_Found]) -> Iterator[Decision]:
-    """Leave out the statement that the condition just before it has named already."""
+    """Drop a statement that the preceding condition has already named."""
     last: Decision | None = None
     for item in found:
         decision = item.decision
@@ -248,7 +249,7 @@ def _without_echoes(found: Iterable[_Found]) -> Iterator[Decision]:
 
 
 def _complete(found: Sequence[Decision]) -> Iterator[Decision]:
-    """Copy a call's truth from the decision that has it to other decisions with the same call."""
+    """Copy a call's known truth to other decisions with the same call."""
     terms = [term for decision in found for term in decision.terms if term.value is not None and "(" in term.text]
     known = {term.text: term.value for term in terms}
     for decision in found:

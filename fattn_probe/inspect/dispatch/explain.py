@@ -1,4 +1,4 @@
-"""Decisions as short sentences: why this kernel, and what another kernel would have needed."""
+"""Decisions as short sentences: why this kernel was chosen, and what another kernel would have needed."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,10 +23,10 @@ Parameters = Mapping[str, Sequence[str]]
 
 
 def explain(decisions: Iterable[Decision], parameters: Parameters) -> list[str]:
-    """One sentence per choice: in each function first what decided, then what was passed over.
+    """One sentence per choice: for each function, first the conditions that decided, then the rejected choices.
 
-    `parameters` are the template parameters of the functions by name (`Dispatch.parameters`), which say what a call has
-    chosen: `ncols2 = 8`.
+    `parameters` are the template parameters by function (`Dispatch.parameters`); they name what a call chooses:
+    `ncols2 = 8`.
     """
     functions: dict[str, list[_Read]] = {}
     for decision in decisions:
@@ -40,7 +40,7 @@ def explain(decisions: Iterable[Decision], parameters: Parameters) -> list[str]:
 
 @dataclass(frozen=True)
 class _Read:
-    """A decision with its condition taken apart and the values of its variables."""
+    """A decision with its parsed condition and the values of its variables."""
 
     decision: Decision
     logic: Logic
@@ -48,7 +48,7 @@ class _Read:
     values: Mapping[str, str]
 
     def shown(self, parts: Iterable[Logic]) -> dict[str, str]:
-        """The variables of some parts, with their values."""
+        """The variables of some parts of the condition, with their values."""
         texts = [part.text for piece in parts for atom in piece.atoms() for part in atom.variables]
         return {text: self.values[text] for text in dict.fromkeys(texts) if text in self.values}
 
@@ -62,7 +62,7 @@ def _read(decision: Decision) -> _Read:
 
 
 class _Function:
-    """The decisions of one function. `final` is where it ended, `bound` are its own template arguments."""
+    """The decisions of one function. `final` is its last effect, `bound` its own template arguments."""
 
     def __init__(self, read: Sequence[_Read], parameters: Parameters) -> None:
         self.read, self.parameters = read, parameters
@@ -72,7 +72,7 @@ class _Function:
         self.said: set[str] = set()
 
     def why(self) -> Iterator[str]:
-        """The conditions that held and led to where the function ended."""
+        """The conditions that held and led to the function's result."""
         reasons = [item for item in self.read if item.decision.held and item.decision.condition != OTHERWISE]
         for item in reasons:
             leads_to = item.decision.leads_to
@@ -84,7 +84,7 @@ class _Function:
             yield f"nothing else held, so {effect}"
 
     def why_not(self) -> Iterator[str]:
-        """What was going to be chosen before that; what the choices that were passed over would have needed."""
+        """The choices that were overruled, and what the rejected choices would have needed."""
         for item in filter(self.overruled, self.read):
             yield f"{self.effect(item.decision.leads_to)} was next: {_held(item)}"
         every = [item for item in self.read if not item.decision.held]
@@ -97,12 +97,12 @@ class _Function:
             yield f"{effect} needed {_needs(item, inner)}"
 
     def overruled(self, item: _Read) -> bool:
-        """Whether a condition held, but something in its body came before what it leads to."""
+        """Whether a condition held, but another statement in its body decided first."""
         leads_to = item.decision.leads_to
         return item.decision.held and leads_to.startswith(RETURN) and leads_to != self.final
 
     def passed_over(self) -> Iterator[tuple[_Read, str, str]]:
-        """Conditions that did not hold, what they would have chosen, and what would have been asked after them."""
+        """Conditions that did not hold, what they would have chosen, and the nested condition, if any."""
         for item in self.read:
             nested = NESTED.match(item.decision.leads_to)
             leads_to = nested[2] if nested else item.decision.leads_to
@@ -114,7 +114,7 @@ class _Function:
                 yield item, effect, nested[1] if nested else ""
 
     def hopeless(self, item: _Read) -> bool:
-        """Whether only another vendor's GPU would have helped, or template arguments that were chosen before."""
+        """Whether the condition needs another vendor's GPU, or other template arguments, which are fixed by now."""
         lacks = lacking(item.logic, item.known)
         variables = {part.text for piece in lacks for atom in piece.atoms() for part in atom.variables}
         own = self.parameters.get(item.decision.function, ())
@@ -122,21 +122,21 @@ class _Function:
         return amd or bool(variables and variables.issubset(own))
 
     def effect(self, leads_to: str, new: bool = False) -> str:
-        """What a statement chooses: an enumerator, template arguments, a variable; of `new` what was not said yet."""
+        """What a statement chooses: an enumerator, template arguments, a variable; with `new`, only if not said yet."""
         chosen = [leads_to.removeprefix(RETURN)] if leads_to.startswith(RETURN) else [*self.arguments(leads_to)]
         chosen = [text for text in chosen if not (new and text in self.said)]
         self.said.update(chosen if new else ())
         return ", ".join(chosen)
 
     def arguments(self, leads_to: str) -> Iterator[str]:
-        """What a call gives to the callee's template parameters, unless it hands on its own."""
+        """The arguments of a call's template parameters, without those that the caller just passes on."""
         match = CALL.match(leads_to)
         if ASSIGNED.match(leads_to):
             yield leads_to
         elif match and match[2]:
             values = (value.strip() for value in match[2].split(","))
             for name, value in zip(self.parameters.get(match[1], ()), values, strict=False):
-                if name != value and not value.startswith("("):  # a cast: not the source's words but the debugger's
+                if name != value and not value.startswith("("):  # a cast is the debugger's notation, not the source's
                     yield f"{name} = {_computed(value, self.bound)}"
 
 
@@ -167,7 +167,7 @@ def _needs(item: _Read, inner: str) -> str:
 
 
 def _alternatives(part: Logic) -> Sequence[Logic]:
-    """Of an `||` those of its children that are not about AMD's GPUs."""
+    """The children of an `||` that are not about AMD GPUs."""
     children = part.children if part.kind == "or" else (part,)
     return [child for child in children if not AMD.search(child.text)] or children
 
@@ -183,7 +183,7 @@ def _listed(values: Mapping[str, str]) -> str:
 
 
 def _computed(text: str, bound: Mapping[str, str]) -> str:
-    """`64/ncols2 = 8` where the function's own arguments are known."""
+    """An expression with its value, `64/ncols2 = 8`, if the function's own arguments are known."""
     known = re.sub(r"\b[^\W\d]\w*\b", lambda match: bound.get(match[0], match[0]), text)
     match = QUOTIENT.match(known)
     if match is None or (match[2] == "/" and match[3] == "0"):

@@ -1,4 +1,4 @@
-"""The conditions of one function of the dispatch, as records."""
+"""Extract the conditions of one function of the dispatch as records."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ HEADED = frozenset({"if", "if constexpr", "switch", "while"})
 
 
 def _unblocked(statements: Iterable[Statement]) -> Iterator[Statement]:
-    """Statements, with blocks that are no statement's body replaced by their content."""
+    """The statements, with bare blocks replaced by their content."""
     for statement in statements:
         if statement.kind == "block":
             yield from _unblocked(statement.body)
@@ -25,7 +25,7 @@ def _unblocked(statements: Iterable[Statement]) -> Iterator[Statement]:
 
 @dataclass(frozen=True)
 class Block:
-    """Where a statement stands: the lines of its block, and whether a loop repeats it."""
+    """The block around a statement: its lines, and whether it is in a loop."""
 
     lines: Lines
     in_loop: bool = False
@@ -33,7 +33,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Value:
-    """What a statement gives a variable: its tokens, and those of the condition if it is chosen by `?:`."""
+    """The value that a statement gives a variable: its tokens, and for `?:` those of the condition."""
 
     variable: str
     span: Span
@@ -44,7 +44,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Extract:
-    """A function; `macros` are those that call another function of the dispatch."""
+    """A function of the dispatch; `macros` are those that call another function of the dispatch."""
 
     file: str
     function: Function
@@ -54,11 +54,11 @@ class Extract:
 
     @cached_property
     def statements(self) -> tuple[Statement, ...]:
-        """Its body."""
+        """The statements of its body."""
         return parse(self.reader.draft, self.function.start, self.function.stop)
 
     def function_record(self) -> DispatchFunction:
-        """Its name and its place."""
+        """The function's name, place and calls."""
         first = self.statements[0].start if self.statements else self.function.stop
         return DispatchFunction(
             self.function.name,
@@ -69,7 +69,7 @@ class Extract:
         )
 
     def _calls(self) -> Iterator[int]:
-        """The lines on which the context is handed on, by a call or by a macro that makes one."""
+        """The lines that pass the context on, in a call or in a macro that calls."""
         for statement in (inner for outer in self.statements for inner in outer.all()):
             is_macro = statement.kind == "macro" and self.reader.draft.words[statement.start] in self.macros
             if is_macro or (statement.kind == "plain" and self._outcome(statement)):
@@ -77,7 +77,7 @@ class Extract:
                 yield from range(first, last + 1)
 
     def conditions(self) -> Iterator[Condition]:
-        """Everything that it asks, in the source's order."""
+        """Its conditions, in the order of the source."""
         yield from self._walk(
             self.statements, Block((self._line(self.function.start - 1), self._line(self.function.stop)))
         )
@@ -183,7 +183,7 @@ class Extract:
 
     @cached_property
     def _used(self) -> frozenset[str]:
-        """The names in conditions, and in the values of variables that conditions use."""
+        """The names used in conditions, and in the values of variables that conditions use."""
         words = self.reader.draft.words
         every = [inner for statement in self.statements for inner in statement.all()]
         used = {word for inner in every if inner.kind in HEADED for word in words[slice(*inner.head)]}
@@ -194,7 +194,7 @@ class Extract:
         return frozenset(used)
 
     def _value(self, statement: Statement) -> Value | None:
-        """The bool, or the choice by `?:`, that a statement gives to a variable at run time."""
+        """The bool or `?:` value that a statement gives a variable at run time."""
         span = self._given(statement)
         words = self.reader.draft.words
         if span is None or span[1] - span[0] < 2:
@@ -210,7 +210,7 @@ class Extract:
         return Value(before[-1], span, span, (0, 0), True) if "bool" in before else None
 
     def _given(self, statement: Statement) -> Span | None:
-        """The tokens behind the `=` of a statement that gives a value to a plain variable."""
+        """The tokens after the `=` of a statement that assigns to a plain variable."""
         if statement.kind != "plain":
             return None
         draft = self.reader.draft
@@ -221,16 +221,16 @@ class Extract:
         return None
 
     def _matters(self, statement: Statement) -> bool:
-        """Whether a statement, or one in it, has to do with the choice."""
+        """Whether a statement, or one inside it, affects the choice."""
         return any(
             self._outcome(inner) or self._sets(inner) or self._jumps(inner) or inner.kind == "macro"
             for inner in statement.all()
         )
 
     def _leads(self, body: Sequence[Statement]) -> str:
-        """What a body does, by the first statement that goes on to something; else by one that sets a variable.
+        """The effect of a body: its first outcome, else its first assignment.
 
-        Of a body that is nothing but another `if`, that `if`.
+        For a body that is only another `if`, the text of that `if`.
         """
         flat = list(_unblocked(body))
         for find in (self._outcome, self._sets, self._jumps, self._constant):
@@ -241,7 +241,7 @@ class Extract:
         return f"if ({self.reader.text(*flat[0].head)}) {inner}" if inner else ""
 
     def _outcome(self, statement: Statement) -> str:
-        """A call that is given the context, without its arguments; a returned value; an abort."""
+        """The text of an outcome: a call that takes the context (without arguments), a returned value, or an abort."""
         words, mates = self.reader.draft.words, self.reader.draft.mates
         start, stop = statement.start, statement.head[1]
         if statement.kind == "return":
@@ -256,7 +256,7 @@ class Extract:
         return self._resolved(start, opener)
 
     def _resolved(self, start: int, stop: int) -> str:
-        """Text in which a name that was made a literal by `constexpr` just before is that literal."""
+        """The text, with names replaced by the literals that `constexpr` gave them just before."""
         words = self.reader.draft.words
         text = TEMPLATE.sub("<", self.reader.text(start, stop))
         for name in set(words[start:stop]).intersection(self._literals):
@@ -266,7 +266,7 @@ class Extract:
 
     @cached_property
     def _literals(self) -> dict[str, list[tuple[int, str]]]:
-        """The values that `constexpr int cols_per_block = 32;` and the like give, by name, with their places."""
+        """The values from statements like `constexpr int cols_per_block = 32;`, by name, with their places."""
         found: dict[str, list[tuple[int, str]]] = {}
         for inner in (inner for statement in self.statements for inner in statement.all()):
             name, _, literal = self._constant(inner).partition(" = ")
@@ -275,12 +275,12 @@ class Extract:
         return found
 
     def _sets(self, statement: Statement) -> str:
-        """An assignment, not a declaration, to a plain variable."""
+        """The text of an assignment to a plain variable, if it is not a declaration."""
         span = self._given(statement) or self._updated(statement)
         return self._resolved(*statement.head) if span and span[0] == statement.start + 2 else ""
 
     def _constant(self, statement: Statement) -> str:
-        """What a `constexpr` makes a literal, for the template arguments of calls further in."""
+        """The text of a `constexpr` with a literal value, which may be a template argument of a later call."""
         words = self.reader.draft.words[statement.start : statement.stop]
         literal = statement.kind == "plain" and words[0] == "constexpr" and words[-3:-2] == ["="]
         return f"{words[-4]} = {words[-2]}" if literal else ""

@@ -1,4 +1,4 @@
-"""The conditions on the way to a kernel, as records."""
+"""Records of the conditions on the way to a kernel."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class SwitchCase:
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition in a function of the dispatch, on `lines` (inclusive, like all lines here).
+    """A condition in a function of the dispatch, on `lines` (first and last, inclusive, like all lines here).
 
     `leads_to` is the source text of what follows if the condition holds. A `value` is a bool or a `?:` assigned to
     `variable`. An `outcome` has no condition: it returns a choice or calls another function; so does a `macro`, whose
@@ -45,9 +45,9 @@ class Condition:
 
 @dataclass(frozen=True)
 class DispatchFunction:
-    """A function on the way to the kernel; `location` is its first statement, for a breakpoint.
+    """A function on the way to the kernel; `location` is its first statement, where a breakpoint goes.
 
-    `calls` are the lines of statements that call another function of the dispatch: the debugger steps into them.
+    `calls` are the lines that call another function of the dispatch; the debugger steps into them.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The registers of all warps of a block as NumPy arrays, for a file that needs nothing of fattn-probe to be read."""
+"""The registers of all warps of a block as NumPy arrays, in a file that can be read without fattn-probe."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ HALVES = "VKQ_C"  # the only f16 registers
 def block_arrays(
     documents: Mapping[int, Mapping[str, Any]], tiles: Sequence[TileWork], about: Mapping[str, Any]
 ) -> dict[str, Array]:
-    """The arrays of docs/trace.md by key, from what `read_trace` read of each warp of a block.
+    """The arrays of docs/trace.md by key, from the `read_trace` document of each warp of a block.
 
     A register that was not read in a step is NaN.
     """
@@ -37,7 +37,7 @@ def block_arrays(
 
 
 def _registers(table: Sequence[Sequence[Step | None]]) -> dict[str, Array]:
-    """[step][warp][lane][register] by phase and variable."""
+    """Registers, [step][warp][lane][register], by phase and variable."""
     steps = [step for line in table for step in line if step is not None]
     shapes = {name: values.shape for step in steps for name, values in step.registers.items() if "indices" not in name}
     arrays = {
@@ -53,14 +53,14 @@ def _registers(table: Sequence[Sequence[Step | None]]) -> dict[str, Array]:
 
 
 def _indices(table: Sequence[Sequence[Step | None]]) -> dict[str, Array]:
-    """[step][row]: the KV rows of each step of a kernel that gathers them."""
+    """The KV rows of each step, [step][row], for a kernel that gathers them."""
     rows = [next((step.indices for step in line if step and step.indices is not None), None) for line in table]
     found = [row for row in rows if row is not None]
     return {"indices": np.array(found, np.int64)} if found and len(found) == len(rows) else {}
 
 
 def _layout(documents: Mapping[int, Mapping[str, Any]], table: Sequence[Sequence[Step | None]]) -> dict[str, Array]:
-    """[warp][lane][register]: the block's column of each register, and its KV row in the step, or d."""
+    """Each register's column in the block's tile, and its KV row in the step or its d, [warp][lane][register]."""
     step = next((step for line in table for step in line if step is not None), None)
     if step is None:
         return {}
@@ -78,6 +78,6 @@ def _layout(documents: Mapping[int, Mapping[str, Any]], table: Sequence[Sequence
 
 
 def write_arrays(arrays: Mapping[str, Any], path: Path) -> None:
-    """Write a `.npz`; MachineError if the disk refuses."""
+    """Write a `.npz` file; MachineError if the disk refuses."""
     with writing(path), path.open("wb") as file:
         np.savez_compressed(file, **arrays)

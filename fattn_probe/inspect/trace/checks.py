@@ -1,7 +1,7 @@
-"""One step of the mma kernel, quantity by quantity: what follows exactly from what the kernel had before.
+"""Check one step of the mma kernel, quantity by quantity.
 
-Each quantity is worked out from the kernel's own earlier ones, so that an error is found where it is made, and its
-bound is the rounding of that quantity alone, at the first step as at the thousandth.
+Each quantity is computed in float64 from the kernel's own earlier quantities, so an error shows where it arises. The
+bound covers the rounding of that quantity alone, and is as tight at the thousandth step as at the first.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,15 +20,15 @@ TINY_F16 = 2.0**-24
 F16_MAX = 65504.0
 TANH_APPROX = 2.0**-10.9  # tanh.approx.f32: PTX ISA, maximum relative error 2^-11
 EX2_APPROX = 2.0**-22
-FLUSHED = 2.1e-9  # exp(SOFTMAX_FTZ_THRESHOLD), and a little: below, a rescale factor is 0
+FLUSHED = 2.1e-9  # slightly more than exp(SOFTMAX_FTZ_THRESHOLD): a smaller rescale factor is 0
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A variable's registers beside what they should be, [lane][number].
+    """A variable's registers and their expected values, [lane][number].
 
-    `places` says where a number lies: its column in the block's tile, and along the KV rows of the op or along d
-    (-1: along neither). `anchor` is where the registers were read.
+    `places` gives each number's column in the block's tile, and its KV row in the op or its d (-1: neither). `anchor`
+    is where the registers were read.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Quantity:
 
     @property
     def error(self) -> F64:
-        """Distance from what it should be; 0 of equal infinities and of two NaN, else infinite if one is not finite."""
+        """Distance from the expected value: 0 for equal infinities and two NaNs, infinite if only one is not finite."""
         with np.errstate(invalid="ignore"):
             error = np.abs(self.values - self.expected)
         same = (self.values == self.expected) | (np.isnan(self.values) & np.isnan(self.expected))
@@ -49,7 +49,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class WarpStep:
-    """A step as read, and what is known of it: fragments, inputs, and what is added to a logit for the maximum."""
+    """A step's registers, with its fragments, its inputs, and the offset added to a logit for the maximum."""
 
     step: Step
     fragments: WarpFragments
@@ -60,85 +60,85 @@ class WarpStep:
 
     @cached_property
     def KQ_places(self) -> Places:
-        """Where KQ's numbers lie, KV rows counted from the step's first."""
+        """The places of KQ's numbers; KV rows count from the step's first."""
         return self.fragments.KQ_places(self.step["before.KQ_C"].shape[1])
 
     @cached_property
     def own_rows(self) -> Indices:
-        """The KV rows that are this warp's, counted from the step's first."""
+        """The KV rows of this warp, counted from the step's first."""
         return np.unique(self.KQ_places.along)
 
     @cached_property
     def kv_rows(self) -> Indices:
-        """The same as rows of the op."""
+        """The KV rows of this warp, as rows of the op."""
         if self.step.indices is not None:
             return self.step.indices[self.own_rows]
         return self.own_rows + self.step.kb0 * self.nbatch_fa
 
     @property
     def nbatch_fa(self) -> int:
-        """KV rows of a step, of all warps."""
+        """KV rows of a step, for all warps together."""
         return self.fragments.nbatch_fa(self.step["before.KQ_C"].shape[1])
 
     @cached_property
     def at_KQ(self) -> tuple[Indices, Indices]:
-        """KQ's numbers in a matrix (columns, own rows) of this warp."""
+        """Indices of KQ's numbers in this warp's matrix (columns, own rows)."""
         return self.column(self.KQ_places.column), np.searchsorted(self.own_rows, self.KQ_places.along)
 
     @cached_property
     def at_VKQ(self) -> tuple[Indices, Indices]:
-        """VKQ's numbers in a matrix (columns, DV) of this warp."""
+        """Indices of VKQ's numbers in this warp's matrix (columns, DV)."""
         places = self.VKQ_places
         return self.column(places.column), places.along
 
     @cached_property
     def VKQ_places(self) -> Places:
-        """Where VKQ's numbers lie."""
+        """The places of VKQ's numbers."""
         return self.fragments.VKQ_places(self.step["before.VKQ_C"].shape[1])
 
     @cached_property
     def at_state(self) -> Indices:
-        """The column of this warp of each KQ_max and KQ_rowsum."""
+        """The warp's column of each KQ_max and KQ_rowsum, [lane][index]."""
         return self.column(self.fragments.state_columns())
 
     def column(self, of_block: Indices) -> Indices:
-        """A column of the block counted from the warp's first."""
+        """Columns of the block, counted from the warp's first column."""
         return of_block - self.fragments.first_column
 
     def KQ_matrix(self, values: F64) -> F64:
-        """KQ's or P's numbers as (columns, own rows)."""
+        """KQ's or P's numbers as a matrix (columns, own rows)."""
         matrix = np.zeros((self.fragments.cols_per_warp, len(self.own_rows)))
         matrix[self.at_KQ] = values
         return matrix
 
     def VKQ_matrix(self, values: F64) -> F64:
-        """VKQ's numbers as (columns, DV)."""
+        """VKQ's numbers as a matrix (columns, DV)."""
         matrix = np.zeros((self.fragments.cols_per_warp, self.inputs.V.shape[1]))
         matrix[self.at_VKQ] = values
         return matrix
 
     def by_column(self, values: F64) -> F64:
-        """One value a column, of registers that all lanes of a column share."""
+        """One value per column, from registers that are equal in all lanes of a column."""
         result = np.zeros(self.fragments.cols_per_warp)
         result[self.at_state] = values
         return result
 
     def sum_by_column(self, values: F64) -> F64:
-        """The sum over the lanes of a column."""
+        """The sum over the lanes of each column."""
         result = np.zeros(self.fragments.cols_per_warp)
         np.add.at(result, self.at_state, values)
         return result
 
     @cached_property
     def masked(self) -> F64:
-        """The kernel's KQ with the mask added, [lane][number]; -inf for rows that the op does not have."""
+        """The kernel's KQ plus the mask, [lane][number]; -inf for rows past the end of the op."""
         at, valid = self.inputs.rows(self.kv_rows)
         mask = np.zeros(self.fragments.cols_per_warp)[:, None] if self.inputs.mask is None else self.inputs.mask[:, at]
         return self.step["before.KQ_C"] + np.where(valid, mask, -np.inf)[self.at_KQ]
 
 
 def logits(inputs: WarpInputs, rows: Indices) -> tuple[F64, F64]:
-    """KQ in float64 (columns, rows), softcapped, before the mask, and how far the tensor core's sum may be from it."""
+    """KQ in float64, (columns, rows), softcapped, before the mask; and a bound on the tensor core's error."""
     at, valid = inputs.rows(rows)
     with np.errstate(invalid="ignore"):
         products = inputs.Q[:, None, :] * (inputs.K[at] * valid[:, None])[None, :, :]
@@ -152,7 +152,7 @@ def logits(inputs: WarpInputs, rows: Indices) -> tuple[F64, F64]:
 
 
 def accumulate(start: F64, P: F64, V: F64, roundings: int) -> tuple[F64, F64]:
-    """start + P @ V, and how far from it f16 accumulators may be that are rounded so often for each 16 KV rows."""
+    """start + P @ V, and an error bound for f16 accumulators with `roundings` roundings per 16 KV rows."""
     total, bound = start, np.zeros_like(start)
     for first in range(0, P.shape[1], 16):
         part = P[:, None, first : first + 16] * V.T[None, :, first : first + 16]
@@ -163,14 +163,14 @@ def accumulate(start: F64, P: F64, V: F64, roundings: int) -> tuple[F64, F64]:
 
 
 def half_ulp(values: F64) -> F64:
-    """Half a unit in the last place of f16 numbers of this size."""
+    """Half an f16 ulp at |values|."""
     with np.errstate(divide="ignore", invalid="ignore"):
         exponent = np.floor(np.log2(np.minimum(np.abs(values), F16_MAX)))
     return np.where(np.isfinite(exponent), np.maximum(2.0 ** (exponent - 11), TINY_F16 / 2), TINY_F16 / 2)
 
 
 def quantities(step: WarpStep) -> Iterator[Quantity]:
-    """What can be checked of a step, in the order in which the kernel makes it."""
+    """The quantities of a step that can be checked, in the order in which the kernel computes them."""
     for name, needs, maker in QUANTITIES:
         if all(need in step.step.registers for need in needs) and (step.first or "start" not in name):
             with np.errstate(invalid="ignore", over="ignore"):
@@ -194,7 +194,7 @@ def _KQ(step: WarpStep) -> Quantity:
 
 
 def _maximum(step: WarpStep) -> Quantity:
-    """The old maximum and the masked logits, plus an offset, over all lanes of a column."""
+    """The maximum of the old maximum and of the masked logits plus an offset, over all lanes of a column."""
     largest = step.KQ_matrix(step.masked).max(axis=1) + step.offset
     expected = np.fmax(step.by_column(step.step["before.KQ_max"]), largest)
     return _state(step, "KQ_max", expected, 4 * ULP_F32 * (np.abs(expected) + step.offset))
@@ -216,7 +216,7 @@ def _P(step: WarpStep) -> Quantity:
 
 
 def _rowsum(step: WarpStep) -> Quantity:
-    """Of each lane for itself: only behind the last step are they added up."""
+    """Row sums per lane: the kernel adds the lanes only after the last step."""
     old = step.step["softmax.KQ_max_scale"] * step.step["before.KQ_rowsum"]
     P, column = step.step["softmax.KQ_C"], step.at_KQ[0]
     own = [np.where(column == step.at_state[:, index, None], P, 0.0).sum(axis=1) for index in range(old.shape[1])]
@@ -233,7 +233,7 @@ def _rescaled(step: WarpStep) -> Quantity:
 
 
 def _VKQ(step: WarpStep) -> Quantity:
-    """V times P, rounded to f16, added; Volta's tensor cores round 4 times for 16 KV rows, later ones at most twice."""
+    """VKQ plus V times P (rounded to f16); per 16 KV rows Volta rounds 4 times, later GPUs at most twice."""
     at, valid = step.inputs.rows(step.kv_rows)
     P = step.KQ_matrix(step.step["softmax.KQ_C"]).astype(np.float16).astype(np.float64)
     start = step.VKQ_matrix(step.step["rescaled.VKQ_C"])
@@ -258,7 +258,7 @@ def _op_rows(step: WarpStep) -> Places:
 
 
 def _f16(quantity: Quantity) -> Quantity:
-    """What is beyond f16 is an infinity there."""
+    """The quantity with overflows allowed: a value beyond f16's range may be an infinity."""
     beyond = np.abs(quantity.expected) + quantity.bound > F16_MAX
     overflown = beyond & np.isinf(quantity.values) & (np.sign(quantity.values) == np.sign(quantity.expected))
     expected = np.where(overflown, quantity.values, quantity.expected)
@@ -266,7 +266,7 @@ def _f16(quantity: Quantity) -> Quantity:
 
 
 def _exp_error(argument: F64) -> F64:
-    """Relative, of ex2.approx(argument * log2(e)), its argument rounded to f32 twice."""
+    """A bound on the relative error of ex2.approx(argument * log2(e)), with the argument rounded to f32 twice."""
     return (2.0 + np.minimum(np.abs(argument), 1e4)) * EX2_APPROX
 
 

@@ -1,4 +1,4 @@
-"""A trace for programs."""
+"""A trace as a JSON document."""
 
 import math
 from typing import Any
@@ -10,15 +10,15 @@ from fattn_probe.inspect.trace.show import drift, words_of
 
 
 def trace_json(trace: JudgedTrace, *, verbose: bool = False) -> dict[str, Any]:
-    """The trace as JSON: each step in short, `verbose` with its arrays; what is not finite is a string."""
-    parting = trace.parting
+    """The trace as JSON: a summary of each step, with `verbose` its arrays too; NaN and infinities are strings."""
+    deviation = trace.deviation
     document = {
         "block": trace.block,
         "warp": trace.fragments.warp,
         "np": trace.fragments.np,
         "places": dict(trace.places),
         "stopped": trace.stopped,
-        "first_parting": None if parting is None else vars(parting) | {"words": words_of(parting)},
+        "first_deviation": None if deviation is None else vars(deviation) | {"words": words_of(deviation)},
         "tiles": [
             vars(tile.tile)
             | {name: getattr(tile, name) for name in ("query", "head", "exists")}
@@ -37,13 +37,13 @@ def _step_json(step: TracedStep, verbose: bool) -> dict[str, Any]:
         "last_kv_row": step.kv_rows[-1],
         "checked": [vars(item) for item in step.checked],
         "drift": drift(step),
-        "partings": [vars(parting) for parting in step.partings],
+        "deviations": [vars(deviation) for deviation in step.deviations],
     }
     return brief | ({name: value for name, value in vars(step).items() if name not in brief} if verbose else {})
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
-    """Arrays as lists, what is not finite as `nan`, `inf`, `-inf`."""
+    """Arrays as lists; NaN and infinities as `nan`, `inf`, `-inf`."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The first NaN or infinity of an op: in an input, in a register of the kernel, or in the division at its end."""
+"""Find the first NaN or infinity of an op: in an input, in a register of the kernel, or in the final division."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,13 +22,13 @@ from fattn_probe.truth.reference.adapter import Inputs
 
 Document = Mapping[str, Any]
 Reader = Callable[[BlockWork, int, int], Document]
-"""What `trace.trace_op` reads of a block's warp through so many tiles, up to the first NaN or infinity."""
+"""Runs `trace_op` on a warp of a block for a number of tiles, up to the first NaN or infinity."""
 
 F16_MAX = 65504.0
 LEFT = ("KQ_max", "KQ_rowsum", "VKQ_C", "KQ_C")
-"""Variables in the order in which they came to be: what the step before left, then what this one made."""
+"""Variables in the order in which they are computed: those left by the previous step, then those of this step."""
 MADE = {SOFTMAX: ("KQ_max", "KQ_C", "KQ_max_scale", "KQ_rowsum")}
-# The build for the simulator rewrites divisions, on their line
+# The simulator's build rewrites divisions, but keeps them on their line
 DIVISIONS = ((MMA, r"^\s*dstk_val\.x .*\bKQ_rowsum_j;"), (COMMON, r"^\s*\*dst = dst_val\b.*\browsum;"))
 
 
@@ -36,8 +36,8 @@ DIVISIONS = ((MMA, r"^\s*dstk_val\.x .*\bKQ_rowsum_j;"), (COMMON, r"^\s*\*dst = 
 class NotFinite:
     """A NaN or infinity.
 
-    `at` are coordinates by name, `thread` is (threadIdx.x, threadIdx.y): lane and warp; `kb0` the step that made it,
-    `place` file:line where the program stood when it was seen.
+    `at` has coordinates by name; `thread` is (threadIdx.x, threadIdx.y), which is lane and warp; `kb0` is the step that
+    computed it; `place` is the file:line where the program stood when it was read.
     """
 
     tensor: str
@@ -51,7 +51,7 @@ class NotFinite:
 
 
 def in_inputs(case: Case, inputs: Inputs) -> NotFinite | None:
-    """The first value of an input that no kernel can work with, in ggml's order of indices."""
+    """The first NaN or infinity in an input, in ggml's order of indices; -inf in the mask is allowed."""
     for name in ("Q", "K", "V", "sinks", "mask"):
         if name not in case.op.tensors:
             continue
@@ -82,10 +82,10 @@ class OutputRow:
 
 @dataclass(frozen=True)
 class Hunt:
-    """The search for the first NaN or infinity of an op that `facts` are of, its blocks among them.
+    """The search for the first NaN or infinity of an op; `facts` are the op's, with its blocks.
 
-    `source` is ggml-cuda/ of the tree that was built. The registers of the mma kernel are followed, other kernels' are
-    not: of those the place in dst is named.
+    `source` is ggml-cuda/ of the tree that was built. Only the mma kernel's registers are traced; for other kernels the
+    search names the place in dst.
     """
 
     case: Case
@@ -95,14 +95,14 @@ class Hunt:
     source: Path
 
     def first(self, dst: npt.NDArray[np.floating[Any]]) -> NotFinite | None:
-        """Where the first value that is not finite of `dst` comes from; `dst` has ggml's `ne` reversed."""
+        """The origin of the first NaN or infinity in `dst`, whose shape is ggml's `ne` reversed."""
         bad = np.argwhere(~np.isfinite(dst))
         if not len(bad):
             return None
         sequence, query, head, d = (int(index) for index in bad[0])
         row, value = OutputRow(sequence, query, head), float(dst[sequence, query, head, d])
         if self.facts.choice is None or self.facts.choice.family != "mma_f16":
-            return _in_dst(row, d, value, "the registers of this kernel are not followed", None)
+            return _in_dst(row, d, value, "the registers of this kernel are not traced", None)
         pieces = self.pieces(row)
         for block, tile in pieces[-1:] if self._masked(row) else pieces:
             found = self._in_block(row, block, tile)
@@ -111,7 +111,7 @@ class Hunt:
         return self._in_division(row, d, value, [block for block, _ in pieces])
 
     def pieces(self, row: OutputRow) -> list[tuple[BlockWork, int]]:
-        """The blocks that work on a row's tile, and the tile's number in each, the tile's beginning first."""
+        """The blocks that work on a row's tile, and the tile's number in each, from the tile's beginning on."""
         assert self.facts.choice is not None
         ncols1, ncols2 = (int(self.facts.choice.template[name]) for name in ("ncols1", "ncols2"))
         z_KV, in_group = divmod(row.head, self.group)
@@ -130,7 +130,7 @@ class Hunt:
         return self.case.op.sizes.group
 
     def _in_block(self, row: OutputRow, block: BlockWork, tile: int) -> NotFinite | None:
-        """Follow the warps that hold the row's column; which these are, the first one read tells for sure."""
+        """Trace the warps that hold the row's column; the first warp read shows which these are."""
         warps, seen = [self._guess(row, block.tiles[tile])], set[int]()
         while warps:
             warp = warps.pop(0)
@@ -146,7 +146,7 @@ class Hunt:
         return None
 
     def _guess(self, row: OutputRow, work: TileWork) -> int:
-        """The first warp of the row's column, if a warp has 8 columns of a tile of 8, else 16."""
+        """The first warp of the row's column, assuming 8 columns per warp in a tile of 8 columns, else 16."""
         assert self.facts.choice is not None
         ncols1, ncols2 = (int(self.facts.choice.template[name]) for name in ("ncols1", "ncols2"))
         KQ = Fragment(16, 8 if ncols1 * ncols2 == 8 else 16, "float")
@@ -160,7 +160,7 @@ class Hunt:
         return range(first, first + fragments.np)
 
     def _in_division(self, row: OutputRow, d: int, value: float, blocks: Sequence[BlockWork]) -> NotFinite:
-        """All accumulators are finite and dst is not: the row's sum is 0."""
+        """The finding if all accumulators are finite but dst is not: the row's sum is 0."""
         alone = len(blocks) == 1
         place = next(_lines(self.source, *DIVISIONS[0 if alone else 1]), "")
         masked = "its mask is -inf everywhere, " if self._masked(row) else ""
@@ -189,7 +189,7 @@ def _lines(source: Path, file: str, pattern: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class InWarp:
-    """The readings of one warp in one tile of its block."""
+    """The readings of one warp on one tile of its block."""
 
     document: Document
     fragments: WarpFragments
@@ -198,7 +198,7 @@ class InWarp:
     tile: int
 
     def first(self) -> NotFinite | None:
-        """The first register that holds NaN or an infinity, in the order of steps, anchors and lanes."""
+        """The first register with a NaN or infinity, ordered by step, anchor and lane."""
         inputs = warp_inputs(self.operands, self.block.tiles[self.tile], self.fragments)
         for reading in sorted(self._readings(), key=_order):
             for name, values in _numbers(reading):
@@ -238,13 +238,13 @@ class InWarp:
         return NotFinite(quantity, value, sequence | dict(at), words, self.block.block, (lane, warp), kb0, place)
 
     def _kb0(self, reading: Document, name: str) -> int:
-        """The step that made a value: what a step finds, the one before has left."""
+        """The step that computed a value; a value found at the start of a step comes from the step before."""
         if reading["anchor"] == ACCUMULATED:
             return max((other["kb0"] for other in self._readings() if other["kb0"] is not None), default=0)
         return int(reading["kb0"]) - (reading["anchor"] == LOGITS and name != "KQ_C")
 
     def _why(self, quantity: str, at: Mapping[str, int]) -> str:
-        """What f16 makes of the operands: the kernel rounds Q to it, and adds up V in it."""
+        """The role of f16: the kernel rounds Q to f16 and accumulates V in f16."""
         case, work = self.operands.case, self.block.tiles[self.tile]
         Q = np.abs(self.operands.Q[work.sequence, at["head"], at["query"]]).max()
         if quantity == "KQ" and F16_MAX < Q:
@@ -264,7 +264,7 @@ def _order(reading: Document) -> tuple[float, int, int]:
 
 
 def _numbers(reading: Document) -> Iterator[tuple[str, npt.NDArray[np.float64]]]:
-    """A lane's variables in the order in which they came to be; bits of half2 as numbers."""
+    """A lane's variables in the order in which they are computed; half2 bits as numbers."""
     values: Mapping[str, Sequence[float]] = reading["values"]
     for name in MADE.get(reading["anchor"], LEFT):
         if name in values:

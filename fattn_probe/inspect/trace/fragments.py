@@ -1,7 +1,7 @@
-"""Where the registers of a warp's fragments lie: (lane, register) to (column, KV row) and (column, d).
+"""The layout of a warp's fragments: from (lane, register) to (column, KV row) and (column, d).
 
 Source: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "for mma.m8n8k4", as ggml_cuda_mma::tile lays them out. A
-column is a query of a head: column jc = j*ncols2 + c of a block's tile is query j of it and head c.
+column is one query of one head: column jc = j*ncols2 + c of a block's tile is its query j and head c.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ LAYOUTS: Mapping[tuple[int, int, str], Place] = {
     ),
     (32, 8, "float"): lambda lane, at: ((at & 2) + (lane & ~2), (lane & 2) + (at & 5)),
 }
-"""(i, j) of element `at` of a lane, for a tile<I, J, T>; of half2 tiles j counts pairs. 32 rows: Volta's."""
+"""(i, j) of element `at` of a lane, for a tile<I, J, T>; in half2 tiles j counts pairs. 32 rows are Volta's."""
 
 
 @dataclass(frozen=True)
@@ -41,25 +41,25 @@ class Fragment:
 
     @property
     def ne(self) -> int:
-        """Registers of a lane."""
+        """Registers per lane."""
         return self.I * self.J // LANES
 
     @property
     def known(self) -> bool:
-        """Whether its layout is one that NVIDIA GPUs have."""
+        """Whether the layout is known, as those of NVIDIA GPUs are."""
         return (self.I, self.J, self.T) in LAYOUTS
 
     def place(self) -> tuple[Indices, Indices]:
-        """(i, j), each [lane][register]."""
+        """The places (i, j), each [lane][register]."""
         lane, register = np.meshgrid(np.arange(LANES), np.arange(self.ne), indexing="ij")
         return LAYOUTS[self.I, self.J, self.T](lane, register)
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where each number of a variable lies, [lane][number]: the block's column and the KV row or d.
+    """The place of each number of a variable, [lane][number]: the block's column, and the KV row or d.
 
-    KV rows count from the step's first one. A half2 register is two numbers, x and y.
+    KV rows count from the step's first. A half2 register is two numbers, x and y.
     """
 
     column: Indices
@@ -68,9 +68,9 @@ class Places:
 
 @dataclass(frozen=True)
 class WarpFragments:
-    """How one warp of a block holds its part of KQ and VKQ.
+    """The layout of one warp's part of KQ and VKQ.
 
-    With np > 1 several warps share the columns, and the KV rows of a step go to them in turn.
+    With np > 1 several warps share the columns and take the KV rows of a step in turn.
     """
 
     KQ: Fragment
@@ -82,14 +82,14 @@ class WarpFragments:
 
     @classmethod
     def of(cls, document: Mapping[str, Any], warp: int) -> "WarpFragments":
-        """From what `read_trace` says of the kernel."""
+        """The layout, from the document of `read_trace`."""
         template = document["template"]
         KQ, VKQ = (Fragment(**document[name]) for name in ("KQ", "VKQ"))
         return cls(KQ, VKQ, template["ncols1"], template["ncols2"], template["nwarps"], warp)
 
     @property
     def upright(self) -> bool:
-        """Whether KQ's rows are KV rows (8 columns a warp); else they are columns (16, Volta 32)."""
+        """Whether KQ's rows are KV rows (8 columns per warp); otherwise they are columns (16, Volta 32)."""
         return (self.KQ.I, self.KQ.J) == (16, 8)
 
     @property
@@ -118,11 +118,11 @@ class WarpFragments:
         return self.VKQ.I if self.upright else 2 * self.VKQ.J
 
     def nbatch_fa(self, numbers: int) -> int:
-        """KV rows of a step, from how many numbers of KQ a lane holds."""
+        """KV rows of a step, from the number of KQ values per lane."""
         return numbers // self.KQ.ne * self.np * self.kv_per_tile
 
     def KQ_places(self, numbers: int) -> Places:
-        """Where `KQ_C`, of so many numbers a lane, lies."""
+        """The places of `KQ_C`, given its numbers per lane."""
         i, j = self.KQ.place()
         rows, columns = (i, j) if self.upright else (j, i)
         tiles = np.arange(numbers // self.KQ.ne)
@@ -130,7 +130,7 @@ class WarpFragments:
         return Places(self.first_column + _repeat(columns, 0 * start), _repeat(rows, start))
 
     def VKQ_places(self, numbers: int) -> Places:
-        """Where `VKQ_C`, of so many numbers a lane, lies: along d."""
+        """The places of `VKQ_C` along d, given its numbers per lane."""
         i, j = (np.repeat(part, 2, axis=1) for part in self.VKQ.place())
         half = np.arange(i.shape[1]) % 2
         d, columns = (i, 2 * j + half) if self.upright else (2 * j + half, i)
@@ -145,5 +145,5 @@ class WarpFragments:
 
 
 def _repeat(place: Indices, start: Indices) -> Indices:
-    """A fragment's places for one fragment after the other, [lane][number]."""
+    """The places of consecutive fragments, [lane][number]."""
     return (start[None, :, None] + place[:, None, :]).reshape(LANES, -1)

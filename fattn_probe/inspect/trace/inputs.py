@@ -1,4 +1,4 @@
-"""What a tile of the mma kernel works on, from the op's inputs: Q, K and V as the kernel rounds them."""
+"""The inputs of a tile of the mma kernel: Q, K and V as the kernel rounds them."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ FLT_MAX_HALF = float(np.float32(np.finfo(np.float32).max) / np.float32(2))
 
 @dataclass(frozen=True)
 class TracedOperands:
-    """An op's tensors as float64, NumPy's order, and its parameters."""
+    """An op's tensors as float64 in NumPy's order, and its parameters."""
 
     case: Case
     Q: F64
@@ -28,7 +28,7 @@ class TracedOperands:
 
     @classmethod
     def of(cls, case: Case, inputs: Inputs) -> "TracedOperands":
-        """From a case and its bytes; K and V of any type are rounded to f16, as the kernels' conversion does."""
+        """The operands of a case, from its bytes; K and V of any type are rounded to f16, as the kernels do."""
         Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
         mask = view_values(case.op.tensors["mask"], inputs) if "mask" in case.op.tensors else None
         return cls(case, Q, _f16(K), _f16(V), mask)
@@ -38,7 +38,7 @@ class TracedOperands:
 class WarpInputs:
     """The columns of a warp: scaled Q (columns, DKQ), K and V of their K/V head, slope * mask (columns, n_kv).
 
-    `query` and `head` say what a column is; columns behind the last query or head do not exist.
+    `query` and `head` identify each column; columns past the last query or head do not exist.
     """
 
     Q: F64
@@ -52,13 +52,13 @@ class WarpInputs:
     first_column: int
 
     def rows(self, numbers: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
-        """KV rows that can be indexed with, and which of them there are."""
+        """The KV rows clipped to valid indices, and which of them exist."""
         valid = (numbers >= 0) & (numbers < self.K.shape[0])
         return np.where(valid, numbers, 0), valid
 
 
 def warp_inputs(operands: TracedOperands, work: TileWork, fragments: WarpFragments) -> WarpInputs:
-    """What the warp's columns of a tile are made of."""
+    """The inputs of the warp's columns of a tile."""
     case = operands.case
     group = case.op.sizes.group
     columns = fragments.first_column + np.arange(fragments.cols_per_warp)
@@ -83,7 +83,7 @@ def warp_inputs(operands: TracedOperands, work: TileWork, fragments: WarpFragmen
 
 
 def _scaled(Q: F64, case: Case) -> F64:
-    """half(scale) * half(Q), rounded to f16 once more."""
+    """half(scale) * half(Q), rounded to f16."""
     scale = np.float32(case.op.params.scale)
     if case.op.params.logit_softcap:
         scale = scale / np.float32(case.op.params.logit_softcap)

@@ -1,4 +1,4 @@
-"""A trace as pictures: P along the KV rows, and how far VKQ is from exact arithmetic behind each step."""
+"""A trace as pictures: P along the KV rows, and VKQ's distance from exact arithmetic after each step."""
 
 import base64
 import struct
@@ -9,13 +9,13 @@ from html import escape
 import numpy as np
 
 from fattn_probe.arrays import F64, Bytes
-from fattn_probe.inspect.trace.reference import JudgedTrace, Parting, TracedTile
+from fattn_probe.inspect.trace.reference import Deviation, JudgedTrace, TracedTile
 from fattn_probe.inspect.trace.show import drift, headline, words_of, words_of_tile
 
 WIDTH, LEFT, TOP, ROW, STRIP = 960, 124, 22, 12, 3
-LABEL = 48.0  # between KV rows that are written out
+LABEL = 48.0  # between labelled KV rows
 STOPS = np.array([(247, 251, 255), (158, 202, 225), (49, 130, 189), (8, 48, 107)], np.float64)
-"""From nothing to the largest value; light blue to dark blue can be told apart without colour vision too."""
+"""From zero to the largest value; light to dark blue is readable without colour vision."""
 NOT_FINITE = (209, 36, 47)
 STYLE = """
 .trc{color-scheme:light dark;max-width:100%;height:auto;font:11px ui-sans-serif,system-ui,sans-serif}
@@ -27,38 +27,39 @@ STYLE = """
 
 
 def trace_picture(trace: JudgedTrace) -> str:
-    """HTML that is complete in itself: for each tile what its columns are, and two heat maps as SVG."""
-    parting = trace.parting
-    said = "no value parts from exact arithmetic" if parting is None else f"first parting: {words_of(parting)}"
+    """Self-contained HTML: the columns of each tile, and two heat maps as SVG."""
+    deviation = trace.deviation
+    said = f"first deviation: {words_of(deviation)}" if deviation else "no value deviates from exact arithmetic"
     tiles = [
-        f"<h4>{escape(words_of_tile(tile))}</h4>{_P(tile, parting if at == _tile_of(parting) else None)}{_VKQ(tile)}"
+        f"<h4>{escape(words_of_tile(tile))}</h4>"
+        f"{_P(tile, deviation if at == _tile_of(deviation) else None)}{_VKQ(tile)}"
         for at, tile in enumerate(trace.tiles)
         if tile.exists.any() and tile.steps
     ]
     return f"<style>{STYLE}</style><p>{escape(headline(trace))}: {escape(said)}</p>{''.join(tiles)}"
 
 
-def _tile_of(parting: Parting | None) -> int:
-    return -1 if parting is None else parting.tile
+def _tile_of(deviation: Deviation | None) -> int:
+    return -1 if deviation is None else deviation.tile
 
 
-def _P(tile: TracedTile, parting: Parting | None) -> str:
-    """P of all steps in one row, a line of pixels a column, and where the first value parts."""
+def _P(tile: TracedTile, deviation: Deviation | None) -> str:
+    """P of all steps side by side, one row of pixels per column, with the first deviation marked."""
     matrix = np.concatenate([step.P for step in tile.steps], axis=1)[tile.exists]
     rows = [int(row) for step in tile.steps for row in step.kv_rows]
     height, scale = ROW * len(matrix), (WIDTH - LEFT) / max(1, matrix.shape[1])
     body = [_title("P along the KV rows", matrix), _image(matrix, TOP, height), *_columns(tile)]
     body += _steps(tile, TOP + height, scale)
-    if parting is not None and parting.kv_row in rows:
+    if deviation is not None and deviation.kv_row in rows:
         columns = list(zip(tile.query[tile.exists], tile.head[tile.exists], strict=True))
-        y = TOP + ROW * columns.index((parting.query, parting.head))
-        x = LEFT + rows.index(parting.kv_row) * scale
+        y = TOP + ROW * columns.index((deviation.query, deviation.head))
+        x = LEFT + rows.index(deviation.kv_row) * scale
         body.append(f'<rect class="bad" x="{x - 3:.1f}" y="{y - 2}" width="{scale + 6:.1f}" height="{ROW + 4}"/>')
     return _svg(body, TOP + height + 24)
 
 
 def _steps(tile: TracedTile, y: float, scale: float) -> Iterator[str]:
-    """Where steps begin, and the KV rows with which some of them do."""
+    """Ticks where steps begin; some are labelled with their first KV row."""
     start, labelled = 0, 0.0
     for step in tile.steps:
         x = LEFT + start * scale
@@ -75,11 +76,11 @@ def _columns(tile: TracedTile) -> Iterator[str]:
 
 
 def _VKQ(tile: TracedTile) -> str:
-    """|VKQ - exact| behind each step, along d; one scale for all steps."""
+    """|VKQ - exact| after each step, along d; one scale for all steps."""
     with np.errstate(invalid="ignore"):
         errors = [np.abs(step.VKQ - step.exact_VKQ)[tile.exists] for step in tile.steps]
     height = STRIP * len(errors[0])
-    body = [_title("distance of VKQ from exact arithmetic behind each step, along d", np.concatenate(errors))]
+    body = [_title("distance of VKQ from exact arithmetic after each step, along d", np.concatenate(errors))]
     body.append(_image(np.concatenate(errors), TOP, height * len(errors)))
     for at, step in enumerate(tile.steps):
         y = TOP + at * height
@@ -111,7 +112,7 @@ def _image(matrix: F64, y: float, height: float) -> str:
 
 
 def pixels(matrix: F64) -> Bytes:
-    """RGB (rows, columns, 3) from 0 to the largest finite value; what is not finite is red."""
+    """RGB (rows, columns, 3), scaled from 0 to the largest finite value; NaN and infinity are red."""
     finite = np.isfinite(matrix)
     share = np.where(finite, matrix, 0.0).clip(0.0) / (_largest(matrix) or 1.0) * (len(STOPS) - 1)
     below = np.minimum(share.astype(int), len(STOPS) - 2)
@@ -120,7 +121,7 @@ def pixels(matrix: F64) -> Bytes:
 
 
 def png(image: Bytes) -> bytes:
-    """An RGB image (rows, columns, 3) as a PNG file."""
+    """The bytes of a PNG file, from an RGB image (rows, columns, 3)."""
     height, width, _ = image.shape
     lines = b"".join(b"\0" + image[row].tobytes() for row in range(height))
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)

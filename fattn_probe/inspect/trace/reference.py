@@ -1,4 +1,4 @@
-"""A traced warp next to what NumPy's online softmax has at each step, and the first place where they part."""
+"""Compare a traced warp with NumPy's online softmax at each step, and find the first deviation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ SLACK = 2.0**-10
 
 
 @dataclass(frozen=True)
-class Parting:
-    """A number that is further from what it should be than its rounding allows: the worst of its quantity and step."""
+class Deviation:
+    """The worst number of a quantity in a step whose error exceeds the bound."""
 
     tile: int
     kb0: int
@@ -38,12 +38,12 @@ class Parting:
     expected: float
     bound: float
     count: int
-    """Numbers of the quantity that are beyond their bound."""
+    """How many numbers of the quantity exceed their bound."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A quantity of a step in short: its largest value and error, and the error in units of its bound."""
+    """A summary of a quantity in a step: its largest value and error, and the error in units of its bound."""
 
     name: str
     largest: float
@@ -53,11 +53,11 @@ class Checked:
 
 @dataclass(frozen=True)
 class TracedStep:
-    """A step: matrices are (columns, KV rows of this warp) and (columns, DV), vectors have one entry a column.
+    """A step: matrices are (columns, KV rows of this warp) and (columns, DV), vectors have one entry per column.
 
-    KQ is softcapped, before the mask. `KQ_rowsum` is the sum over the lanes of a column, up to this step and of this
-    warp's KV rows. `exact_*` is the online softmax in float64 over the same rows, with Q and P rounded to f16 as the
-    kernel does, from the tile's first step on; NaN where that is not known.
+    KQ is softcapped, before the mask. `KQ_rowsum` is the sum over the lanes of a column, for this warp's KV rows up to
+    this step. `exact_*` is the float64 online softmax over the same rows from the tile's first step on, with Q and P
+    rounded to f16 as in the kernel; NaN if unknown.
     """
 
     kb0: int
@@ -74,12 +74,12 @@ class TracedStep:
     exact_KQ_rowsum: F64
     exact_VKQ: F64
     checked: tuple[Checked, ...]
-    partings: tuple[Parting, ...]
+    deviations: tuple[Deviation, ...]
 
 
 @dataclass(frozen=True)
 class TracedTile:
-    """What a warp does of one tile. `query` and `head` say what its columns are, `exists` which of them there are."""
+    """A warp's part of one tile. `query` and `head` identify its columns; `exists` marks those that exist."""
 
     tile: TileWork
     query: Indices
@@ -90,7 +90,7 @@ class TracedTile:
 
 @dataclass(frozen=True)
 class JudgedTrace:
-    """A traced warp. `stopped` says why the program stopped before everything was read, else it is empty."""
+    """A traced warp. `stopped` says why the program stopped before everything was read; else it is empty."""
 
     block: tuple[int, int, int]
     fragments: WarpFragments
@@ -99,9 +99,9 @@ class JudgedTrace:
     stopped: tuple[str, ...] = ()
 
     @property
-    def parting(self) -> Parting | None:
-        """The first one, in the order in which the kernel computes."""
-        return next((parting for tile in self.tiles for step in tile.steps for parting in step.partings), None)
+    def deviation(self) -> Deviation | None:
+        """The first deviation, in the order in which the kernel computes; None without one."""
+        return next((deviation for tile in self.tiles for step in tile.steps for deviation in step.deviations), None)
 
 
 def judge_trace(
@@ -114,7 +114,7 @@ def judge_trace(
     tiles: Sequence[TileWork],
     offset: float,
 ) -> JudgedTrace:
-    """What `read_trace` read of `block` and `warp`, judged; `tiles` are the block's, in order."""
+    """Judge the `read_trace` document of a warp of `block`; `tiles` are the block's, in order."""
     fragments = WarpFragments.of(document, warp)
     operands = TracedOperands.of(case, inputs)
     steps = steps_of(document)
@@ -140,7 +140,7 @@ def _tile(
 
 
 class _Exact:
-    """The online softmax of a warp's columns over its KV rows, step after step."""
+    """The online softmax of a warp's columns over its KV rows, step by step."""
 
     def __init__(self, inputs: WarpInputs, offset: float, kb0: int) -> None:
         self._inputs, self._offset, self._next = inputs, offset, kb0
@@ -149,7 +149,7 @@ class _Exact:
         self.KQ = np.zeros((0, 0))
 
     def reach(self, step: WarpStep) -> None:
-        """Take in all steps up to this one; those not read of a kernel that gathers its rows are not known."""
+        """Add all steps up to this one; if the kernel gathers its rows, steps that were not read are unknown."""
         self.known = self.known and (step.step.indices is None or step.step.kb0 <= self._next)
         for kb0 in range(self._next, step.step.kb0 + 1):
             self._add(step.kv_rows + (kb0 - step.step.kb0) * step.nbatch_fa)
@@ -170,7 +170,7 @@ def _step(step: WarpStep, exact: _Exact) -> TracedStep:
         exact.reach(step)
     unknown = 1.0 if exact.known else np.nan
     found = list(quantities(step))
-    partings = [parting for quantity in found if (parting := _parting(step, quantity)) is not None]
+    deviations = [deviation for quantity in found if (deviation := _deviation(step, quantity)) is not None]
     return TracedStep(
         kb0=step.step.kb0,
         kv_rows=step.kv_rows,
@@ -186,12 +186,12 @@ def _step(step: WarpStep, exact: _Exact) -> TracedStep:
         exact_KQ_rowsum=exact.state.total * unknown,
         exact_VKQ=exact.state.weighted * unknown,
         checked=tuple(_checked(step, quantity) for quantity in found),
-        partings=tuple(partings),
+        deviations=tuple(deviations),
     )
 
 
 def _read(step: WarpStep, name: str, arrange: Callable[[F64], F64]) -> F64:
-    """Registers arranged by column, NaN where they were not read."""
+    """Registers arranged by column; NaN where they were not read."""
     if name in step.step.registers:
         return arrange(step.step[name])
     return np.full((step.fragments.cols_per_warp, *([1] if "KQ_C" in name else [])), np.nan)
@@ -211,7 +211,7 @@ def _checked(step: WarpStep, quantity: Quantity) -> Checked:
     return Checked(quantity.name, largest, worst, float(_in_bounds(step, quantity).max(initial=0.0)))
 
 
-def _parting(step: WarpStep, quantity: Quantity) -> Parting | None:
+def _deviation(step: WarpStep, quantity: Quantity) -> Deviation | None:
     ratio = _in_bounds(step, quantity)
     beyond = ~(ratio <= 1.0 + SLACK)
     if not beyond.any():
@@ -219,7 +219,7 @@ def _parting(step: WarpStep, quantity: Quantity) -> Parting | None:
     lane, register = np.unravel_index(np.argmax(np.where(np.isnan(ratio), np.inf, ratio)), ratio.shape)
     column, along = quantity.places.column[lane, register], int(quantity.places.along[lane, register])
     of_warp, d = step.column(column), quantity.name.startswith("VKQ")
-    return Parting(
+    return Deviation(
         tile=step.step.tile,
         kb0=step.step.kb0,
         quantity=quantity.name,

@@ -1,4 +1,4 @@
-"""A trace for people: a line a step, the first parting in words, on request the registers, in a hundred columns."""
+"""A trace as text: one line per step, the first deviation in words, and on request the registers."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.arrays import Indices
-from fattn_probe.inspect.trace.reference import JudgedTrace, Parting, TracedStep, TracedTile
+from fattn_probe.inspect.trace.reference import Deviation, JudgedTrace, TracedStep, TracedTile
 from fattn_probe.inspect.trace.tables import lane_tables, step_tables
 from fattn_probe.tables import Table
 
@@ -21,7 +21,7 @@ NOTHING_SEEN = -1e37
 
 
 def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None = None) -> RenderableType:
-    """The steps of a traced warp; with `lane` what this lane holds, `verbose` what all do."""
+    """Show the steps of a traced warp; with `lane` the registers of this lane, with `verbose` those of all lanes."""
     parts: list[RenderableType] = [Text(headline(trace), "bold")]
     detailed = verbose or lane is not None
     for tile in trace.tiles:
@@ -33,7 +33,7 @@ def render_trace(trace: JudgedTrace, *, verbose: bool = False, lane: int | None 
 
 
 def headline(trace: JudgedTrace) -> str:
-    """Where it was read."""
+    """The kernel, block and warp that were traced."""
     x, y, z = trace.block
     block = str(x) if y == z == 0 else f"({x}, {y}, {z})"
     shared = trace.fragments.np
@@ -43,24 +43,24 @@ def headline(trace: JudgedTrace) -> str:
 
 
 def words_of_tile(tile: TracedTile) -> str:
-    """Which queries and heads the warp's columns are, and which KV steps of the tile the block does."""
+    """The queries and heads of the warp's columns, and the block's KV steps of the tile."""
     if not tile.exists.any():
-        return "columns behind the last query or head"
+        return "columns past the last query or head"
     work = tile.tile
     queries, heads = _span(tile.query[tile.exists]), _span(tile.head[tile.exists])
     steps = _span(np.arange(work.kb0_start, work.kb0_stop))
     return f"sequence {work.sequence}, query {queries}, head {heads}, kb0 {steps}"
 
 
-def words_of(parting: Parting) -> str:
-    """A parting in a sentence."""
-    place = [f"query {parting.query}", f"head {parting.head}"]
-    place += [f"KV row {parting.kv_row}"] if parting.kv_row is not None else []
-    place += [f"d {parting.d}"] if parting.d is not None else []
-    more = f"; {parting.count} such numbers" if parting.count > 1 else ""
+def words_of(deviation: Deviation) -> str:
+    """A deviation in a sentence."""
+    place = [f"query {deviation.query}", f"head {deviation.head}"]
+    place += [f"KV row {deviation.kv_row}"] if deviation.kv_row is not None else []
+    place += [f"d {deviation.d}"] if deviation.d is not None else []
+    more = f"; {deviation.count} such numbers" if deviation.count > 1 else ""
     return (
-        f"kb0 {parting.kb0}: {parting.quantity} of {', '.join(place)} (lane {parting.lane}, number"
-        f" {parting.register}) is {parting.found:.7g}, not {parting.expected:.7g} +- {parting.bound:.1g}{more}"
+        f"kb0 {deviation.kb0}: {deviation.quantity} of {', '.join(place)} (lane {deviation.lane}, number"
+        f" {deviation.register}) is {deviation.found:.7g}, not {deviation.expected:.7g} +- {deviation.bound:.1g}{more}"
     )
 
 
@@ -72,7 +72,7 @@ def drift(step: TracedStep, exists: npt.NDArray[np.bool_] | None = None) -> floa
 
 
 def steps_table(tile: TracedTile) -> Table:
-    """A line a step."""
+    """One line per step."""
     return Table(COLUMNS, tuple(_row(tile, step) for step in tile.steps), frozenset(COLUMNS[:-1]))
 
 
@@ -90,19 +90,19 @@ def _row(tile: TracedTile, step: TracedStep) -> tuple[str, ...]:
         f"{rowsum.max(initial=0.0):.4g}",
         *((f"{VKQ.largest:.3g}", f"{VKQ.error:.1g}") if VKQ else ("", "")),
         f"{drift(step, tile.exists):.1g}",
-        ", ".join(parting.quantity for parting in step.partings[:1]) or "-",
+        ", ".join(deviation.quantity for deviation in step.deviations[:1]) or "-",
     )
 
 
 def _verdict(trace: JudgedTrace) -> Iterator[RenderableType]:
-    """The first parting, or that there is none; why the program ended before all was read."""
-    parting = trace.parting
-    if parting is None:
-        yield Text.assemble(("first parting: ", "bold"), ("none", "green"))
+    """The first deviation or "none", and why the program ended before everything was read."""
+    deviation = trace.deviation
+    if deviation is None:
+        yield Text.assemble(("first deviation: ", "bold"), ("none", "green"))
     else:
-        place = trace.places.get(parting.anchor, "")
+        place = trace.places.get(deviation.anchor, "")
         yield Text.assemble(
-            ("first parting: ", "bold"), (words_of(parting), "red"), f", read at {place}" if place else ""
+            ("first deviation: ", "bold"), (words_of(deviation), "red"), f", read at {place}" if place else ""
         )
     if trace.stopped:
         yield Text(f"the program ended before everything was read: {' '.join(trace.stopped)}", "yellow")

@@ -1,4 +1,4 @@
-"""The readings of a trace, as arrays step by step."""
+"""The readings of a trace as arrays, step by step."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ Registers = Mapping[str, F64]
 
 @dataclass(frozen=True)
 class Step:
-    """What the lanes of a warp hold in one step: variables as [lane][number].
+    """The registers of a warp in one step: variables as [lane][number].
 
-    `before.` KQ_C (before the mask), KQ_max, KQ_rowsum and VKQ_C are as the step finds them; `softmax.` KQ_C (P),
-    KQ_max, KQ_rowsum, KQ_max_scale; `rescaled.` VKQ_C; `after.` KQ_max, KQ_rowsum, VKQ_C as it leaves them. What could
-    not be read for all lanes is missing. `indices` are the KV rows that a sparse kernel gathers.
+    At the start of the step: `before.` KQ_C (before the mask), KQ_max, KQ_rowsum, VKQ_C. Then `softmax.` KQ_C (P),
+    KQ_max, KQ_rowsum, KQ_max_scale, and `rescaled.` VKQ_C. At its end: `after.` KQ_max, KQ_rowsum, VKQ_C. A variable
+    that could not be read in all lanes is missing. `indices` are the KV rows that a sparse kernel gathers.
     """
 
     tile: int
@@ -35,7 +35,7 @@ class Step:
 
 
 def steps_of(document: Mapping[str, Any]) -> list[Step]:
-    """The steps that `read_trace` read whole, in order; a step read only as the next one's beginning is none."""
+    """The complete steps of a `read_trace` document, in order; a step of which only the start was read is left out."""
     found: defaultdict[tuple[int, int | None, str], dict[int, Mapping[str, Any]]] = defaultdict(dict)
     for reading in document["readings"]:
         found[reading["tile"], reading["kb0"], reading["anchor"]][reading["lane"]] = reading["values"]
@@ -60,7 +60,7 @@ def _step(places: Mapping[tuple[int, int | None, str], Registers], tile: int, kb
 
 
 def _registers(lanes: Mapping[int, Mapping[str, Sequence[float]]]) -> Registers:
-    """[lane][number] of the variables that all lanes have, in equal number; half2 bits become numbers."""
+    """The variables that all lanes have, with equally many numbers, [lane][number]; half2 bits become numbers."""
     if len(lanes) != LANES:
         return {}
     names = set.intersection(*(set(values) for values in lanes.values()))

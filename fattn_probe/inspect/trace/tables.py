@@ -1,4 +1,4 @@
-"""The numbers of a traced step as tables of words: what the whole warp has, or one lane."""
+"""The numbers of a traced step as text tables, for the whole warp or one lane."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,15 +11,15 @@ from fattn_probe.inspect.trace.reference import TracedStep, TracedTile
 from fattn_probe.tables import Table
 
 CELLS = 8
-"""Numbers in a line."""
+"""Numbers per line."""
 
 
 def step_tables(tile: TracedTile, step: TracedStep) -> Iterator[tuple[str, Table]]:
-    """KQ and P along KV rows, VKQ along d, each with a title: some lines for each column that exists."""
+    """KQ and P along KV rows and VKQ along d, each with a title, for each column that exists."""
     rows = [int(row) for row in step.kv_rows]
     yield f"kb0 {step.kb0}: KQ before the mask", _matrix(tile, step.KQ, "KV row", rows)
     yield f"kb0 {step.kb0}: P", _matrix(tile, step.P, "KV row", rows)
-    yield f"kb0 {step.kb0}: VKQ behind the step", _matrix(tile, step.VKQ, "d", range(step.VKQ.shape[1]))
+    yield f"kb0 {step.kb0}: VKQ after the step", _matrix(tile, step.VKQ, "d", range(step.VKQ.shape[1]))
 
 
 def _matrix(tile: TracedTile, matrix: F64, along: str, labels: Sequence[int]) -> Table:
@@ -37,7 +37,7 @@ def _padded(place: Sequence[int], values: F64) -> tuple[str, ...]:
 
 
 def lane_tables(fragments: WarpFragments, tile: TracedTile, step: TracedStep, lane: int) -> Iterator[tuple[str, Table]]:
-    """The registers of one lane in their order, next to what they should be."""
+    """The registers of one lane in order, next to their expected values."""
     KQ = fragments.KQ_places(step.KQ.shape[1] // fragments.kv_per_tile * fragments.KQ.ne)
     along = np.searchsorted(np.unique(KQ.along), KQ.along)
     values = (step.KQ, step.exact_KQ, step.P)
@@ -59,7 +59,7 @@ def lane_tables(fragments: WarpFragments, tile: TracedTile, step: TracedStep, la
 def _lines(
     tile: TracedTile, places: Places, lane: int, values: Sequence[F64], labels: npt.NDArray[np.intp]
 ) -> list[tuple[str, ...]]:
-    """A line for each number of the lane; places are of the warp's matrices."""
+    """One line per number of the lane; places are indices into the warp's matrices."""
     pairs = zip(places.column[lane], places.along[lane], strict=True)
     return [
         (

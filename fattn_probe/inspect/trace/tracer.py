@@ -1,4 +1,4 @@
-"""Following one warp of an inspected op, in a debugger session of its own."""
+"""Trace one warp of an inspected op in its own debugger session."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ TRACE_OP = "fattn_probe.inspect.procedures.warp:trace_op"
 
 @dataclass(frozen=True)
 class Tracer:
-    """An op that has been inspected on a target: `facts` are what was found, its blocks among them."""
+    """Traces warps of an inspected op on a target; `facts` are the op's, with its blocks."""
 
     inspector: Inspector
     case: Case
@@ -38,7 +38,7 @@ class Tracer:
     facts: Facts
 
     def trace(self, block: int, warp: int, kb0: int | None = None) -> JudgedTrace:
-        """Follow a warp of a block, through all steps or one, and set it next to the reference."""
+        """Trace a warp of a block through all steps or one, and compare it with the reference."""
         chosen = self._block(block, warp, kb0)
         document = self._read(chosen, warp, {"tiles": len(chosen.tiles), "kb0": kb0, "until_not_finite": False})
         header = (self._cuda / COMMON).read_text(errors="replace")
@@ -67,7 +67,7 @@ class Tracer:
         return block_arrays(documents, chosen.tiles, about)
 
     def find_not_finite(self, dst: npt.NDArray[np.floating[Any]]) -> NotFinite | None:
-        """Where the first NaN or infinity of inputs and `dst` (ggml's `ne` reversed) comes from; None without any."""
+        """The origin of the first NaN or infinity in the inputs or `dst` (`ne` reversed); None without one."""
         found = in_inputs(self.case, self.inputs)
         if found is not None:
             return found
@@ -94,12 +94,12 @@ class Tracer:
         return document
 
     def _block(self, block: int, warp: int, kb0: int | None) -> BlockWork:
-        """The block to follow, if there are such a block, warp and step; InputError otherwise."""
+        """The block to trace; InputError if the block, warp or step does not exist."""
         choice, blocks = self.facts.choice, {item.block: item for item in self.facts.blocks}
         where = f"case {self.case.name} on {self.target}: inspect.trace"
         if choice is None or choice.family != "mma_f16":
             kernel = "no kernel" if choice is None else choice.kernel
-            raise InputError(f"{where}: only the kernel flash_attn_ext_f16 can be followed, and this op has {kernel}")
+            raise InputError(f"{where}: only the kernel flash_attn_ext_f16 can be traced, but this op runs {kernel}")
         if block not in blocks:
             raise InputError(f"{where}.block: there is no block {block}, only 0 to {max(blocks, default=-1)}")
         nwarps = self.facts.launch["block_dim"][1]
