@@ -1,7 +1,7 @@
-"""Inside gdb: the debugger protocol over gdb's own Python, for bulk reading without a dialogue.
+"""Inside gdb: the debugger protocol on top of gdb's own Python, for bulk reading without a dialogue.
 
-Loaded by gdb's Python, which has the standard library only. `call` is the one entry: it runs a function of this package
-with the debugger and a JSON document, and leaves a JSON document.
+gdb's Python loads this module, so it uses only the standard library. The entry is `call`: it runs a function of this
+package with the debugger and a JSON document, and writes a JSON document.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from fattn_probe.debug.backtrace import shorten_backtraces
 from fattn_probe.debug.names import without_parameters
 from fattn_probe.debug.protocol import DebuggerError, Frame, Stop
 
-FRAMES = 8  # of launch_fattn and what called it
+FRAMES = 8  # frames searched: those of launch_fattn and its callers
 
 
 class InProcess:
@@ -25,9 +25,9 @@ class InProcess:
 
     def __init__(self) -> None:
         self._last = Stop("exited")
-        # Internal: MI announces each change of any other, with all of its locations, and every hit is a change
+        # Internal, because MI announces every hit of any other breakpoint, with all of its locations
         self._points: dict[int, gdb.Breakpoint] = {}
-        self._host = ""  # the architecture of host code, which the program begins with
+        self._host = ""  # the architecture of host code, where the program starts
         self._in_kernel = False  # whether cuda-gdb's focus is on a thread of a GPU
         gdb.execute("set print frame-arguments presence")
         shorten_backtraces()
@@ -47,13 +47,13 @@ class InProcess:
         self._last = Stop("exited", detail=str(getattr(event, "exit_code", "")))
 
     def execute(self, command: str) -> str:
-        """A command of gdb's console; what it prints."""
+        """Run a command of gdb's console; returns its output."""
         self._in_kernel = self._in_kernel or command.startswith("cuda ")
         with _refusals():
             return str(gdb.execute(command, to_string=True))
 
     def insert(self, location: str, condition: str = "") -> int:
-        """A breakpoint, pending if its library is not loaded yet; its number."""
+        """Set a breakpoint, pending if its library is not loaded yet; returns its number."""
         with _refusals():
             point = gdb.Breakpoint(location, internal=True)
             if condition:
@@ -62,7 +62,7 @@ class InProcess:
         return int(point.number)
 
     def insert_near(self, location: str, condition: str = "") -> list[int]:
-        """Breakpoints on `file:line` in the compilation units of the frames above; their numbers."""
+        """Set breakpoints on `file:line` in the compilation units of the frames above; returns their numbers."""
         file, _, line = location.rpartition(":")
         tables = [
             sal.symtab for sal in _places(FRAMES) if sal.symtab and PurePosixPath(sal.symtab.filename).name == file
@@ -79,7 +79,7 @@ class InProcess:
             self._points.pop(number).delete()
 
     def resume(self, command: str) -> Stop:
-        """`run`, `continue`, `next`, `step` or `finish`, and where it led."""
+        """Run `run`, `continue`, `next`, `step` or `finish`; returns where the program stopped."""
         self.execute(command)
         if self._last.reason == "exited":
             return self._last
@@ -98,14 +98,14 @@ class InProcess:
         )
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
-        """Expressions as gdb prints their values, in frame `level`; None what cannot be evaluated."""
-        if self._in_kernel and level == 0:  # the newest frame of a GPU's thread costs 2 ms
+        """The values of expressions in frame `level`, as gdb prints them; None for those that cannot be evaluated."""
+        if self._in_kernel and level == 0:  # selecting the newest frame of a GPU's thread takes 2 ms
             return [_text(None, expression) for expression in expressions]
         with _frame(level) as frame:
             return [_text(None if self._in_kernel else frame, expression) for expression in expressions]
 
     def refusal(self, expression: str) -> str:
-        """Why an expression cannot be evaluated in the newest frame, in the debugger's words; empty if it can."""
+        """gdb's reason why an expression cannot be evaluated in the newest frame; empty if it can."""
         try:
             gdb.parse_and_eval(expression).format_string(deref_refs=True)
         except (gdb.error, gdb.MemoryError) as error:
@@ -113,7 +113,7 @@ class InProcess:
         return ""
 
     def local_names(self, level: int = 0) -> set[str]:
-        """The variables and arguments in scope in a frame."""
+        """The names of variables and arguments in scope in a frame."""
         with _frame(level) as frame:
             block: gdb.Block | None = frame.block()
             names: set[str] = set()
@@ -146,13 +146,13 @@ def _places(limit: int) -> Iterator[gdb.Symtab_and_line]:
 
 
 def _line_starts(table: gdb.LineTable, line: int) -> set[int]:
-    """Where the line's code is, or that of the next line that has code: a call may begin with its arguments."""
+    """The addresses of the line's code, or of the next line with code: a call may begin with its arguments."""
     behind = {entry.line for entry in table if entry.line >= line}
     return {entry.pc for entry in table.line(min(behind)) or ()} if behind else set()
 
 
 def _function_at(pc: int) -> str:
-    """The function, whatever block of it, that an address is in."""
+    """The function that contains an address, in whichever of its blocks."""
     block = gdb.block_for_pc(pc)
     while block is not None and block.function is None:
         block = block.superblock
@@ -169,7 +169,7 @@ def _refusals() -> Iterator[None]:
 
 @contextmanager
 def _frame(level: int) -> Iterator[gdb.Frame]:
-    """Select frame `level`, and afterwards the newest again."""
+    """Select frame `level`, and the newest frame again afterwards."""
     frame = gdb.newest_frame()
     newest = frame
     for _ in range(level):
@@ -182,9 +182,9 @@ def _frame(level: int) -> Iterator[gdb.Frame]:
 
 
 def _text(frame: gdb.Frame | None, expression: str) -> str | None:
-    """A variable is looked up in the frame first: ten times as fast as to parse an expression among all symbols.
+    """The text of a value; a variable is looked up in the frame first, which is ten times faster than an expression.
 
-    cuda-gdb 13.0 ends with an internal error where a frame of device code does not have it: no frame is given then.
+    cuda-gdb 13.0 ends with an internal error if a frame of device code lacks the variable, so `frame` is None there.
     """
     try:
         return str(_value(frame, expression).format_string(deref_refs=True))
@@ -196,7 +196,7 @@ def _value(frame: gdb.Frame | None, expression: str) -> gdb.Value:
     if frame is not None and expression.isidentifier():
         try:
             return frame.read_var(expression)
-        except ValueError:  # no such local; a global, perhaps
+        except ValueError:  # not a local; perhaps a global
             pass
     return gdb.parse_and_eval(expression)
 
@@ -207,7 +207,7 @@ def _function(frame: gdb.Frame) -> str:
 
 
 def call(path: str, argument_file: str, result_file: str) -> None:
-    """Run `module:function(debugger, argument)`; the result file gets `result`, `refused` or `error`, a traceback."""
+    """Run `module:function(debugger, argument)`; the result file gets `result`, `refused` or `error` (a traceback)."""
     module, _, name = path.partition(":")
     argument = json.loads(Path(argument_file).read_text())
     try:

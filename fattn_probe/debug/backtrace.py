@@ -9,23 +9,23 @@ from gdb.FrameDecorator import FrameDecorator
 
 from fattn_probe.debug.names import without_parameters
 
-# What lies between a launch and its kernel: the simulator's files, and the C++ library's std::function and std::apply
+# The frames between a launch and its kernel: the simulator's files, and std::function and std::apply
 MACHINERY = re.compile(r"(^|/)native/sim/|/include/c\+\+/")
 
 
 class ShortFrame(FrameDecorator):
-    """A frame whose function has no parameter list: a kernel's has up to 40."""
+    """A frame that shows its function without the parameter types, of which a kernel has up to 40."""
 
     def function(self) -> str | None:
-        """`flash_attn_ext_f16<64, 64, 8, 8, false, false, false>`."""
+        """The function's name, such as `flash_attn_ext_f16<64, 64, 8, 8, false, false, false>`."""
         name = super().function()
-        if not isinstance(name, str):  # an address, where there is no name
+        if not isinstance(name, str):  # an address, if there is no name
             return name
         return without_parameters(name).replace("ggml_cuda_mma::", "")
 
 
 class LaunchFilter:
-    """Leaves out the frames of the machinery, but not the innermost frame."""
+    """Leaves out the frames of the launch machinery, except the innermost frame."""
 
     name = "fattn-probe"
     enabled = True
@@ -41,5 +41,5 @@ def _is_machinery(frame: FrameDecorator) -> bool:
 
 
 def shorten_backtraces() -> None:
-    """Register the filter: `bt` uses it, `bt -no-filters` does not."""
+    """Register the filter, which `bt` uses and `bt -no-filters` does not."""
     gdb.frame_filters[LaunchFilter.name] = LaunchFilter()

@@ -1,4 +1,4 @@
-"""The connection to a debugger: a raw terminal under pexpect, its transcript, and cleaning up everything in it."""
+"""The connection to a debugger: a raw terminal under pexpect, its transcript, and the cleanup of its processes."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ import pexpect
 from fattn_probe.process import describe_code
 
 TAIL = 12
-LONGEST = 400  # characters of one line of the dialogue in a message
+LONGEST = 400  # longest line of the dialogue in a message
 DULL = re.compile(r"< (?:=|\(gdb\)|\d+\^done$)|> \d+-interpreter-exec console \"set ")
 SLICE = 0.5  # seconds between checks that the debugger is alive
 
@@ -27,10 +27,10 @@ class GoneError(Exception):
 
 
 class Channel:
-    """One process in its own terminal session, spoken to in lines.
+    """A process in its own terminal session, with line-based input and output.
 
-    `transcript` receives the dialogue as it goes: `> ` before what was sent, `< ` before what came. Raises
-    FileNotFoundError if there is no such program.
+    `transcript` receives the dialogue as it happens: `> ` before each line sent, `< ` before each line received. Raises
+    FileNotFoundError if the program does not exist.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Channel:
         return "\n".join(line if len(line) <= LONGEST else line[:LONGEST] + " ..." for line in self._tail)
 
     def interrupt(self) -> None:
-        """Interrupt the foreground program, as Ctrl-C at this terminal does."""
+        """Interrupt the foreground program, as Ctrl-C in the terminal does."""
         with contextlib.suppress(OSError):
             os.killpg(os.tcgetpgrp(self._child.child_fd), signal.SIGINT)
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Whether the debugger ended within this time."""
+        """Wait for the debugger to end; whether it did within this time."""
         limit = time.monotonic() + seconds
         try:
             while True:
@@ -95,7 +95,7 @@ class Channel:
     def close(self) -> None:
         """Kill everything in the terminal's session, including the debugged program.
 
-        It does not wait for a process that a driver holds in the kernel: that one cannot be killed.
+        It does not wait for a process that a driver blocks in the kernel, since that cannot be killed.
         """
         if not self._child.closed:
             if self._child.pid is not None:
@@ -124,7 +124,7 @@ class Channel:
             self._transcript.write(f"{mark}{line}\n")
 
     def _ending(self) -> str:
-        """How the process ended, after its terminal was closed."""
+        """How the process ended, once its terminal is closed."""
         if rest := b"".join(self._partial).decode(errors="replace").strip():
             self._note("< ", rest)
         limit = time.monotonic() + 1.0
@@ -137,11 +137,11 @@ class Channel:
 
 
 def prepare() -> None:
-    """Prepare the child process: a terminal that passes every byte unchanged, and no core files.
+    """Prepare the child process: a raw terminal, and no core files.
 
-    Raw mode means no echo, no lines of at most 4096 bytes, and no `\\n` made `\\r\\n`.
+    Raw mode means no echo, no limit of 4096 bytes per line, and no translation of `\\n` to `\\r\\n`.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # gdb raises a limit that it may raise
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the hard limit too: gdb raises a soft limit
     mode = termios.tcgetattr(0)
     mode[0] = termios.IGNBRK
     mode[1] = 0

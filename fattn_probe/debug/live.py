@@ -1,6 +1,6 @@
-"""Inside gdb, for people: `fattn tensors|launch|blocks|tile|break` at a kernel's first line.
+"""Inside an interactive gdb: the commands `fattn tensors|launch|blocks|tile|break` at a kernel's first line.
 
-`start` is called once with a file that `fattn_probe.inspect.live` wrote: what was found out before, and where to stop.
+`start` runs once with a file that `fattn_probe.inspect.live` wrote: the facts found before, and where to stop.
 """
 
 import json
@@ -15,13 +15,13 @@ from fattn_probe.debug.backtrace import shorten_backtraces
 from fattn_probe.debug.printers import printers
 
 TILE_VARIABLES = ("kb0", "kb0_start", "kb0_stop", "jt", "zt_gqa", "z_KV", "zt", "sequence", "kbc", "kbc_stop", "iter_k")
-KERNEL = "flash_attn"  # in the names of the kernels and of what they call
+KERNEL = "flash_attn"  # in the names of the kernels and of the functions that they call
 
 
 class Fattn(gdb.Command):
-    """fattn tensors|launch|blocks: what fattn-probe found of this op.
-    fattn tile: where this thread is, and in which tile and KV step.
-    fattn break LOCATION: a breakpoint for this thread alone; others pass it."""
+    """fattn tensors|launch|blocks: the facts that fattn-probe found about this op.
+    fattn tile: the position of this thread, its tile and its KV step.
+    fattn break LOCATION: a breakpoint at which only this thread stops."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         super().__init__("fattn", gdb.COMMAND_USER)
@@ -29,7 +29,7 @@ class Fattn(gdb.Command):
         self.sections: dict[str, str] = plan["sections"]
 
     def complete(self, text: str, word: str) -> list[str]:
-        """The words that may follow."""
+        """The possible next words."""
         return [name for name in (*self.sections, "tile", "break") if name.startswith(word)]
 
     def invoke(self, argument: str, from_tty: bool) -> None:
@@ -46,7 +46,7 @@ class Fattn(gdb.Command):
 
 
 def tile_lines(block: str, thread: str) -> Iterator[str]:
-    """This thread's place in its grid, and the variables of the tile it works on, from whichever frame has them."""
+    """This thread's place in its grid, and the variables of its tile, from the nearest frame that has them."""
     if KERNEL not in (gdb.selected_frame().name() or ""):
         raise gdb.GdbError("fattn tile: this frame is not a flash-attention kernel's")
     for name, expression in (("block", block), ("thread", thread)):
@@ -59,9 +59,9 @@ def tile_lines(block: str, thread: str) -> Iterator[str]:
 
 
 def nearest(name: str) -> str | None:
-    """The variable in the innermost frame that has it.
+    """The variable's value in the innermost frame that has it; None if no frame does.
 
-    Found among the symbols of its blocks: `read_var` of one that is not there ends cuda-gdb 13.0.
+    It is searched among the symbols of the blocks, since `read_var` of a missing variable crashes cuda-gdb 13.0.
     """
     frame: gdb.Frame | None = gdb.selected_frame()
     while frame is not None and KERNEL in (frame.name() or ""):
@@ -91,13 +91,13 @@ def start(path: str) -> None:
         gdb.execute(command, to_string=True)
     if not plan["enter"]:
         run_to("continue", f"*{int(gdb.parse_and_eval('fattn_kernel')):#x}", plan["condition"])
-    gdb.execute("next", to_string=True)  # behind the function's entry, where its arguments can be read
+    gdb.execute("next", to_string=True)  # past the function's prologue, where its arguments can be read
     gdb.write(plan["welcome"] + "\n")
     gdb.execute("frame")
 
 
 def run_to(command: str, location: str, condition: str = "") -> None:
-    """Run to a place without output."""
+    """Run to a location without output."""
     point = gdb.Breakpoint(location, internal=True)
     point.silent = True
     point.condition = condition or None

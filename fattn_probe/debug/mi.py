@@ -1,4 +1,4 @@
-"""An inspection's debugger over MI alone: for a gdb or cuda-gdb without Python in it."""
+"""The debugger protocol over MI alone, for a gdb or cuda-gdb without Python."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,14 @@ REASONS: Mapping[str, Reason] = {
     "exited-normally": "exited",
     "exited-signalled": "exited",
 }
-"""What MI calls a stop; any other is a `step`."""
+"""Kinds of stop by MI's reason; any other reason is a `step`."""
 HIT = re.compile(r'bkpt=\{number="(\d+)".*?times="(\d+)"')
-BY_TEXT = 8192  # bytes up to which memory as text is faster than through a file
-REFERENCE = re.compile("@0x[0-9a-f]+")  # all that MI says of a reference
+BY_TEXT = 8192  # up to this many bytes, reading memory as text is faster than through a file
+REFERENCE = re.compile("@0x[0-9a-f]+")  # all that MI prints of a reference
 
 
 class OverMI:
-    """The `Debugger` protocol over a session; `patience` is the deadline in seconds for the program to stop."""
+    """The `Debugger` protocol over a session; `patience` is the deadline (seconds) for the program to stop."""
 
     def __init__(self, session: Session, patience: float = 600.0) -> None:
         self.session = session
@@ -41,17 +41,17 @@ class OverMI:
         self._times: dict[int, int] = {}
 
     def execute(self, command: str) -> str:
-        """A command of gdb's console; what it prints."""
+        """Run a command of gdb's console; returns its output."""
         return self.session.execute(command, self.patience)
 
     def insert(self, location: str, condition: str = "") -> int:
-        """A breakpoint, pending if its library is not loaded yet; its number."""
+        """Set a breakpoint, pending if its library is not loaded yet; returns its number."""
         return int(self._insert(location, condition)["number"])
 
     def insert_near(self, location: str, condition: str = "") -> list[int]:
-        """Breakpoints on a line in all compilation units, since MI cannot select one; one number per address.
+        """Set breakpoints on a line in all compilation units, since MI cannot select one; one number per address.
 
-        A breakpoint with many locations is announced with all of them each time it is hit: 70 ms for 90 of them.
+        MI announces a hit breakpoint with all of its locations, which takes 70 ms for 90 of them.
         """
         found = self._insert(location)
         places = found.get("locations", ())
@@ -68,17 +68,17 @@ class OverMI:
             self.session.command(f"-break-delete {' '.join(map(str, numbers))}")
 
     def resume(self, command: str) -> Stop:
-        """`run`, `continue`, `next`, `step` or `finish`, and where it led.
+        """Run `run`, `continue`, `next`, `step` or `finish`; returns where the program stopped.
 
-        A program that a signal killed has `exited`, with the signal's name as its detail.
+        A program killed by a signal has `exited`, with the signal's name as its detail.
         """
         reply = self.session.resume(RESUMING[command], self.patience)
         if reply.stopped is None:
-            raise DebuggerError(f"nothing tells where {command} led")
+            raise DebuggerError(f"the debugger did not report a stop after {command}")
         return self._stop(reply.stopped, reply)
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
-        """Expressions as gdb prints their values, in frame `level` (0 is the newest); None what cannot be evaluated."""
+        """The values of expressions in frame `level` (0: newest), as gdb prints them; None if not evaluable."""
         values = self._values(expressions, level)
         references = [at for at, value in enumerate(values) if value is not None and REFERENCE.fullmatch(value)]
         objects = self._values([f"*&({expressions[at]})" for at in references], level) if references else []
@@ -87,12 +87,12 @@ class OverMI:
         return values
 
     def refusal(self, expression: str) -> str:
-        """Why an expression cannot be evaluated in the newest frame, in the debugger's words; empty if it can."""
+        """gdb's reason why an expression cannot be evaluated in the newest frame; empty if it can."""
         (reply,) = self._in_frame(0, [f"-data-evaluate-expression {c_string(expression)}"])
         return reply.error if reply.kind == "error" else ""
 
     def local_names(self, level: int = 0) -> set[str]:
-        """The variables and arguments in scope in a frame."""
+        """The names of variables and arguments in scope in a frame."""
         (reply,) = self._in_frame(level, ["-stack-list-variables --no-values"])
         return {variable["name"] for variable in reply.checked().results["variables"]}
 
@@ -104,7 +104,7 @@ class OverMI:
     def memory(self, address: int, count: int) -> bytes:
         """Bytes of the program's host memory."""
         path = self.session.folder / "memory"
-        if count > BY_TEXT and " " not in str(path):  # `dump` knows no quotes
+        if count > BY_TEXT and " " not in str(path):  # `dump` does not understand quotes
             self.session.execute(f"dump binary memory {path} {address:#x} {address + count:#x}")
             return path.read_bytes()
         reply = self.session.command(f"-data-read-memory-bytes {address:#x} {count}")
@@ -122,9 +122,9 @@ class OverMI:
         return [str(reply.results["value"]) if reply.kind == "done" else None for reply in replies]
 
     def _in_frame(self, level: int, commands: Sequence[str]) -> list[Reply]:
-        """Commands in a frame that is selected each time: one of the console may have selected another.
+        """Send commands for a frame, which is selected each time: a console command may have selected another.
 
-        gdb takes the number of a frame that is not there for an address, so the depth is asked first.
+        gdb takes the number of a missing frame for an address, so the depth of the stack is checked first.
         """
         if level == 0:
             return self.session.commands(["-stack-select-frame 0", *commands])[1:]
@@ -139,7 +139,7 @@ class OverMI:
         return Stop(reason, numbers, function, file, line, _detail(stopped))
 
     def _hit(self, stopped: Mapping[str, Any], reply: Reply) -> tuple[int, ...]:
-        """Every breakpoint that was hit: the record names one, the others are those whose count has grown."""
+        """All breakpoints that were hit: the one in the record, and those whose hit count has grown."""
         numbers = {int(stopped["bkptno"])} if "bkptno" in stopped else set()
         for key in ("wpt", "hw-rwpt", "hw-awpt"):
             if key in stopped:
@@ -163,7 +163,7 @@ def _place(frame: Mapping[str, Any]) -> tuple[str, str, int]:
 
 
 def _detail(stopped: Mapping[str, Any]) -> str:
-    """A signal's name, or an exit code, which MI writes in octal."""
+    """The signal's name, or the exit code, which MI writes in octal."""
     if stopped.get("reason") == "exited-normally":
         return "0"
     if "exit-code" in stopped:

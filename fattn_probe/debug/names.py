@@ -1,8 +1,8 @@
-"""Names of functions as debuggers and demanglers write them."""
+"""Function names as debuggers and demanglers write them."""
 
 
 def without_parameters(name: str) -> str:
-    """`launch_fattn<64, 8, 8>(ctx&, int)` -> `launch_fattn<64, 8, 8>`: template arguments stay, parameters go."""
+    """The name without its parameter list: `launch_fattn<64, 8, 8>` for `launch_fattn<64, 8, 8>(ctx&, int)`."""
     depth = 0
     at = 0
     while at < len(name):
@@ -21,7 +21,7 @@ def without_parameters(name: str) -> str:
 
 
 def _after_operator(name: str, at: int) -> int:
-    """Where the name of an operator ends: its own `<`, `>`, `(` are no brackets."""
+    """The end of an operator's name, whose own `<`, `>` and `(` are not brackets."""
     for symbol in ("()", "[]", "<=>", "->*", "<<=", ">>=", "<<", ">>", "<=", ">=", "->", "<", ">"):
         if name.startswith(symbol, at):
             return at + len(symbol)

@@ -1,4 +1,4 @@
-"""Inside gdb: how a `ggml_tensor`, a half and a tile of registers look to people."""
+"""Inside gdb: pretty-printers for `ggml_tensor`, halves and register tiles."""
 
 import re
 import struct
@@ -13,7 +13,7 @@ TILE = re.compile(r"^ggml_cuda_mma::tile<.*>$")
 
 
 def half_value(value: gdb.Value) -> float:
-    """The number that 16 bits are: f16, or bf16 by the type's name."""
+    """The value of 16 bits: bf16 if the type's name says so, else f16."""
     fields = {field.name: field for field in value.type.strip_typedefs().fields()}
     name = "bits" if "bits" in fields else "__x"
     bits = int(value[name]) & 0xFFFF
@@ -23,7 +23,7 @@ def half_value(value: gdb.Value) -> float:
 
 
 class Half:
-    """A 16-bit float as the number it is."""
+    """Prints a 16-bit float as a number."""
 
     def __init__(self, value: gdb.Value) -> None:
         self.value = value
@@ -34,7 +34,7 @@ class Half:
 
 
 class Half2:
-    """A pair of them."""
+    """Prints a pair of halves."""
 
     def __init__(self, value: gdb.Value) -> None:
         self.value = value
@@ -45,13 +45,13 @@ class Half2:
 
 
 class Tile:
-    """The part of a matrix fragment that one lane holds."""
+    """Prints one lane's part of a matrix fragment."""
 
     def __init__(self, value: gdb.Value) -> None:
         self.value = value
 
     def to_string(self) -> str:
-        """`tile<16, 8, half2>`: rows, columns, element."""
+        """`tile<16, 8, half2>`: rows, columns, element type."""
         name = str(self.value.type.strip_typedefs()).removeprefix("ggml_cuda_mma::").replace("__half", "half")
         return re.sub(r", \(ggml_cuda_mma::data_layout\)0", "", name)
 
@@ -62,12 +62,12 @@ class Tile:
         return ((f"[{i}]", x[i]) for i in range(low, high + 1))
 
     def display_hint(self) -> str:
-        """Like an array."""
+        """Print the children like an array's."""
         return "array"
 
 
 class Tensor:
-    """A ggml_tensor on one line, in ggml's order of dimensions."""
+    """Prints a ggml_tensor on one line, in ggml's order of dimensions."""
 
     def __init__(self, value: gdb.Value) -> None:
         self.value = value
@@ -82,7 +82,7 @@ class Tensor:
 
 
 def printers() -> gdb.printing.RegexpCollectionPrettyPrinter:
-    """All of them, for `gdb.printing.register_pretty_printer`."""
+    """All printers, for `gdb.printing.register_pretty_printer`."""
     collection = gdb.printing.RegexpCollectionPrettyPrinter("fattn-probe")
     for name, pattern, printer in (
         ("half", HALF.pattern, Half),

@@ -1,4 +1,4 @@
-"""Running a procedure against a debugger: inside it where it has Python, over MI where it has none."""
+"""Run a procedure on a debugger: inside it if it has Python, else over MI."""
 
 import importlib
 import json
@@ -20,18 +20,16 @@ agent.call({procedure!r}, {argument!r}, {result!r})
 
 
 class ProcedureError(Exception):
-    """A procedure failed inside the debugger; the text is its traceback."""
+    """A procedure failed inside the debugger; the message is its traceback."""
 
 
 def run_procedure(
     session: Session, procedure: str, argument: dict[str, Any], deadline: float, inside: bool | None = None
 ) -> Any:  # noqa: ANN401 - JSON
-    """Run `module:function(debugger, argument)` and return its JSON answer; `deadline` in seconds is for all of it.
+    """Run `module:function(debugger, argument)` and return its JSON result; `deadline` (seconds) is for all of it.
 
-    A command that the debugger refuses raises DebuggerError, inside it as over MI.
-
-    `inside` forces one way or the other; None takes the debugger's own Python where there is one, which reads a hundred
-    thousand values a second, and MI where there is not.
+    `inside` forces the debugger's Python (True) or MI (False); None takes Python, which reads 100,000 values a second,
+    if the debugger has it. A command that the debugger refuses raises DebuggerError either way.
     """
     if not (session.has_python() if inside is None else inside):
         module, _, name = procedure.partition(":")

@@ -12,7 +12,7 @@ Reason = Literal["breakpoint", "step", "signal", "exited"]
 
 @dataclass(frozen=True)
 class Stop:
-    """Why the program stopped and where; `detail` is a signal's name or an exit code."""
+    """Why and where the program stopped; `detail` is a signal's name or an exit code."""
 
     reason: Reason
     breakpoints: tuple[int, ...] = ()
@@ -24,7 +24,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame of the call stack; `function` without its parameters, `file` as the compiler was given it."""
+    """One frame of the call stack; `function` without parameters, `file` as the compiler received it."""
 
     function: str
     file: str
@@ -39,18 +39,18 @@ class Debugger(Protocol):
     """A debugger with one program in it."""
 
     def execute(self, command: str) -> str:
-        """A command of gdb's console; what it prints."""
+        """Run a command of gdb's console; returns its output."""
         ...
 
     def insert(self, location: str, condition: str = "") -> int:
-        """Set a breakpoint, pending if its library is not loaded yet; its number."""
+        """Set a breakpoint, pending if its library is not loaded yet; returns its number."""
         ...
 
     def insert_near(self, location: str, condition: str = "") -> list[int]:
-        """Breakpoints on `file:line` in the compilation unit of the frames above; their numbers.
+        """Set breakpoints on `file:line` in the compilation units of the frames above; returns their numbers.
 
-        A template's line is in as many units as there are instances, and to find them all takes seconds. A debugger
-        that cannot select one unit uses all of them.
+        A template's line is in one unit per instance, and finding them all takes seconds. A debugger that cannot select
+        a unit uses all of them.
         """
         ...
 
@@ -59,19 +59,19 @@ class Debugger(Protocol):
         ...
 
     def resume(self, command: str) -> Stop:
-        """`run`, `continue`, `next`, `step` or `finish`; where the program stopped."""
+        """Run `run`, `continue`, `next`, `step` or `finish`; returns where the program stopped."""
         ...
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
-        """Expressions as gdb prints their values, in frame `level` (0 is the newest); None what cannot be evaluated."""
+        """The values of expressions in frame `level` (0: newest), as gdb prints them; None if not evaluable."""
         ...
 
     def refusal(self, expression: str) -> str:
-        """Why an expression cannot be evaluated in the newest frame, in the debugger's words; empty if it can."""
+        """The debugger's reason why an expression cannot be evaluated in the newest frame; empty if it can."""
         ...
 
     def local_names(self, level: int = 0) -> set[str]:
-        """The variables and arguments in scope in a frame; any other name that `evaluate` finds is global."""
+        """The names of variables and arguments in scope in a frame; other names that `evaluate` finds are global."""
         ...
 
     def frames(self, limit: int) -> list[Frame]:

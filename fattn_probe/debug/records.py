@@ -1,7 +1,7 @@
-"""GDB/MI's records put together: what one command was answered.
+"""Assemble GDB/MI's records into the reply to one command.
 
-pygdbmi parses a record, in 6 us if it is small and at 20 MB/s if it is large: less than gdb takes to write it. What is
-not asked for (`=library-loaded` ...) is not parsed.
+pygdbmi parses a small record in 6 us and a large one at 20 MB/s, faster than gdb writes it. Unsolicited notifications
+(`=library-loaded` ...) are not parsed.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ PROMPT = "(gdb)"
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to one command: `kind` is done, running, error, exit or connected.
+    """The reply to one command: `kind` is done, running, error, exit or connected.
 
-    `console` is what the command printed, `log` the debugger's own words. `stopped` is the last `*stopped` record on
-    the way, `hits` the `=breakpoint-modified` records, unparsed, `noise` what was no record at all.
+    `console` is the command's output, `log` the debugger's messages. `stopped` is the last `*stopped` record before the
+    reply, `hits` are the unparsed `=breakpoint-modified` records, and `noise` is text that is no record.
     """
 
     kind: str
@@ -32,23 +32,23 @@ class Reply:
     noise: str = ""
 
     def checked(self) -> Self:
-        """This reply; DebuggerError if it is a refusal."""
+        """This reply; raises DebuggerError if the command was refused."""
         if self.kind == "error":
             raise DebuggerError(self.error)
         return self
 
     @property
     def error(self) -> str:
-        """Why the command was refused, with what the debugger logged besides (a traceback of Python)."""
+        """Why the command was refused, with the debugger's log (perhaps a Python traceback)."""
         message = str(self.results.get("msg", "")).strip()
         log = self.log.strip()
         return message if not log or log == message else f"{message}\n{log}".strip()
 
 
 class ReplyBuilder:
-    """Collects lines until the reply to the command `token` is whole: its result record, then the prompt.
+    """Collects lines until the reply to the command `token` is complete: its result record, then the prompt.
 
-    Without a token it is the debugger's greeting, which ends with the first prompt.
+    Without a token it collects the debugger's greeting, which ends with the first prompt.
     """
 
     def __init__(self, token: int | None) -> None:
@@ -59,7 +59,7 @@ class ReplyBuilder:
         self._stopped: Mapping[str, Any] | None = None
 
     def feed(self, line: str) -> bool:
-        """Take a line; whether the reply is whole with it."""
+        """Add a line; whether the reply is complete."""
         first = line[:1]
         if first == "=":
             if line.startswith("=breakpoint-modified"):
@@ -76,7 +76,7 @@ class ReplyBuilder:
         return self._result is not None and self._result["message"] == "exit"
 
     def reply(self) -> Reply:
-        """The whole reply."""
+        """The complete reply."""
         result = self._result or {"message": "", "payload": None}
         said = {name: "".join(parts) for name, parts in self._streams.items()}
         return Reply(
@@ -101,5 +101,5 @@ ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r
 
 
 def c_string(text: str) -> str:
-    """A text as MI takes one argument."""
+    """The text quoted as one argument of an MI command."""
     return f'"{text.translate(ESCAPES)}"'

@@ -1,4 +1,4 @@
-"""A debugger driven through pexpect in its machine interface (GDB/MI): one framed reply a command, or LostError."""
+"""A debugger driven over its machine interface (GDB/MI) through pexpect: one reply per command, or LostError."""
 
 import contextlib
 import os
@@ -23,9 +23,9 @@ ENVIRONMENT = {
     "DEBUGINFOD_URLS": "",
     "LC_ALL": "C.UTF-8",
     "LANGUAGE": "C",
-    "SHELL": "/bin/sh",  # what gdb starts the program with, and whose quoting `set args` follows
+    "SHELL": "/bin/sh",  # gdb starts the program with it, and `set args` follows its quoting
 }
-NOT_INHERITED = ("PYTHONHOME", "PYTHONPATH")  # of this process's Python, and the debugger has another one in it
+NOT_INHERITED = ("PYTHONHOME", "PYTHONPATH")  # variables for this process's Python; the debugger has another
 SETTINGS = (
     "confirm off",
     "pagination off",
@@ -46,22 +46,22 @@ SETTINGS = (
     "print pretty off",
     "print entry-values no",
 )
-"""What every session sets; a debugger that does not know one of them goes on without it."""
+"""Settings of every session; a debugger that does not know one of them is used without it."""
 NOT_PERMITTED = "ptrace: Operation not permitted"
 PERMIT = "in a container, start it with --cap-add=SYS_PTRACE; elsewhere, /proc/sys/kernel/yama/ptrace_scope forbids it"
-IN_FLIGHT = 3000  # bytes of commands not yet answered: they fit the terminal's buffer of 4096, so no write can block
+IN_FLIGHT = 3000  # bytes of unanswered commands: they fit the terminal's buffer of 4096 bytes, so no write can block
 LAST_WORDS = 20  # lines
 
 
 class Session:
     """A debugger with `program` loaded, for the duration of a `with` block.
 
-    `debugger` is a command line (`["gdb"]`); `env` is added to this process's environment, for the debugger and so for
-    the program. The program runs with `args`, has an empty stdin, and writes `stdout` and `stderr` to files. `deadline`
-    is in seconds, for each command that has none of its own. LostError if the debugger ends early or a command exceeds
-    its deadline; no process stays alive then. Before that the debugger has `grace` seconds to stop its program and
-    report its place, and as many to quit, since killing a GPU's debugger should be avoided. `transcript` is a file for
-    the dialogue; `folder` is temporary and belongs to the session.
+    `debugger` is a command line (`["gdb"]`). `env` is added to the environment of the debugger, and so of the program.
+    The program runs with `args`, has an empty stdin, and writes `stdout` and `stderr` to files. `deadline` (seconds)
+    applies to each command without its own. LostError if the debugger ends early or a command exceeds its deadline; no
+    process stays alive then. Before that the debugger has `grace` seconds to stop its program and report its place, and
+    as many to quit, since killing a GPU's debugger should be avoided. `transcript` is a file for the dialogue; `folder`
+    is temporary and belongs to the session.
     """
 
     def __init__(
@@ -113,30 +113,30 @@ class Session:
             self._close()
 
     def command(self, text: str, deadline: float | None = None) -> Reply:
-        """One MI command and its reply; DebuggerError if the debugger refused it."""
+        """Send one MI command; returns its reply, or raises DebuggerError if the debugger refused it."""
         return self.commands([text], deadline)[0].checked()
 
     def commands(self, texts: Sequence[str], deadline: float | None = None) -> list[Reply]:
-        """Many MI commands, sent before the first reply is there; a refused one is a reply of kind `error`.
+        """Send many MI commands without waiting for each reply; a refused one gives a reply of kind `error`.
 
-        gdb 13 on 2 cores: 20,000 a second like this, 6,000 one by one.
+        gdb 13 on 2 cores answers 20,000 a second this way, and 6,000 one by one.
         """
         return list(self._exchange(texts, self.deadline if deadline is None else deadline))
 
     def execute(self, text: str, deadline: float | None = None) -> str:
-        """A command of the console; what it prints. One that makes the program run returns when it has stopped."""
+        """Run a console command; returns its output. If it resumes the program, it returns after the next stop."""
         reply = self.command(f"-interpreter-exec console {c_string(text)}", deadline)
         if reply.kind != "running":
             return reply.console
         return reply.console + self._until_stopped(deadline).console
 
     def resume(self, text: str, deadline: float | None = None) -> Reply:
-        """An `-exec-` command, and everything that came until the program stood still: `stopped` says where."""
+        """Send an `-exec-` command and wait for the program to stop; the reply's `stopped` says where."""
         self.command(text, deadline)
         return self._until_stopped(deadline)
 
     def has_python(self) -> bool:
-        """Whether this debugger has a working Python, with its `gdb` module."""
+        """Whether the debugger has a working Python with its `gdb` module."""
         if self._python is None:
             try:
                 self._python = bool(self.execute("python print(gdb.VERSION)").strip())
@@ -145,17 +145,17 @@ class Session:
         return self._python
 
     def python(self, code: str, deadline: float | None = None) -> str:
-        """Run Python source inside the debugger, in its `__main__`; what it prints."""
+        """Run Python source in the debugger's `__main__`; returns its output."""
         return self.execute(f"python exec({code!r})", deadline)
 
     @property
     def stdout(self) -> str:
-        """What the program has printed so far."""
+        """The program's stdout so far."""
         return self._read_output("stdout")
 
     @property
     def stderr(self) -> str:
-        """What the program has written to stderr so far."""
+        """The program's stderr so far."""
         return self._read_output("stderr")
 
     def _start(self) -> None:
@@ -166,7 +166,7 @@ class Session:
             raise BuildError(f"{self.debugger[0]} is not on this machine. To install it: {INSTALL}") from error
         self._resources.callback(self._channel.close)
         self._reply(None, self.deadline)
-        # What a debug build's symbols are is written down once, and not found out by every session anew
+        # gdb indexes the symbols of a debug build once, not in every session
         settings = (*SETTINGS, f"index-cache directory {cache_dir() / 'gdb-index'}", "index-cache enabled on")
         self.commands([f"-interpreter-exec console {c_string(f'set {setting}')}" for setting in settings])
         loaded = self.commands([f"-file-exec-and-symbols {c_string(str(self.program))}"])[0]
@@ -193,7 +193,7 @@ class Session:
             in_flight.popleft()
 
     def _send(self, waiting: deque[str], in_flight: deque[str]) -> None:
-        """Send as many commands as may wait for their answers, a long one alone."""
+        """Send as many commands as may be unanswered at once; a long one alone."""
         room = IN_FLIGHT - sum(map(len, in_flight))
         if in_flight and room < IN_FLIGHT // 2:
             return
@@ -234,13 +234,13 @@ class Session:
         return builder.reply()
 
     def _until_stopped(self, deadline: float | None) -> Reply:
-        """Everything until the program stands still: a debugger answers our next command no earlier."""
+        """Everything until the program has stopped: a debugger answers the next command no earlier."""
         self._token += 1
         self._write([f"{self._token}-gdb-show confirm"])
         return self._reply(self._token, self.deadline if deadline is None else deadline)
 
     def _place(self) -> str:
-        """Interrupt the program; its place, if the debugger still answers."""
+        """Interrupt the program; returns its place if the debugger still answers."""
         with contextlib.suppress(GoneError, TimeoutError):
             self._channel.interrupt()
             self._token += 1
@@ -254,7 +254,7 @@ class Session:
         return f"{self.debugger[0]} ended during {self._doing}: {error}"
 
     def _lose(self, what: str, tail: str) -> LostError:
-        """Shut down; the error has the program's last output and the end of the dialogue."""
+        """Shut down; returns an error with the program's last output and the end of the dialogue."""
         try:
             self._quit()
         finally:
@@ -289,7 +289,7 @@ class Session:
 
 
 def _in_words(command: str) -> str:
-    """A command as a message shows it: in the console's form, shortened."""
+    """A command as shown in messages: in console form, shortened."""
     text = command.removeprefix("-interpreter-exec console ").removeprefix("-exec-").strip('"')
     if text.startswith("python exec("):
         return "a procedure in its Python"

@@ -1,4 +1,4 @@
-"""Whether a binary has debug information at all: without it a debugger finds neither its lines nor its variables."""
+"""Check that a binary has debug information; without it a debugger finds neither lines nor variables."""
 
 import struct
 from pathlib import Path
@@ -12,13 +12,13 @@ def require_debug_info(binary: Path) -> None:
     """BuildError if a program or library was stripped, or built without `-g`."""
     if not DEBUG_INFO & section_names(binary.read_bytes()):
         raise BuildError(
-            f"{binary} has no debug information, so no line and no variable of it can be found: "
+            f"{binary} has no debug information, so the debugger finds neither its lines nor its variables: "
             "it was stripped, or built without -g (`fattn-probe build --debug` makes one that has it)"
         )
 
 
 def section_names(elf: bytes) -> frozenset[str]:
-    """The sections of a 64-bit little-endian ELF file, by name; none if it is no such file."""
+    """The names of the sections of a 64-bit little-endian ELF file; empty for any other file."""
     if elf[:6] != b"\x7fELF\x02\x01":
         return frozenset()
     (table,) = struct.unpack_from("<Q", elf, 0x28)

@@ -5,18 +5,18 @@
 | `14`, `0.125`, `1e-05`, `-nan(0x7fffff)`, `inf`, `true` | int, float, bool |
 | `48 '0'` | int |
 | `"dst", '\\000' <repeats 60 times>` | str, with the NULs; `text_of` cuts it at the first |
-| `"some text"...` | CutText, a str that says that it is not whole |
+| `"some text"...` | CutText, a str marked as incomplete |
 | `GGML_TYPE_F16`, `simt::Wait::none`, `(A | B)` | Symbol, a str |
 | `(fattn_kernel_t) 0x7f <f<64>(int)>`, `0x0`, `0x5f "text"` | Pointer, an int with `symbol`, `type`, `text` |
-| `@0x5f: {...}` | what it refers to |
+| `@0x5f: {...}` | the value it refers to |
 | `{1, 2, 0 <repeats 14 times>}` | list |
-| `{1, 2...}`, `{...}` | a list that ends with Ellipsis, Ellipsis: gdb printed no more |
+| `{1, 2...}`, `{...}` | a list that ends with Ellipsis; Ellipsis (gdb printed no more) |
 | `{x = 1, <Base> = {y = 2}, static I = 16, {z = 3}}` | dict: `x`, `<Base>`, `I`, and `z` of the anonymous member |
 | `<optimized out>`, `<error: Cannot access ...>` | Unavailable |
 
-gdb writes a float without a fraction as an integer, so `1` is an int; an array with one fraction in it is all floats. A
-struct that has nothing but anonymous members reads as a list. Only the standard library is imported here: gdb's own
-Python loads this module too.
+gdb writes a float without a fraction as an integer, so `1` reads as an int; an array with a fraction in it reads as
+floats. A struct with only anonymous members reads as a list. Standard library only, because gdb's own Python loads this
+module too.
 """
 
 import re
@@ -30,30 +30,30 @@ Value = Any
 
 
 class ValueSyntaxError(ValueError):
-    """A text that is no value as gdb writes them."""
+    """A text that is not a value in gdb's syntax."""
 
 
 class Symbol(str):
-    """An enumerator, or several: `GGML_TYPE_F16`, `A | B`."""
+    """An enumerator or several: `GGML_TYPE_F16`, `A | B`."""
 
     __slots__ = ()
 
 
 class CutText(str):
-    """The beginning of a text, of which gdb printed no more."""
+    """The beginning of a text that gdb did not print in full."""
 
     __slots__ = ()
 
 
 class Pointer(int):
-    """An address; `symbol` is what lies there (`main(int, char**)+4`), `text` the C string there, None if unknown."""
+    """An address; `symbol` is the symbol there (`main(int, char**)+4`), `text` the C string there; None if unknown."""
 
     symbol: str | None
     type: str | None
     text: str | None
 
     def __new__(cls, address: int, symbol: str | None = None, type: str | None = None, text: str | None = None) -> Self:
-        """An address with what gdb says of it."""
+        """Make an address with its symbol, type and text."""
         self = super().__new__(cls, address)
         self.symbol, self.type, self.text = symbol, type, text
         return self
@@ -65,7 +65,7 @@ class Pointer(int):
 
 @dataclass(frozen=True)
 class Unavailable:
-    """A value that gdb could not give; `why` is its reason: `optimized out`, `error: Cannot access memory ...`."""
+    """A value that gdb could not read; `why` is its reason: `optimized out`, `error: Cannot access memory ...`."""
 
     why: str
 
@@ -97,7 +97,7 @@ RESULT = re.compile(r"\$\d+ = ")
 
 
 def parse_value(text: str) -> Value:
-    """The value that gdb wrote, with `$1 = ` before it or without; ValueSyntaxError names the place it stops at."""
+    """Parse a value that gdb wrote, with or without `$1 = ` before it; ValueSyntaxError names the wrong place."""
     if INTEGER.fullmatch(text):
         return int(text)
     text = _one_line(text) if "\n" in text else text.strip()
@@ -109,20 +109,20 @@ def parse_value(text: str) -> Value:
 
 
 def _one_line(text: str) -> str:
-    """What was printed pretty, or wrapped to a terminal's width, as it is without: a string has no line ends in it."""
+    """Undo pretty printing and line wrapping; this is safe because strings contain no line ends."""
     return LINE_ENDS.sub(" ", BRACE_LINES.sub("", MEMBERS_OF.sub("", text))).strip()
 
 
 def text_of(value: Value) -> str:
-    """The C string in a char array or behind a `char *`: without its first NUL and what follows."""
+    """The C string in a char array or at a `char *`, up to its first NUL."""
     text = value.text if isinstance(value, Pointer) else value
     return str(text or "").split("\0", 1)[0]
 
 
 def with_halves(value: Value) -> Value:
-    """The same value with every `half` as a float: gdb shows its bits, `{bits = 15360}` or CUDA's `{__x = 15360}`.
+    """The value with every `half` as a float; gdb shows its bits, `{bits = 15360}` or CUDA's `{__x = 15360}`.
 
-    A bfloat16 looks the same, and must not be given.
+    A bfloat16 looks the same, so do not pass one.
     """
     if isinstance(value, list):
         return [with_halves(item) for item in value]
@@ -134,7 +134,7 @@ def with_halves(value: Value) -> Value:
 
 
 def numbers(value: Value) -> Iterator[float]:
-    """Every number in a value, halves as floats, in the order of memory; what is unavailable comes as NaN."""
+    """Every number in a value in memory order, halves as floats; unavailable values give NaN."""
     value = with_halves(value)
     if isinstance(value, list | dict):
         for item in value.values() if isinstance(value, dict) else value:
@@ -184,7 +184,7 @@ def _reference(text: str, at: int) -> tuple[Value, int]:
 
 
 def _round(text: str, at: int) -> tuple[Value, int]:
-    """A type before an address, or enumerators: `(A | B)`."""
+    """Parse a type before an address, or enumerators: `(A | B)`."""
     if text.startswith("(anonymous namespace)::", at):
         return _word(text, at)
     end = _closing(text, at, ROUND)
@@ -202,7 +202,7 @@ def _angle(text: str, at: int) -> tuple[Value, int]:
 
 
 def _word(text: str, at: int) -> tuple[Value, int]:
-    """An enumerator with its scope, `true`, or a word that is a number: `inf`."""
+    """Parse an enumerator with its scope, a bool, or a number that is a word: `inf`."""
     if match := NUMBER.match(text, at):
         return float(match[0].partition("(")[0]), match.end()
     if QUOTED.match(text, at):
@@ -222,7 +222,7 @@ def _word(text: str, at: int) -> tuple[Value, int]:
 
 
 def _text(text: str, at: int, in_list: bool = False) -> tuple[Value, int]:
-    """A string in its pieces: `"ab", 'c' <repeats 20 times>, "d"...`."""
+    """Parse a string in pieces: `"ab", 'c' <repeats 20 times>, "d"...`."""
     pieces: list[str] = []
     while match := QUOTED.match(text, at):
         at = match.end()
@@ -241,7 +241,7 @@ def _text(text: str, at: int, in_list: bool = False) -> tuple[Value, int]:
 
 
 def _goes_on(text: str, at: int, piece: str, repeated: bool) -> bool:
-    """Whether a quoted piece in a list belongs to the string before it: NULs end a string, and so does a plain end."""
+    """Whether a quoted piece in a list continues the string before it: NULs end a string, as does a plain end."""
     if repeated:
         return piece[0] != "\0"
     match = QUOTED.match(text, at)
@@ -249,7 +249,7 @@ def _goes_on(text: str, at: int, piece: str, repeated: bool) -> bool:
 
 
 def _unescaped(text: str) -> str:
-    """A string's bytes as UTF-8; one that is not valid there comes as a surrogate, as Python's file names do."""
+    """A string's bytes decoded as UTF-8; an invalid byte becomes a surrogate, as in Python's file names."""
     if "\\" not in text:
         return text
     parts = (
@@ -277,7 +277,7 @@ def _braces(text: str, at: int) -> tuple[Value, int]:
 
 
 def _plain_numbers(text: str) -> list[Value] | None:
-    """`1.5, 0, 1e-05` at once: most of what is read are arrays like that."""
+    """Parse an array of numbers, `1.5, 0, 1e-05`, in one go, since most values are such arrays; None for others."""
     items = (NAN_BITS.sub("", text) if "nan(" in text else text).split(", ")
     try:
         return [int(item) for item in items] if "-0" not in text else [float(item) for item in items]
@@ -287,7 +287,7 @@ def _plain_numbers(text: str) -> list[Value] | None:
         floats: list[Value] = [float(item) for item in items]
     except ValueError:
         return None
-    # An integer that no double is was not printed of a float: this is no array, and each member has its own type
+    # An integer that no double equals was not a float: this is a struct, whose members have their own types
     exact = (
         len(item) < 16 or not INTEGER.fullmatch(item) or int(item) == value
         for item, value in zip(items, floats, strict=True)
@@ -296,7 +296,7 @@ def _plain_numbers(text: str) -> list[Value] | None:
 
 
 def _members(text: str, at: int) -> tuple[list[tuple[str | None, Value]], int]:
-    """(name or None, value) of each member or element up to the closing brace, and where that ends."""
+    """(name or None, value) of each member or element up to the closing brace, and the position after it."""
     members: list[tuple[str | None, Value]] = []
     while True:
         if field := FIELD.match(text, at):
@@ -319,7 +319,7 @@ def _members(text: str, at: int) -> tuple[list[tuple[str | None, Value]], int]:
 
 
 def _struct(members: list[tuple[str | None, Value]]) -> dict[str, Value]:
-    """A struct's fields, with those of its anonymous members among them, as C++ names them."""
+    """A struct's fields, including those of its anonymous members, as in C++."""
     fields: dict[str, Value] = {}
     for name, value in members:
         if name is not None:
@@ -334,7 +334,7 @@ def _struct(members: list[tuple[str | None, Value]]) -> dict[str, Value]:
 
 
 def _closing(text: str, at: int, brackets: re.Pattern[str]) -> int:
-    """Where the bracket that opens at `at` has been closed."""
+    """The position after the bracket that closes the one at `at`."""
     depth = 0
     for match in brackets.finditer(text, at):
         if len(match[0]) == 1:

@@ -1,1 +1,1 @@
-"""What is done in the debugger, by its own Python or over MI: the standard library and the debugger protocol alone."""
+"""Procedures that run in the debugger's Python or over MI; they use only the standard library and the protocol."""

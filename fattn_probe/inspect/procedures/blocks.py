@@ -1,4 +1,4 @@
-"""Reading the blocks of a simulated kernel, which run one after another. Standard library only."""
+"""Read the blocks of a simulated kernel, which run one after another. Standard library only."""
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ Document = dict[str, Any]
 
 KERNEL_VARIABLES = ("iter_k", "iter_j", "iter_z_gqa", "ne12", "ne02", "ne03", "ne13", "gqa_ratio", "nbatch_fa")
 TILE_VARIABLES = ("sequence", "z_KV", "zt_gqa", "zt", "jt", "kb0_start", "kb0_stop", "needs_fixup", "is_fixup")
-# Of the mask's scan and of the sparse gather; cannot be read (null pointer) if neither was made
+# For a scanned mask, and for a sparse gather; not readable (null pointer) if neither was done
 KV_LIMIT = "KV_max[sequence*iter_j + jt] / nbatch_fa"
 SPARSE_LIMIT = "(KV_max[(sequence % ne33)*iter_j + jt] + nbatch_fa - 1) / nbatch_fa"
 SPLIT_VARIABLES = (
@@ -29,9 +29,9 @@ SPLIT_VARIABLES = (
 
 
 def read_blocks(debugger: Debugger, anchors: Mapping[str, Sequence[str]], *, sparse: bool) -> Iterator[Document]:
-    """The work of each block of the kernel about to be launched, said by thread 0 of the block itself.
+    """The work of each block of the next kernel, read in the block's thread 0.
 
-    Blocks run one after another. Each tile's call is left as soon as its arguments are read: nothing is computed.
+    Blocks run one after another. Each tile's call returns as soon as its arguments are read: nothing is computed.
     """
     points = insert_near(debugger, anchors, ("kbc", "tile_call", *block_anchors(anchors), "launched"))
     debugger.execute("set var simt::focus.scout = 1")
@@ -56,7 +56,7 @@ def read_blocks(debugger: Debugger, anchors: Mapping[str, Sequence[str]], *, spa
 
 
 def enter(debugger: Debugger, stop: Stop, points: Points) -> int:
-    """Go from a line that calls a function into it, and stop there from now on instead of at the line."""
+    """Step from a line into the function that it calls, and move the breakpoint there; returns its number."""
     debugger.delete(*stop.breakpoints)
     for number in stop.breakpoints:
         points.pop(number)
@@ -65,7 +65,7 @@ def enter(debugger: Debugger, stop: Stop, points: Points) -> int:
 
 
 class BlockReader:
-    """Reads integers at stops in a kernel; what a kind of stop does not have is asked for once."""
+    """Reads integers at stops in a kernel; asks only once for a variable that a kind of stop lacks."""
 
     def __init__(self, debugger: Debugger) -> None:
         self.debugger = debugger
@@ -73,7 +73,7 @@ class BlockReader:
         self.known: dict[str, tuple[str, ...]] = {}
 
     def read(self, where: str, names: Sequence[str], level: int = 0) -> Document:
-        """The integers among the variables, with the block they are of."""
+        """Those of the variables that are integers, and the block's index."""
         names = self.known.get(where, tuple(names))
         values = [number(text) for text in self.debugger.evaluate(names, level)]
         found: Document = {name: value for name, value in zip(names, values, strict=True) if value is not None}
@@ -83,7 +83,7 @@ class BlockReader:
 
 
 def number(text: str | None) -> int | None:
-    """An integer or bool as gdb prints it; None of anything else."""
+    """An integer from gdb's text of an integer or bool; None for anything else."""
     if text in ("true", "false"):
         return int(text == "true")
     try:

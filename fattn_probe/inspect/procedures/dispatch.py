@@ -1,6 +1,6 @@
-"""Stepping through the dispatch in a debugger: the lines that the program took, and what it knew there.
+"""Step through the dispatch in a debugger, and record the lines that the program took, with values.
 
-Only the standard library is imported here, since gdb's own Python loads this module; what goes in and out is JSON.
+Standard library only, because gdb's own Python loads this module; plan and result are JSON.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ LAUNCHER = "launch_fattn<"
 
 
 def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Document], Stop]:
-    """Start the program and step from the dispatch's entry into the function that launches: the visits, the last stop.
+    """Run the program and step from the dispatch's entry into the function that launches; the visits, the last stop.
 
-    Only the call under the entry counts: a backend asks for the best kernel before that too, to say what it supports.
-    A visit is {function, file, line, values, after}: what the plan asks at that line, and afterwards. No visits if the
-    program never came to the entry.
+    Only the call from the entry counts: a backend chooses a kernel earlier too, to check whether it supports the op. A
+    visit is {function, file, line, values, after}, with the values of the plan's expressions before and after the line.
+    There are no visits if the program never reached the entry.
     """
     entry = _insert(debugger, [plan["entry"]])
     stop = debugger.resume(plan["start"])
@@ -34,10 +34,10 @@ def trace_dispatch(debugger: Debugger, plan: Mapping[str, Any]) -> tuple[list[Do
 
 
 def _beside(functions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where the functions in the entry's file begin: conditions call some of them.
+    """The first lines of the functions in the entry's file, some of which conditions call.
 
-    Those in headers are stepped into. Their lines are in as many compilation units as there are kernels, and to look
-    for them in all would take a debugger seconds.
+    The debugger steps into functions in headers instead: their lines are in one compilation unit per kernel, and a
+    search in all units takes seconds.
     """
     return [function["location"] for function in functions[1:] if function["file"] == functions[0]["file"]]
 
@@ -47,7 +47,7 @@ def _insert(debugger: Debugger, locations: Sequence[str]) -> list[int]:
     for location in filter(None, locations):
         try:
             numbers.append(debugger.insert(location))
-        except DebuggerError:  # a file that was not compiled: the program does not get there
+        except DebuggerError:  # the file was not compiled, so the program cannot get there
             continue
     return numbers
 
@@ -61,7 +61,7 @@ class _Walk:
         self.waiting: tuple[Document, Sequence[int], str] | None = None
 
     def steps(self, stop: Stop) -> tuple[list[Document], Stop]:
-        """Step on from `stop`; where the program has left the dispatch, let it run to the next function or the end."""
+        """Step on from `stop`; outside the dispatch, continue to its next function or to the end."""
         command = ""
         for _ in range(STEPS):
             if stop.reason in ("exited", "signal") or stop.function.startswith(LAUNCHER):
@@ -71,14 +71,14 @@ class _Walk:
         return self.visits, self.debugger.resume("continue")
 
     def command(self, stop: Stop, before: str) -> str:
-        """How to go on from a stop; out of a function that a step led to and that is none of the dispatch, back."""
+        """The next command at a stop: `finish` leaves a function outside the dispatch that a step entered."""
         function = self.visit(stop)
         if function is None:
             return "finish" if before == "step" else "continue"
         return "step" if stop.line in function["calls"] else "next"
 
     def visit(self, stop: Stop) -> Mapping[str, Any] | None:
-        """Record a stop; the function of the dispatch that it is in."""
+        """Record a stop; returns the function of the dispatch that it is in, or None."""
         file = PurePosixPath(stop.file).name
         function = self.function(file, stop.line)
         if function is None:
@@ -90,17 +90,17 @@ class _Walk:
         asks = [*self.plan["asks"].get(place, ()), *(function["constants"] if entered else ())]
         here["values"] = self.values(asks)
         self.visits.append(here)
-        if place in self.plan["after"] and self.waiting is None:  # its first line comes again if it has several
+        if place in self.plan["after"] and self.waiting is None:  # a statement of several lines revisits its first
             self.waiting = here, *self.plan["after"][place]
         return function
 
     def function(self, file: str, line: int) -> Mapping[str, Any] | None:
-        """The function of the dispatch that a line is in."""
+        """The function of the dispatch that a line is in; None outside the dispatch."""
         here = (item for item in self.plan["functions"] if item["file"] == file)
         return next((item for item in here if item["lines"][0] <= line <= item["lines"][1]), None)
 
     def look_back(self, here: Document) -> None:
-        """What a statement has put in its variables, once the program is behind it."""
+        """Record the value that a statement gave its variable, once the program is past the statement."""
         if self.waiting is None:
             return
         visit, (first, last), name = self.waiting
@@ -111,5 +111,5 @@ class _Walk:
             self.waiting = None
 
     def values(self, asks: Sequence[str]) -> dict[str, str | None]:
-        """Expressions with their values."""
+        """The values of expressions, by expression."""
         return dict(zip(asks, self.debugger.evaluate(asks), strict=True)) if asks else {}

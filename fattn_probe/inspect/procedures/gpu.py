@@ -1,7 +1,7 @@
-"""Reading the blocks of a kernel on a real GPU, under cuda-gdb.
+"""Read the blocks of a kernel on a real GPU, under cuda-gdb.
 
-A GPU runs many blocks at once, and stops them all when one comes to a breakpoint. So each stop is read as it is found:
-every block whose thread 0 stands where it has something to say. Standard library only, as all that gdb's Python loads.
+A GPU runs many blocks at once and stops them all when one reaches a breakpoint. So each stop is read for every block
+whose thread 0 stands at an anchor. Standard library only, because gdb's own Python loads this module.
 """
 
 import re
@@ -23,7 +23,7 @@ Block = tuple[int, int, int]
 
 PLACE = r"\((\d+),(\d+),(\d+)\)\s+"
 RANGE = re.compile(rf"^[ *]*{PLACE * 4}\d+\s+0x[0-9a-f]+\s+(\S.*?)\s+(\d+)\s*$", re.MULTILINE)
-"""A row of `info cuda threads`: first block and thread, last block and thread, how many, PC, file, line."""
+"""A row of `info cuda threads`: first block and thread, last block and thread, count, PC, file, line."""
 VARIABLES: Mapping[str, Sequence[str]] = {
     "kbc": ("kbc", "kbc_stop", *KERNEL_VARIABLES, "ne33"),
     "tile_call": ("kbc", *TILE_VARIABLES),
@@ -33,11 +33,11 @@ VARIABLES: Mapping[str, Sequence[str]] = {
 def read_blocks(
     debugger: Debugger, anchors: Mapping[str, Sequence[str]], blocks_num: Extents, *, sparse: bool
 ) -> Iterator[Document]:
-    """What each block of the kernel about to be launched says, the host's call returning only when it is done.
+    """The record of each block of the next kernel; the host's launch must return only when the kernel has finished.
 
-    `blocks_num` is the grid (x, y, z). Of a stream-K kernel each block says its `kbc` and `kbc_stop`; then those say
-    their tile that stand at its call when the GPU stops there first: that each tile's call is seen would take a stop
-    for every warp. `KV_max` is the scanned mask, if it was scanned, of a `sparse` kernel how many rows it gathers.
+    `blocks_num` is the grid (x, y, z). Each block of a stream-K kernel gives its `kbc` and `kbc_stop`. The blocks that
+    stand at a tile's call when the GPU first stops there also give that tile; seeing every call would take a stop per
+    warp. `KV_max` is the scanned mask if there is one; for a `sparse` kernel, the number of rows that it gathers.
     """
     ends = insert_near(debugger, anchors, ("launched",))
     reader = _Reader(debugger, anchors, blocks_num)
@@ -57,7 +57,7 @@ def read_blocks(
 
 
 class _Reader:
-    """Reads what thread 0 of each block has, at stops of the whole GPU."""
+    """Reads variables in thread 0 of each block, at stops of the whole GPU."""
 
     def __init__(self, debugger: Debugger, anchors: Mapping[str, Sequence[str]], blocks_num: Extents) -> None:
         self.debugger, self.anchors, self.extents = debugger, anchors, blocks_num
@@ -70,7 +70,7 @@ class _Reader:
         return {(i, j, k) for i in range(x) for j in range(y) for k in range(z)}
 
     def insert(self, *names: str) -> list[int]:
-        """Breakpoints on lines of device code, whose unit is loaded with the kernel."""
+        """Set breakpoints on lines of device code, whose unit is loaded with the kernel; their numbers."""
         return [self.debugger.insert(location) for name in names for location in self.anchors[name]]
 
     def standing(self, stop: Stop, wanted: set[Block]) -> Iterator[Document]:
@@ -82,7 +82,7 @@ class _Reader:
                 yield record
 
     def scanned_mask(self, sparse: bool) -> Iterator[Document]:
-        """`KV_max` of all masks and query tiles, where the focus is in a kernel; nothing of a null pointer."""
+        """`KV_max` of all masks and query tiles, with the focus in a kernel; nothing for a null pointer."""
         if not {"ne03", "iter_j", "nbatch_fa"} <= self.shape.keys():
             return
         masks = self.shape["ne33" if sparse else "ne03"]
@@ -91,7 +91,7 @@ class _Reader:
             yield {"at": "KV_max", "values": values, "nbatch_fa": self.shape["nbatch_fa"], "sparse": sparse}
 
     def first_tiles(self, ends: Points) -> Iterator[Document]:
-        """The tiles of the blocks that stand at the call of one at the first such stop; then the kernel runs out."""
+        """The tiles of the blocks at a tile's call at the first such stop; then the kernel runs to its end."""
         points = self.insert("tile_call") if "kbc" in self.shape else []
         stop = self.debugger.resume("continue")
         if not point_of(ends, stop) and stop.reason == "breakpoint":
@@ -102,7 +102,7 @@ class _Reader:
             yield ended(stop)
 
     def _threads_0(self) -> Iterator[tuple[Block, str, int]]:
-        """Where each block's thread 0 stands: block, file, line."""
+        """The place of each block's thread 0: block, file, line."""
         for found in RANGE.finditer(self.debugger.execute("info cuda threads")):
             places = [tuple(map(int, found.groups()[at : at + 3])) for at in (0, 3, 6)]
             first, last = self._linear(places[0]) + (places[1] != (0, 0, 0)), self._linear(places[2])
@@ -118,7 +118,7 @@ class _Reader:
         return x, y, z
 
     def _anchor(self, file: str, line: int, *, exact: bool = False) -> str:
-        """The anchor of a line; a debugger moves a breakpoint to the next line that has code."""
+        """The anchor of a line, empty if none; a debugger moves a breakpoint to the next line with code."""
         found = [
             (int(at), name)
             for name in (*self.first, "tile_call")
@@ -128,13 +128,13 @@ class _Reader:
         return max(found, default=(0, ""))[1]
 
     def _names(self, where: str) -> Sequence[str]:
-        """What to read; the shape of the work is every block's, so the first one that says it says it for all."""
+        """The variables to read; the shape of the work is equal for all blocks, so only the first one reads it."""
         if where == "kbc" and self.shape:
             return ("kbc", "kbc_stop")
         return VARIABLES.get(where, SPLIT_VARIABLES)
 
     def _read(self, where: str, block: Block) -> Document | None:
-        """A block's record; None if the thread is a few instructions off, where its variables cannot be read."""
+        """A block's record; None if its thread is a few instructions away, where its variables cannot be read."""
         place = ",".join(map(str, block))
         self.debugger.execute(f"cuda block ({place}) thread (0,0,0)")
         names = (*self._names(where), "$smid")

@@ -1,7 +1,7 @@
-"""Reading an op in a debugger, up to the attention kernel's launch and through its blocks.
+"""Read an op in a debugger, up to the attention kernel's launch and through its blocks.
 
-The same procedure runs inside gdb's Python and over MI: it knows `Debugger` alone, and imports the standard library and
-this package only. What it returns is JSON: values as gdb prints them, integers where they are counted with.
+The same procedure runs inside gdb's Python and over MI: it uses only the `Debugger` protocol, and imports only the
+standard library and this package. It returns JSON: values as gdb prints them, or integers where arithmetic follows.
 """
 
 import re
@@ -35,10 +35,10 @@ Document = dict[str, Any]
 
 
 def read_op(debugger: Debugger, plan: Document) -> Document:
-    """Run the program to the attention kernel's launch and read the host's facts; then, if asked, every block's.
+    """Run the program to the attention kernel's launch and read the host's facts and, if requested, every block's.
 
-    `plan`: `anchors` (gdb locations by name), `dispatch` (what `trace_dispatch` takes), `blocks` (whether to read
-    them), `simulated`. A program that ends before the launch leaves `ended`.
+    `plan`: `anchors` (gdb locations by name), `dispatch` (the plan of `trace_dispatch`), `blocks` (whether to read
+    them), `simulated`. If the program ends before the launch, the result has `ended`.
     """
     found: Document = {}
     points: Points = {}
@@ -57,7 +57,7 @@ def read_op(debugger: Debugger, plan: Document) -> Document:
         found["blocks"] = list(read_blocks(debugger, plan, found["launch"]))
         if found["blocks"] and found["blocks"][-1]["at"] == "ended":
             return found
-    if plan["simulated"]:  # what is left is launched for the record only
+    if plan["simulated"]:  # launch the remaining kernels without running them, only to record them
         debugger.execute("set var simt::focus.skip = 1")
     debugger.resume("finish")
     debugger.execute("kill")
@@ -65,7 +65,7 @@ def read_op(debugger: Debugger, plan: Document) -> Document:
 
 
 def read_blocks(debugger: Debugger, plan: Document, launch: Document) -> Iterator[Document]:
-    """What each block says, the program standing at the launch whose variables `launch` has."""
+    """The record of each block; the program stands at the launch, and `launch` has its variables."""
     sparse = launch.get("use_sparse") == "true"
     if plan["simulated"]:
         return blocks.read_blocks(debugger, plan["anchors"], sparse=sparse)
@@ -73,16 +73,16 @@ def read_blocks(debugger: Debugger, plan: Document, launch: Document) -> Iterato
 
 
 def to_launch(debugger: Debugger, plan: Document) -> Stop:
-    """Run the program into the function that launches the attention kernel; elsewhere if it never gets there.
+    """Run the program into the function that launches the attention kernel; the stop is elsewhere if it ends before.
 
-    `plan`: `dispatch`, what `trace_dispatch` takes.
+    `plan`: `dispatch` (the plan of `trace_dispatch`).
     """
     _, stop = trace_dispatch(debugger, plan["dispatch"])
     return stop
 
 
 def texts(debugger: Debugger, names: Sequence[str], level: int = 0) -> dict[str, str]:
-    """Those of the variables that a frame has, as gdb prints them."""
+    """The values of those variables that exist in a frame, as gdb prints them."""
     known = debugger.local_names(level)
     names = [name for name in names if name in known]
     values = debugger.evaluate(names, level)
@@ -90,7 +90,7 @@ def texts(debugger: Debugger, names: Sequence[str], level: int = 0) -> dict[str,
 
 
 def read_host(debugger: Debugger) -> Document:
-    """What launch_fattn and its callers know, the program standing at the launch."""
+    """The host's facts from launch_fattn and its callers; the program stands at the launch."""
     functions = [frame.function for frame in debugger.frames(FRAMES)]
     return {
         "tensors": {role: tensor for role, at in ROLES.items() if (tensor := read_tensor(debugger, at))},
@@ -102,7 +102,7 @@ def read_host(debugger: Debugger) -> Document:
 
 
 def read_tensor(debugger: Debugger, at: str) -> dict[str, str]:
-    """The fields of the ggml_tensor that the expression points at; nothing for a null pointer."""
+    """The fields of the ggml_tensor that the expression points to; empty for a null pointer."""
     (pointer,) = debugger.evaluate([f"(long){at}"])
     if pointer in (None, "0"):
         return {}

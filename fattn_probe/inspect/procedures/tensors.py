@@ -1,6 +1,6 @@
-"""Reading whole tensors of an op through the debugger, after its kernels have run.
+"""Read whole tensors of an op through the debugger, after its kernels have run.
 
-Standard library only, as all that gdb's own Python may load.
+Standard library only, because gdb's own Python loads this module.
 """
 
 from pathlib import Path
@@ -14,16 +14,16 @@ Document = dict[str, Any]
 
 
 def read_tensors(debugger: Debugger, plan: Document) -> Document:
-    """Run the op to its end and write each tensor's bytes, from its first to its last, to a file of `folder`.
+    """Run the op to its end and write each tensor's bytes, first to last, to a file in `folder`.
 
-    `plan`: what `to_launch` takes, `sizes` (bytes by role), `folder`, `simulated`: a simulated GPU's memory is the
-    program's own. From a real GPU's memory the program copies it (`ggml_backend_tensor_get`, which the debugger calls).
-    Returns `sizes`, or `ended`.
+    `plan`: the plan of `to_launch`, `sizes` (bytes by role), `folder`, `simulated`. A simulated GPU's memory is the
+    program's own; from a real GPU's memory the debugger copies with a call of `ggml_backend_tensor_get`. Returns
+    `sizes` or `ended`.
     """
     stop = to_launch(debugger, plan)
     if not stop.function.startswith(LAUNCHER):
         return {"ended": [stop.reason, stop.detail, stop.function]}
-    stop = debugger.resume("finish")  # the kernels before and after it too
+    stop = debugger.resume("finish")  # also runs the kernels before and after the attention kernel
     if stop.reason != "step":
         return {"ended": [stop.reason, stop.detail, stop.function]}
     read = _memory if plan["simulated"] else _copy

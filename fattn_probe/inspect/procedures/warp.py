@@ -1,7 +1,7 @@
-"""Reading one warp of the mma kernel step by step: its fragments, from the registers of all its lanes.
+"""Read one warp of the mma kernel step by step: its fragments, from the registers of all its lanes.
 
-The procedure runs inside gdb's Python and over MI: it imports the standard library and this package only, and what it
-returns is JSON. Nothing is interpreted here: `fragments` knows what a register holds, `trace_reference` what it should.
+The procedure runs inside gdb's Python and over MI: it imports only the standard library and this package, and returns
+JSON. It interprets nothing: `trace.fragments` knows what a register holds, `trace.reference` what it should hold.
 """
 
 import math
@@ -38,84 +38,84 @@ SETTINGS = ("static-members off", "repeats unlimited", "elements unlimited", "pr
 
 
 class Lanes(Protocol):
-    """Which lanes of a warp stand at a breakpoint, and how to look into one of them."""
+    """The lanes of a warp at a breakpoint, and how to read one of them."""
 
     def insert(self, debugger: Debugger, location: str, steps: Sequence[int]) -> list[int]:
-        """Breakpoints at which this block and warp alone stops, and in these KV steps (none: all) if it can tell."""
+        """Set breakpoints at which only this block and warp stops, if possible only in these KV steps (empty: all)."""
         ...
 
     def standing(self, debugger: Debugger) -> Sequence[int]:
-        """The lanes that stand where the program has stopped."""
+        """The lanes that stand at the stop."""
         ...
 
     def focus(self, debugger: Debugger, lane: int) -> None:
-        """Make the newest frame the lane's."""
+        """Make the lane's frame the newest frame."""
         ...
 
     def bits(self, values: Registers) -> Registers:
-        """The bits of halves, as this debugger prints them."""
+        """The bits of halves, from the numbers that this debugger prints."""
         ...
 
 
 class Fibers:
-    """The simulator: each lane is a fiber and stops by itself."""
+    """The simulator: each lane is a fiber and stops on its own."""
 
     def __init__(self, block: Sequence[int], warp: int) -> None:
         self._where = " && ".join(f"simt::blockIdx.{axis} == {at}" for axis, at in zip("xyz", block, strict=True))
         self._warp = warp
 
     def insert(self, debugger: Debugger, location: str, steps: Sequence[int]) -> list[int]:
-        """A condition on the running fiber: its step, its warp, its block."""
+        """Set breakpoints with a condition on the running fiber: its step, warp and block."""
         at = f"({' || '.join(f'kb0 == {step}' for step in steps)}) && " if steps else ""
         return debugger.insert_near(location, f"{at}simt::self->warp->index == {self._warp} && {self._where}")
 
     def standing(self, debugger: Debugger) -> Sequence[int]:
-        """The one fiber that runs."""
+        """The running fiber's lane."""
         (lane,) = debugger.evaluate(["simt::self->lane"])
         return () if lane is None else (int(lane),)
 
     def focus(self, debugger: Debugger, lane: int) -> None:
-        """Nothing: it is the running one."""
+        """Do nothing: the lane is the running fiber."""
 
     def bits(self, values: Registers) -> Registers:
-        """As they are: here a half is a struct with its bits in it."""
+        """The same numbers: the simulator's half is a struct of its bits."""
         return values
 
 
 class GpuLanes:
-    """A real GPU: a warp stops as one, and cuda-gdb looks into one lane after another."""
+    """A real GPU: a warp stops as a whole, and cuda-gdb reads its lanes one by one."""
 
     def __init__(self, block: Sequence[int], warp: int) -> None:
         self._thread = [*block, warp]
 
     def insert(self, debugger: Debugger, location: str, steps: Sequence[int]) -> list[int]:
-        """A condition on block and warp; not on `kb0`, which is optimised out there: the reader looks at it."""
+        """Set breakpoints with a condition on block and warp; `kb0` is optimised out, so the reader checks the step."""
         x, y, z, warp = self._thread
         where = f"blockIdx.x == {x} && blockIdx.y == {y} && blockIdx.z == {z} && threadIdx.y == {warp}"
         return [debugger.insert(location, where)]
 
     def standing(self, debugger: Debugger) -> Sequence[int]:
-        """The active lanes of the warp in focus, if it is this one."""
+        """The active lanes of the warp in focus, if it is this warp."""
         names = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.y")
         if debugger.evaluate(names) != [str(number) for number in self._thread]:
             return ()
         return [int(lane) for lane in ACTIVE.findall(debugger.execute("info cuda lanes"))]
 
     def focus(self, debugger: Debugger, lane: int) -> None:
-        """cuda-gdb's focus."""
+        """Set cuda-gdb's focus to the lane."""
         debugger.execute(f"cuda lane {lane}")
 
     def bits(self, values: Registers) -> Registers:
-        """cuda-gdb prints a half as a decimal number, with digits enough to tell it from any other."""
+        """The bits of the decimal numbers that cuda-gdb prints, which have enough digits to identify each half."""
         return [int.from_bytes(struct.pack("<e", value), "little") for value in values]
 
 
 def trace_op(debugger: Debugger, plan: Document) -> Document:
-    """Run the program to the attention kernel's launch, and `read_trace` from there.
+    """Run the program to the attention kernel's launch, then `read_trace`.
 
-    `plan` is that of `read_trace`, with `launch` among the anchors, `dispatch`, which `to_launch` takes, and `linear`,
-    the block's index, `simulated`: the simulator then runs this block alone. A program that ends before the launch
-    leaves `ended`, and nothing else.
+    `plan` is the plan of `read_trace` with `launch` among the anchors, plus `dispatch` (for `to_launch`), `linear` (the
+    block's index) and `simulated` (the simulator runs only this block). If the program ends before the launch, the
+    result has only `ended`.
     """
     stop = to_launch(debugger, plan)
     launch: list[int] = []
@@ -131,27 +131,32 @@ def trace_op(debugger: Debugger, plan: Document) -> Document:
 
 
 def read_trace(debugger: Debugger, plan: Document) -> Document:
-    """Follow one warp through its block's tiles, the program standing at the kernel's launch.
+    """Follow one warp through its block's tiles; the program stands at the kernel's launch.
 
-    `plan`: `anchors` (gdb locations by name), `block` (x, y, z), `warp`, `tiles` (how many the block has; None: until
-    something else stops the program), `kb0` (the one step to read, of the first tile that has it; None: all steps),
-    `until_not_finite` (end with the first anchor at which NaN or an infinity stands).
+    `plan`: `anchors` (gdb locations by name), `block` (x, y, z), `warp`, `tiles` (their number; None: until the program
+    stops for another reason), `kb0` (the one step to read, in the first tile that has it; None: all steps),
+    `until_not_finite` (stop after the first anchor with a NaN or infinity).
 
-    What it returns: `function` (with its template arguments), `template` (DKQ, DV, ncols1, ncols2, nwarps by name),
-    `KQ` and `VKQ` (fragment types: I, J, T), `places` (file:line by anchor), `stopped` (why the program stopped early,
-    else empty) and `readings`. A reading is what one lane has at one anchor: `anchor`, `lane`, `tile` (ordinal among
-    the block's), `kb0` (None behind the last step) and the values of registers by variable: KQ_C, KQ_max, KQ_rowsum and
-    VKQ_C at `logits` (before the mask; the last three as the step finds them), KQ_C (P by now), KQ_max, KQ_rowsum and
-    KQ_max_scale at `softmax`, VKQ_C at `rescaled`; KQ_max, KQ_rowsum and VKQ_C at `accumulated`, behind the last step.
-    float registers are one number each, half2 registers two, the bits of x and of y. A variable that could not be read
-    is missing. `indices` at `logits` are the KV rows that a sparse kernel gathers.
+    Returns `function` (with template arguments), `template` (DKQ, DV, ncols1, ncols2, nwarps by name), `KQ` and `VKQ`
+    (fragment types: I, J, T), `places` (file:line by anchor), `stopped` (why the program stopped early, else empty) and
+    `readings`. A reading holds one lane's registers at one anchor: `anchor`, `lane`, `tile` (its number among the
+    block's), `kb0` (None after the last step) and `values` by variable:
+
+    - at `logits`: KQ_C before the mask; KQ_max, KQ_rowsum and VKQ_C as at the start of the step; `indices`, the KV rows
+      that a sparse kernel gathers
+    - at `softmax`: KQ_C, which is P by then, KQ_max, KQ_rowsum and KQ_max_scale
+    - at `rescaled`: VKQ_C
+    - at `accumulated`, after the last step: KQ_max, KQ_rowsum and VKQ_C
+
+    A float register is one number, a half2 register two: the bits of x and of y. A variable that could not be read is
+    missing.
     """
     lanes = Fibers if plan["simulated"] else GpuLanes
     return _Reader(debugger, plan, lanes(plan["block"], plan["warp"])).read()
 
 
 def numbers(text: str) -> Registers:
-    """The numbers of a value as gdb prints it, in order: arrays, structs, `<repeats N times>`, nan and inf."""
+    """The numbers in gdb's text of a value, in order; knows arrays, structs, `<repeats N times>`, nan and inf."""
     found: Registers = []
     last: Registers = []
     for token in TOKEN.finditer(text):
@@ -170,7 +175,7 @@ def _number(text: str) -> float | int:
 
 
 class _Reader:
-    """One reading of a warp, and what has come of it so far."""
+    """Reads a warp, and holds what it has read so far."""
 
     def __init__(self, debugger: Debugger, plan: Document, lanes: Lanes) -> None:
         self._debugger, self._plan, self._lanes = debugger, plan, lanes
@@ -191,7 +196,7 @@ class _Reader:
             if self._complete():
                 break
             if self._one_step and self._readings and SOFTMAX not in points.values():
-                points |= self._insert(SOFTMAX, RESCALED)  # until here they would only have stopped other steps
+                points |= self._insert(SOFTMAX, RESCALED)  # set earlier, these would stop in other steps too
             stop = self._debugger.resume("continue")
         self._debugger.delete(*points)
         stopped = [] if anchors else [stop.reason, stop.detail, stop.function]
@@ -210,14 +215,14 @@ class _Reader:
         }
 
     def _steps(self, anchor: str) -> Sequence[int]:
-        """The KV steps to stop in, none for all; the step behind the one asked for finds what that one leaves."""
+        """The KV steps to stop in, empty for all; the step after the wanted one shows the results of the wanted one."""
         kb0 = self._plan["kb0"]
         if kb0 is None or anchor == ACCUMULATED:
             return ()
         return (kb0, kb0 + 1) if anchor == LOGITS else (kb0,)
 
     def _values(self, names: Sequence[str]) -> list[str | None]:
-        """Expressions in the newest frame, or in its caller's: cuda-gdb loses a parameter after its last use."""
+        """Values in the newest frame, or else in its caller: cuda-gdb loses a parameter after its last use."""
         values = self._debugger.evaluate(names)
         lost = [at for at, value in enumerate(values) if value is None or OPTIMISED_OUT in value]
         if lost:
@@ -227,9 +232,9 @@ class _Reader:
         return values
 
     def _take(self, anchors: Set[str], stop: Stop) -> None:
-        """Read what a stop shows: at several anchors at once where the debugger moved one to the next one's line."""
+        """Read the lanes at a stop, for several anchors at once if the debugger moved one to another's line."""
         if (ITERATION in stop.function) == (ACCUMULATED in anchors):
-            return  # the sinks' rescale, behind the last step, has the line of an iteration's
+            return  # the rescale for the sinks, after the last step, has the same line as an iteration's
         if ITERATION in stop.function and not self._kernel["variables"]:
             self._kernel |= _kernel(self._debugger, stop.function)
         for lane in self._lanes.standing(self._debugger):
@@ -239,7 +244,7 @@ class _Reader:
                     self._kernel["places"].setdefault(anchor, f"{PurePosixPath(stop.file).name}:{stop.line}")
 
     def _read(self, anchor: str, lane: int) -> bool:
-        """One lane's registers; False if it has been here in this step (an anchor in a loop)."""
+        """Read one lane's registers; False if they were already read here in this step (an anchor in a loop)."""
         names = self._kernel["variables"].get(anchor, ())
         at, *values = self._values(("kb0", *(expression for expression, _ in names)))
         kb0 = int(at) if at is not None and anchor != ACCUMULATED else None
@@ -272,7 +277,7 @@ class _Reader:
 
 
 def _kernel(debugger: Debugger, function: str) -> Document:
-    """The kernel whose iteration the newest frame is: template arguments, fragments, how its registers are spelt."""
+    """The kernel of the newest frame, an iteration: template arguments, fragments, expressions for its registers."""
     template = TEMPLATE.search(function)
     values = [int(value) for value in template.groups()] if template else [0] * 5
     KQ, VKQ = (_fragment(debugger, name) for name in ("KQ_C[0]", "VKQ_C[0]"))
@@ -295,7 +300,7 @@ def _kernel(debugger: Debugger, function: str) -> Document:
 
 
 def _fragment(debugger: Debugger, name: str) -> Document:
-    """I, J and T of `type = ggml_cuda_mma::tile<16, 8, __half2, ...>`, or of `type = @local T_C_KQ`, which is one."""
+    """I, J and T from `type = ggml_cuda_mma::tile<16, 8, __half2, ...>` or from a typedef of it, `@local T_C_KQ`."""
     answer = debugger.execute(f"whatis {name}")
     if "<" not in answer:
         answer = debugger.execute(f"whatis {answer.split()[-1]}")
@@ -304,7 +309,7 @@ def _fragment(debugger: Debugger, name: str) -> Document:
 
 
 def _finite(read: dict[str, Registers]) -> bool:
-    """Whether all registers hold finite numbers: of bits, where the exponent is not all ones."""
+    """Whether all registers are finite; VKQ_C holds bits, which are finite if the exponent is not all ones."""
     return all(
         all(value & 0x7C00 != 0x7C00 for value in values if isinstance(value, int))
         if name == "VKQ_C"

@@ -1,6 +1,6 @@
-"""One's own question: stop at lines that match a pattern, and print expressions there.
+"""User breakpoints: stop at lines that match a pattern, and print expressions there.
 
-Standard library only, as all that gdb's own Python may load.
+Standard library only, because gdb's own Python loads this module.
 """
 
 import difflib
@@ -12,18 +12,18 @@ from fattn_probe.debug.protocol import Debugger, DebuggerError, Stop
 
 Document = dict[str, Any]
 UNKNOWN = re.compile(r'No symbol "([^"]+)" in')
-NEAR = 6  # names that are offered for an unknown one
+NEAR = 6  # similar names offered for an unknown one
 
 
 def watch(debugger: Debugger, plan: Document) -> Document:
     """Run the program and read `expressions` at each stop on one of `locations`, at most `stops` times.
 
-    In a kernel one thread stops: `condition` holds for it alone, and `at_launch` are commands that leave other blocks
-    out; on a GPU `thread` (linear block, warp, lane) must stand where it stopped. Returns `stops` with function, file,
-    line, `values` and `refusals` (of what has no value), and `why` there were no more, empty if there may be.
+    In a kernel only one thread stops: `condition` holds for that thread alone, and the commands `at_launch` skip the
+    other blocks. On a GPU, `thread` (linear block, warp, lane) must stand at the stop. Returns `stops` (function, file,
+    line, `values`, and `refusals` of expressions without a value) and `why` the program ended, empty if it did not.
     """
     main = debugger.insert("main")
-    debugger.resume("run")  # the libraries are there now: a condition can be read, and a wrong location is refused
+    debugger.resume("run")  # the libraries are loaded now, so gdb can parse conditions and refuse wrong locations
     debugger.delete(main)
     launches = {debugger.insert(location) for location in plan["anchors"]["launch"]}
     points = {debugger.insert(location, plan["condition"]) for location in plan["locations"]}
@@ -42,7 +42,7 @@ def watch(debugger: Debugger, plan: Document) -> Document:
 
 
 def _read(debugger: Debugger, plan: Document) -> Document:
-    """The values of the expressions; `refusals` of those without one: `reason`, `near` and `names` (see `Refusal`)."""
+    """The values of the expressions, and `refusals` of those without: `reason`, `near`, `names` (see `Refusal`)."""
     values = dict(zip(plan["expressions"], debugger.evaluate(plan["expressions"]), strict=True))
     refused = (expression for expression, value in values.items() if value is None)
     return {"values": values, "refusals": {expression: _refusal(debugger, expression) for expression in refused}}
@@ -57,10 +57,11 @@ def _refusal(debugger: Debugger, expression: str) -> Document:
 
 
 def _counts(debugger: Debugger, plan: Document, stop: Stop) -> bool:
-    """Whether the thread that is asked for stands at a stop on a GPU, in focus then.
+    """Whether the wanted thread stands at a stop on a GPU; if so, it gets the focus.
 
-    A condition on a thread would be refused in host code, and a pattern may have lines of both. Before a kernel is
-    loaded, a breakpoint on its line stands on the next line of host code instead: a stop there is none.
+    A breakpoint condition on a thread does not work, since gdb would refuse it in host code and a pattern may match
+    both. Before a kernel is loaded, a breakpoint on its line sits on the next line of host code; stops there do not
+    count.
     """
     extents = debugger.evaluate(["gridDim.x", "gridDim.y"])
     if None in extents:
@@ -70,7 +71,7 @@ def _counts(debugger: Debugger, plan: Document, stop: Stop) -> bool:
     at = f"{block % width},{block // width % height},{block // width // height}"
     try:
         debugger.execute(f"cuda block ({at}) thread ({lane},{warp},0)")
-    except DebuggerError:  # its block has ended or has not begun
+    except DebuggerError:  # its block has ended or not yet started
         return False
     (frame,) = debugger.frames(1)
     return (frame.file, frame.line) == (stop.file, stop.line)
