@@ -1,1 +1,1 @@
-"""Regression: what changed since the last good llama.cpp, on any GPU."""
+"""Regression runs: what changed since the last accepted llama.cpp, on any GPU."""

@@ -1,4 +1,4 @@
-"""What changed between two runs, and whether it is a regression."""
+"""The changes between two runs, and which of them are regressions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ UNJUDGED = frozenset({Kind.LOST, Kind.NOT_RUN})
 
 @dataclass(frozen=True)
 class Change:
-    """A change of one case; `words` say what it was and what it is."""
+    """A change of one case; `words` describe it before and after."""
 
     case: str
     kind: Kind
@@ -41,14 +41,14 @@ class Change:
 
     @property
     def alarm(self) -> bool:
-        """Whether it is a regression."""
+        """Whether the change is a regression."""
         return self.kind in ALARMS
 
 
 def changes(before: Mapping[str, Result], after: Mapping[str, Result]) -> tuple[Change, ...]:
-    """The changes from a baseline to another run, case by case in the order of the latter.
+    """The changes from a baseline to a later run, case by case in the order of the later run.
 
-    A new case is a regression if it fails. A case of the baseline that was not run is always reported.
+    A failing new case is a regression. A case of the baseline that was not run is always reported.
     """
     found = [change for name, result in after.items() for change in _of_case(before.get(name), result)]
     gone = [Change(name, Kind.NOT_RUN, f"was {result.status}") for name, result in before.items() if name not in after]
@@ -67,7 +67,7 @@ def _of_case(before: Result | None, after: Result) -> Iterator[Change]:
     status = _status_change(before, after)
     if status is not None:
         yield status
-    if before.output and after.output:  # a run that ended before its output launched only a part
+    if before.output and after.output:  # a run that ended early did not launch all its kernels
         yield from _launch_changes(before, after)
         if status is None and before.output != after.output:
             yield Change(
@@ -90,7 +90,7 @@ def _status_change(before: Result, after: Result) -> Change | None:
 
 
 def _model_bits(before: Result, after: Result) -> str:
-    """How many bits were the rounding model's and how many are, where that is known and changed."""
+    """The shares of elements equal to the rounding model, before and after, if known and changed."""
     was, now = (result.metrics.get("equal_bits") for result in (before, after))
     if was is None or now is None or was == now:
         return ""
@@ -98,7 +98,7 @@ def _model_bits(before: Result, after: Result) -> str:
 
 
 def _launch_changes(before: Result, after: Result) -> Iterator[Change]:
-    if before.launches == after.launches:  # as most do: nothing to parse
+    if before.launches == after.launches:  # true of most results, and saves parsing
         return
     a, b = before.kernels, after.kernels
     if a == b:
@@ -121,9 +121,9 @@ def _launch(record: LaunchRecord) -> str:
 
 
 def time_changes(cells: Sequence[Cell], after: Mapping[str, Result]) -> Iterator[Change]:
-    """Changes between the last two levels of each case's times; a level spans several runs, never one alone.
+    """Changes between the last two levels of each case's times; a level spans several runs.
 
-    `cells` are those of a line's runs, oldest first, including the last. Times of different ops are kept apart.
+    `cells` are those of a line's runs, oldest first, including the last. Times of different ops are not compared.
     """
     times: dict[tuple[str, str], list[float]] = {}
     for cell in cells:
@@ -135,7 +135,7 @@ def time_changes(cells: Sequence[Cell], after: Mapping[str, Result]) -> Iterator
 
 
 def time_change(case: str, before: Level, after: Level) -> Change:
-    """A step of a case's times in words."""
+    """The change from one level of a case's times to the next, in words."""
     kind = Kind.SLOWER if after.value > before.value else Kind.FASTER
     return Change(
         case,

@@ -126,7 +126,7 @@ def write_for_ci(found: Sequence[Outcome], markdown: Path | None, junit_file: Pa
 
 
 def there(words: Sequence[str]) -> list[str]:
-    """A suite's devices; an optional one such as `gpu?` is skipped, with a note, if this machine has no GPU."""
+    """A suite's devices; skips an optional one (`gpu?`), with a note, if this machine has no GPU."""
     found = [word.removesuffix("?") for word in words if not word.endswith("?") or has_gpu()]
     for word in words:
         if word.removesuffix("?") not in found:
@@ -271,10 +271,10 @@ def _where(run: Run) -> dict[str, str]:
 @history_app.command("report")
 def history_report(
     page: Annotated[Path, typer.Argument(dir_okay=False, help="The HTML file to write.")],
-    suite: Annotated[str, typer.Option(help="Runs of this suite alone.")] = "",
+    suite: Annotated[str, typer.Option(help="Only runs of this suite.")] = "",
     history_file: HistoryFile = DEFAULT_HISTORY,
 ) -> None:
-    """Write one self-contained HTML page: what changed, and each case through the nights."""
+    """Write one self-contained HTML page: what changed, and the history of each case."""
     with open_existing(history_file) as history:
         write_text(page, report(history, suite))
     NOTES.print(f"wrote {page}")
@@ -282,7 +282,7 @@ def history_report(
 
 @history_app.command("judge")
 def history_judge(
-    suite: Annotated[str, typer.Option(help="Runs of this suite alone.")] = "",
+    suite: Annotated[str, typer.Option(help="Only runs of this suite.")] = "",
     most_lost: Annotated[
         float, typer.Option("--lost", callback=flags.share, help="Share of cases that may be lost without exit code 4.")
     ] = 0.02,

@@ -1,7 +1,7 @@
-"""Cases as tasks of a dask cluster: whoever has a GPU takes the next one, and what a lost worker had is run elsewhere.
+"""Run cases as tasks of a dask cluster; the cases of a lost worker run on another.
 
-`dask worker ADDRESS --nworkers 1 --nthreads 1 --resources GPU=1` advertises a GPU, the one of its CUDA_VISIBLE_DEVICES;
-cases for a simulated GPU go to any worker. fattn-probe, of the same version, must be installed there.
+`dask worker ADDRESS --nworkers 1 --nthreads 1 --resources GPU=1` advertises the GPU of its CUDA_VISIBLE_DEVICES. Cases
+for a simulated GPU go to any worker. Each worker needs fattn-probe in the same version.
 """
 
 import functools
@@ -28,13 +28,13 @@ CONNECT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster by its scheduler's address, such as `tcp://node1:8786`; `patience` is in seconds."""
+    """A cluster, given by its scheduler's address, such as `tcp://node1:8786`; `patience` is in seconds."""
 
     address: str
     patience: float = CONNECT_SECONDS
 
     def ask(self, job: Job, question: Callable[[Session, Target], T]) -> T:
-        """What a worker that can run the job's cases answers; LostError if it does not."""
+        """The answer of a worker that can run the job's cases; LostError if there is none."""
         with self._client(job) as client:
             future = client.submit(_answer, _packed(job), question, resources=_needs(job), pure=False)
             try:
@@ -44,9 +44,9 @@ class Cluster:
             return answer
 
     def judged(self, job: Job, cases: Sequence[Case]) -> Generator[Result]:
-        """The results of cases, as soon as they are known; closing the iterator cancels what is left.
+        """The results of cases, each as soon as it is known; closing the iterator cancels the remaining cases.
 
-        The scheduler gives the cases of a worker that is gone to others; a case that several workers die of is lost.
+        The scheduler moves the cases of a lost worker to other workers; a case that kills several workers is lost.
         """
         with self._client(job) as client:
             packed = _packed(job)
@@ -62,7 +62,7 @@ class Cluster:
 
     @contextmanager
     def _client(self, job: Job) -> Generator[Any]:
-        """A connection; InputError if there is no cluster, or none of its workers can run the job's cases."""
+        """A connection; InputError if there is no cluster, or no worker that can run the job's cases."""
         try:
             client = _dask().Client(self.address, timeout=self.patience)
         except (OSError, ValueError) as error:
@@ -72,7 +72,7 @@ class Cluster:
             yield client
 
     def _wait_for_workers(self, client: Any, needs: dict[str, int] | None) -> None:  # noqa: ANN401
-        """Until one is there that can run the cases: a nanny may be about to start one anew."""
+        """Wait for a worker that can run the cases, since a nanny may be restarting one."""
         deadline = time.monotonic() + self.patience
         while True:
             workers = client.scheduler_info(n_workers=-1)["workers"].values()
@@ -101,7 +101,7 @@ def _can(worker: dict[str, Any], needs: dict[str, int] | None) -> bool:
 
 
 def _packed(job: Job) -> bytes:
-    """The job as bytes: workers tell by them whether they have its session already. Builds are each worker's own."""
+    """The job as bytes, by which a worker recognises its cached session; without builds, which each worker has."""
     import cloudpickle
 
     packed: bytes = cloudpickle.dumps(replace(job, target=picklable(job.target), builds={}))
@@ -117,7 +117,7 @@ def _result(future: Any, case: Case) -> Result:  # noqa: ANN401 (dask has no typ
 
 
 def _judge(packed: bytes, case: Case) -> Result:
-    """In a worker: one case."""
+    """In a worker: run and judge one case."""
     job, session = _session(packed, threading.get_ident())
     return result_or_loss(job, session, case)
 
@@ -129,7 +129,7 @@ def _answer(packed: bytes, question: Callable[[Session, Target], T]) -> T:
 
 @functools.lru_cache(maxsize=64)
 def _session(packed: bytes, thread: int) -> tuple[Job, Session]:
-    """In a worker: the session of a job, one a thread, so that builds are looked for once."""
+    """In a worker: the job's session, cached per thread, so that builds are located once."""
     import cloudpickle
 
     job: Job = cloudpickle.loads(packed)
@@ -138,12 +138,12 @@ def _session(packed: bytes, thread: int) -> tuple[Job, Session]:
 
 
 def _with_tree(options: RunOptions) -> RunOptions:
-    """The options with the source where this machine has it, fetched if need be."""
+    """The options with the source's place on this machine; fetched if necessary."""
     tree = options.tree
     return options if tree is None or tree.root.is_dir() else replace(options, tree=resolve(tree.spec))
 
 
 def own_gpu(target: Target, environment: "os._Environ[str] | dict[str, str]") -> Target:
-    """The target on the GPU that a worker was given: the first of its CUDA_VISIBLE_DEVICES."""
+    """The target on the worker's GPU: the first of its CUDA_VISIBLE_DEVICES."""
     first = environment.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
     return replace(target, gpu=int(first)) if target.engine == "cuda" and first.isdigit() else target

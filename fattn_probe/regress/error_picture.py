@@ -14,12 +14,12 @@ from fattn_probe.regress.work_map import OutputTile
 STEPS = 4
 NOT_FINITE = STEPS + 1
 LEAST_TILE = 4.0
-"""The least size of a tile, in pixels, at which lines around it help."""
+"""The smallest size of a tile, in pixels, that gets lines around it."""
 
 
 @dataclass(frozen=True)
 class ErrorPicture:
-    """The picture, and its key: (class, words) of each colour."""
+    """The picture, and its key: (CSS class, words) of each colour."""
 
     svg: Markup
     key: tuple[tuple[str, str], ...]
@@ -28,7 +28,7 @@ class ErrorPicture:
 
 
 def picture_of(packed: PackedMap, label: str, tiles: Sequence[OutputTile] = ()) -> ErrorPicture:
-    """Heads down, queries across."""
+    """The picture of an error map: heads down, queries across."""
     values, limits = packed.values, limits_of(packed.values)
     kinds = np.where(np.isfinite(values), np.searchsorted(limits, values, side="right"), NOT_FINITE)
     width, height = packed.columns * _cell(packed.columns), packed.rows * _cell(packed.rows)
@@ -45,9 +45,9 @@ def picture_of(packed: PackedMap, label: str, tiles: Sequence[OutputTile] = ()) 
 
 
 def limits_of(values: F64) -> tuple[float, ...]:
-    """Where the colours begin: four equal steps, on a logarithmic scale, from the least error above 1 to the largest.
+    """The lower limits of the colours: four equal steps on a logarithmic scale, from the least error above 1 up.
 
-    An error of 1 is what the arithmetic makes one expect of the row.
+    An error of 1 is the error that the arithmetic predicts for the row.
     """
     wrong = values[np.isfinite(values) & (values >= 1)]
     if not wrong.size:
@@ -70,7 +70,7 @@ class _Box:
 
 
 def _squares(kinds: Indices, width: float, height: float) -> Iterator[str]:
-    """A path a colour."""
+    """One SVG path per colour."""
     for kind in range(1, NOT_FINITE + 1):
         boxes = [
             _Box(start * width, row * height, (stop - start) * width, height).outline
@@ -82,7 +82,7 @@ def _squares(kinds: Indices, width: float, height: float) -> Iterator[str]:
 
 
 def _key(limits: Sequence[float], kinds: Indices) -> Iterator[tuple[str, str]]:
-    """The colours that are there, and what errors they stand for."""
+    """The colours in the picture, and the errors that they stand for."""
     words = [f"below {limits[0]:.2g}", *(f"{limit:.2g} and more" for limit in limits), "not finite, or unwritten"]
     return ((f"h{kind}", said) for kind, said in enumerate(words) if (kinds == kind).any())
 

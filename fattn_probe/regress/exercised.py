@@ -1,4 +1,4 @@
-"""Coverage: which of a source's template instances the last runs have exercised, and on which devices what passed."""
+"""Coverage: the template instances that the last runs exercised, and the kinds of op that passed on each device."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,9 +14,9 @@ from fattn_probe.run.required_kernels import kernel_key
 
 @dataclass(frozen=True)
 class Family:
-    """The instances of one kernel family as a matrix: `cells` has the number of cases by device, by row and column.
+    """The instances of one kernel family as a matrix; `cells` maps (row, column) to the number of cases by device.
 
-    A place that the source has no instance for is not in `cells`; an empty one is an instance that nothing exercises.
+    A place without an instance in the source is not in `cells`; an empty one is an instance that no case exercises.
     """
 
     name: str
@@ -28,25 +28,25 @@ class Family:
 
     @property
     def exercised(self) -> int:
-        """How many of its instances anything has exercised."""
+        """The number of exercised instances."""
         return sum(bool(devices) for devices in self.cells.values())
 
     @property
     def used_rows(self) -> tuple[str, ...]:
-        """The rows with an instance that a case exercises."""
+        """The rows with an exercised instance."""
         used = {row for (row, _), devices in self.cells.items() if devices}
         return tuple(row for row in self.rows if row in used)
 
     @property
     def unused_rows(self) -> tuple[str, ...]:
-        """The rows that no case exercises."""
+        """The rows without an exercised instance."""
         used = self.used_rows
         return tuple(row for row in self.rows if row not in used)
 
 
 @dataclass(frozen=True)
 class Ops:
-    """How many cases passed, of how many that were run, by kind of op and device."""
+    """(passed, run) numbers of cases, by kind of op and device."""
 
     devices: tuple[str, ...]
     rows: Mapping[tuple[str, ...], Mapping[str, tuple[int, int]]]
@@ -54,7 +54,7 @@ class Ops:
 
 @dataclass
 class Counted:
-    """What the runs of a page have exercised."""
+    """The instances that the runs of a page have exercised."""
 
     known: set[str] = field(default_factory=set)
     used: dict[str, Counter[str]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Counted:
 
 
 def families(counted: Counted) -> list[Family]:
-    """The instances of the sources, and those exercised that no source lists, family by family."""
+    """The matrix of each family: the sources' instances, and exercised ones that no source lists."""
     names = counted.known | set(counted.used)
     present = {_split(name)[0] for name in names}
     return [_family(family, names, counted.used) for family in FAMILIES if family.case in present]
@@ -83,7 +83,7 @@ def _family(family: KernelFamily, names: Iterable[str], used: Mapping[str, Mappi
 
 
 def _exercised_first(places: Mapping[tuple[str, str], Mapping[str, int]], axis: int) -> tuple[str, ...]:
-    """The rows (axis 0) or columns (1) in order, those with an instance that a case exercises before the others."""
+    """The rows (axis 0) or columns (axis 1) in order, those with an exercised instance first."""
     used = {place[axis] for place, devices in places.items() if devices}
     return tuple(sorted({place[axis] for place in places}, key=lambda name: (name not in used, _order(name))))
 
@@ -94,7 +94,7 @@ def _split(name: str) -> tuple[str, list[str]]:
 
 
 def _place(name: str, matrix: Matrix) -> tuple[str, str]:
-    """Row and column of a kernel case in its family's matrix."""
+    """The row and column of a kernel case in its family's matrix."""
     args = [arg.removeprefix("GGML_TYPE_").lower() for arg in _split(name)[1]]
     return ", ".join(args[place] for place in matrix.rows), matrix.joint.join(args[place] for place in matrix.columns)
 
@@ -116,7 +116,7 @@ def ops_of(runs: Sequence[tuple[Run, Mapping[str, StoredCase], Mapping[str, str]
 
 
 def kind_of(case: StoredCase) -> tuple[str, ...]:
-    """Head size, types, mask, and what else an op may have."""
+    """The kind of a case's op: head size, types, mask, other features."""
     op, sizes, params = case.op, case.op.sizes, case.op.params
     size = f"{sizes.hsk}" if sizes.hsk == sizes.hsv else f"{sizes.hsk}, {sizes.hsv}"
     types = op.type_K if op.type_K == op.type_V else f"{op.type_K}, {op.type_V}"

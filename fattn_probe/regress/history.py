@@ -1,4 +1,4 @@
-"""The history: runs, their results, and which of them is the baseline."""
+"""The history: runs, their results, and the accepted baselines."""
 
 import hashlib
 import itertools
@@ -32,17 +32,17 @@ PACKED = tuple(PackedMap.__dataclass_fields__)
 RUN = "SELECT runs.*, (SELECT sum(planned) FROM parts WHERE parts.run = runs.id) AS planned FROM runs"
 UNKNOWN = Settings()
 NIGHTS = 60
-"""Number of past runs of a line and suite that pages and times cover."""
+"""Number of past runs of a line and suite that pages and time levels cover."""
 
 
 def now() -> str:
-    """The time, UTC, to the millisecond."""
+    """The current time, UTC, in milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What a merge took over: runs that were not known, and results, new or newer than the ones known."""
+    """What a merge added: new runs, and new or newer results."""
 
     runs: int
     results: int
@@ -58,7 +58,7 @@ class History:
     def begin(
         self, identity: Identity, suite: str, part: Part = WHOLE, planned: int = 0, *, settings: Settings = UNKNOWN
     ) -> Run:
-        """Start a run without results; if its run name is known, add a part to that run."""
+        """Start a run without results, or add a part to the run if its name is known."""
         uid = part.uid(identity, suite) or uuid.uuid4().hex
         run = Run(0, uid, identity, suite, now(), None, settings=settings)
         with self._writing():
@@ -88,7 +88,7 @@ class History:
             )
 
     def know(self, cases: Iterable[StoredCase], identity: Identity, kernels: Sequence[str]) -> None:
-        """Store the cases and a source's kernels, so that a page needs only the database."""
+        """Store the cases and a source's kernels, so that a page needs nothing but the database."""
         source = (identity.source, identity.build_number, identity.patches)
         with self._writing():
             self.connection.executemany(
@@ -115,7 +115,7 @@ class History:
         return list(json.loads(row["kernels"])) if row else []
 
     def baseline(self, line: str, suite: str) -> Run | None:
-        """The last run of a line and suite that was accepted."""
+        """The last accepted run of a line and suite."""
         row = self.connection.execute(
             f"{RUN} JOIN accepted ON accepted.run = runs.id"
             " WHERE runs.line = ? AND runs.suite = ? ORDER BY accepted.at DESC, accepted.id DESC LIMIT 1",
@@ -129,7 +129,7 @@ class History:
         return f"{row['who']}: {row['why']}" if row else ""
 
     def runs(self, line: str = "", suite: str = "") -> list[Run]:
-        """Runs, the oldest first; of one line or suite if given."""
+        """Runs, oldest first; of one line or suite if given."""
         rows = self.connection.execute(
             f"{RUN} WHERE (? = '' OR line = ?) AND (? = '' OR suite = ?) ORDER BY started, id",
             (line, line, suite, suite),
@@ -137,14 +137,14 @@ class History:
         return [_run(row) for row in rows]
 
     def counts(self) -> dict[int, dict[str, int]]:
-        """Number of results by status, for every run's id."""
+        """The number of results by status, for each run id."""
         found: dict[int, dict[str, int]] = {}
         for row in self.connection.execute("SELECT run, status, count(*) AS n FROM results GROUP BY run, status"):
             found.setdefault(row["run"], {})[row["status"]] = row["n"]
         return found
 
     def missing_shards(self, run: Run) -> list[str]:
-        """The shards of a run that are unknown or have not finished."""
+        """The shards of a run that are missing or have not finished."""
         rows = self.connection.execute("SELECT number, of, ended FROM parts WHERE run = ?", (run.id,)).fetchall()
         ended = {(row["number"], row["of"]) for row in rows if row["ended"]}
         wanted = sorted({(number, row["of"]) for row in rows for number in range(1, row["of"] + 1)})
@@ -162,7 +162,7 @@ class History:
         return list({(run.identity.line, run.suite): run for run in self.runs(suite=suite)}.values())
 
     def nights(self, line: str, suite: str) -> list[Run]:
-        """The last `NIGHTS` runs of a line and suite, the oldest first."""
+        """The last `NIGHTS` runs of a line and suite, oldest first."""
         return self.runs(line, suite)[-NIGHTS:]
 
     def results(self, run: Run) -> dict[str, Result]:
@@ -184,7 +184,7 @@ class History:
         return {row["name"]: PackedMap(*(row[field] for field in PACKED)) for row in rows}
 
     def launches(self, run: Run) -> list[tuple[str, int]]:
-        """A run's different launch records, as text, and how many cases have each."""
+        """The distinct launch records of a run, as text, each with its number of cases."""
         rows = self.connection.execute(
             "SELECT launches.text, count(*) FROM results JOIN launches ON launches.id = results.launches"
             " WHERE run = ? GROUP BY launches.id",
@@ -199,9 +199,9 @@ class History:
         return {row["run"]: row["output"] for row in rows if row["run"] in wanted}
 
     def cells(self, runs: Sequence[Run]) -> list[Cell]:
-        """What plots need of all results of some runs, in the order of the runs."""
+        """The results of some runs, reduced to what plots need, in the order of the runs."""
         cursor = self.connection.cursor()
-        cursor.row_factory = None  # tuples: there are hundreds of thousands
+        cursor.row_factory = None  # tuples, because there are hundreds of thousands of rows
         query = (
             "SELECT run, name, digest, status, ratio, nmse, time FROM results INDEXED BY results_by_night WHERE run = ?"
         )
@@ -209,7 +209,7 @@ class History:
         return list(map(Cell._make, rows))
 
     def merge(self, other: "History") -> Merged:
-        """Copy what is missing here or newer in the other history; idempotent."""
+        """Copy runs and results that are missing here, and newer results, from the other history; idempotent."""
         before = {run.uid for run in self.runs()}
         taken = sum(self._merge_run(other, run) for run in other.runs())
         with self._writing():
@@ -236,7 +236,7 @@ class History:
             yield
 
     def _merge_run(self, other: "History", run: Run) -> int:
-        """One run with its results, parts and acceptance, in one transaction; how many results were new or newer."""
+        """Merge a run with its results, parts and acceptance in one transaction; returns the number of new results."""
         at = "SELECT name, at FROM results WHERE run = ?"
         with self._writing():
             number = self._number_of(run.uid) or self._insert_run(run)
@@ -255,7 +255,7 @@ class History:
         return len(newer)
 
     def _close(self, number: int) -> None:
-        """A run ends with the last of its shards."""
+        """End a run if all of its shards have ended."""
         self.connection.execute(
             "UPDATE runs SET ended = (SELECT max(ended) FROM parts WHERE run = ?1) WHERE id = ?1 AND ended IS NULL"
             " AND (SELECT count(ended) = max(of) AND count(*) = count(ended) FROM parts WHERE run = ?1)",
@@ -273,7 +273,7 @@ class History:
         return _insert(self.connection, "runs", fields)
 
     def _insert_part(self, number: int, shard: Shard, planned: int, started: str, ended: str | None) -> None:
-        """A part of a run; what is known of it already is kept, but that it ended."""
+        """Add a part of a run, or update its end and its number of cases."""
         self.connection.execute(
             "INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
             " planned = max(planned, excluded.planned), ended = coalesce(ended, excluded.ended)",
@@ -292,7 +292,7 @@ class History:
             _insert(self.connection, "error_maps", vars(result.error_map) | {"result": number})
 
     def _launches(self, text: str) -> int | None:
-        """The database row of these launch records, which most nights share."""
+        """The database row of these launch records; most runs share it."""
         if not text:
             return None
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -305,7 +305,7 @@ class History:
 
 @contextmanager
 def open_history(path: Path, *, reading: bool = False) -> Iterator[History]:
-    """The history at `path`, created if it does not exist; for `reading` it is not written to."""
+    """Open the history at `path`, and create it if it does not exist; with `reading`, open it read-only."""
     with opened(path, reading=reading) as connection:
         yield History(connection, path)
 
@@ -324,14 +324,14 @@ def _run(row: sqlite3.Row) -> Run:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 (JSON)
-    """Dataclasses as dictionaries, and tuples of them as lists."""
+    """Dataclasses as dictionaries, tuples of them as lists."""
     if isinstance(value, tuple):
         return [asdict(one) for one in value]
     return value if value is None or isinstance(value, str) else asdict(value)
 
 
 def _details(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a result that are kept as one JSON document; an earlier version's results have none."""
+    """The fields of a result that are stored as one JSON document; empty for results of earlier versions."""
     sampled = document.get("sampled")
     return {
         "warning": document.get("warning", ""),

@@ -1,4 +1,4 @@
-"""Outcomes as JUnit XML, for the CI systems that read nothing else."""
+"""Outcomes as JUnit XML, for CI systems."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(outcomes: Sequence[Outcome]) -> str:
-    """The document: a suite a target, a test a case.
+    """The document: one test suite per target, one test per case.
 
-    What makes the command end with 5 or 6 is a `failure`; what is lost or was not run is an `error`, never a pass; what
-    the backend does not support, and a failure that the accepted run has too, is `skipped` with its reason.
+    A case that causes exit code 5 or 6 is a `failure`. A case that was lost or not run is an `error`, never a pass. An
+    unsupported case, and a failure that the accepted run also has, is `skipped` with its reason.
     """
     root = ET.Element("testsuites", name="fattn-probe regress")
     for outcome in outcomes:
@@ -56,7 +56,7 @@ def _add_properties(element: ET.Element, values: Mapping[str, str]) -> None:
 
 
 def _missing(outcome: Outcome) -> list[str]:
-    """The planned cases that were not run: by name if the baseline has them, else as one test for all of them."""
+    """The planned cases that were not run: by name if the baseline has them, otherwise as one test for all."""
     names = [change.case for change in outcome.changes if change.kind is Kind.NOT_RUN]
     others = outcome.counts["not run"] - len(names)
     return [*names, *([f"{others} cases"] if others > 0 else [])]
@@ -86,7 +86,7 @@ def _test(outcome: Outcome, result: Result, alarms: Sequence[Change]) -> ET.Elem
 
 
 def _add_finding(test: ET.Element, finding: Finding | None) -> str:
-    """Where a kernel was stopped: as properties, `file` and `line` of the test, and in words for its message."""
+    """Add the place where a kernel was stopped to the test: properties, `file` and `line`, words for its message."""
     if finding is None:
         return ""
     indices = {"block": finding.block, "thread": finding.thread}
@@ -100,5 +100,5 @@ def _add_finding(test: ET.Element, finding: Finding | None) -> str:
 
 
 def _text(text: str) -> str:
-    """The text without characters that XML forbids: a crash's output may hold any byte."""
+    """The text without characters that XML forbids, since a crash's output may contain any byte."""
     return NOT_XML.sub("?", text)

@@ -1,4 +1,4 @@
-"""Everything that a page says of one line and suite, as the database has it: its last run, and the nights before."""
+"""All that a page shows of one line and suite, from the database: its last run, and the runs before."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,12 +12,12 @@ from fattn_probe.regress.selection import matching
 
 ORDER = ("pass", "fail", "unsupported", "lost")
 MANY = 100
-"""Cases of one scenario from which a plot of all of them says little."""
+"""A scenario with more cases than this gets one plot per head size."""
 
 
 @dataclass(frozen=True)
 class Night:
-    """The last run of a line and suite, beside the accepted one (`before`), with the cells of the runs before it."""
+    """The last run of a line and suite, the accepted run (`baseline`, `before`), and the cells of earlier runs."""
 
     run: Run
     baseline: Run | None
@@ -33,14 +33,14 @@ class Night:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many cases ended in each status, with those that were not run."""
+        """The number of cases by status, including `not run`."""
         counted = Counter(result.status for result in self.results.values())
         found = {status: counted[status] for status in ORDER if counted[status]}
         return found | ({"not run": self.not_run} if self.not_run else {})
 
     @property
     def not_run(self) -> int:
-        """Cases that were planned, or that the accepted run has, and of which there is no result."""
+        """The number of cases without a result that were planned, or that the accepted run has."""
         gone = sum(change.kind is Kind.NOT_RUN for change in self.changes)
         return max(gone, self.run.planned - len(self.results))
 
@@ -51,16 +51,16 @@ class Night:
 
     @property
     def failures(self) -> list[Result]:
-        """The cases that are wrong, new ones first."""
+        """The failed cases, regressions first."""
         new = {change.case for change in self.alarms}
         found = [result for result in self.results.values() if result.status == "fail"]
         return sorted(found, key=lambda result: result.name not in new)
 
     @property
     def scenarios(self) -> dict[str, list[str]]:
-        """The names of the cases of each scenario, of one with very many by head size too.
+        """The names of each scenario's cases; a scenario with many cases is split by head size.
 
-        A case that is not known is one of its own, or, where there are very many, of all those that are not.
+        A case without a known scenario stands alone; if there are many such cases, they form one group.
         """
         found: dict[str, list[str]] = {}
         for name in self.results:
@@ -77,7 +77,7 @@ class Night:
         return f"{scenario}, hsk={self.cases[name].op.sizes.hsk}" if many else scenario
 
     def worth_a_look(self, most: int) -> list[str]:
-        """The cases that are drawn one by one: what changed or is not passed first, then what was not always so."""
+        """The cases to draw one by one: first changed, failed or lost ones, then those whose status has varied."""
         changed = {change.case for change in self.changes}
 
         def rank(name: str) -> int:
@@ -89,12 +89,12 @@ class Night:
 
 
 def nights(history: History, suite: str = "") -> Iterator[Night]:
-    """The last run of each line and suite; of one suite if it is named."""
+    """The last run of each line and suite; only of one suite if it is given."""
     return (night_of(history, run) for run in history.last_runs(suite))
 
 
 def night_of(history: History, run: Run) -> Night:
-    """A run with what was before it."""
+    """A run with its baseline and the runs before it."""
     results = history.results(run)
     baseline = history.baseline(run.identity.line, run.suite)
     before = matching(history.results(baseline), run.settings.only) if baseline else {}
@@ -120,6 +120,6 @@ def night_of(history: History, run: Run) -> Night:
 
 
 def worst(statuses: Sequence[str]) -> str:
-    """The status that stands for several."""
+    """The worst of several statuses."""
     order = ("fail", "lost", "unsupported", "pass")
     return min(statuses, key=lambda status: order.index(status) if status in order else 1)

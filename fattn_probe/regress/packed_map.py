@@ -1,4 +1,4 @@
-"""The error map of a wrong output, small enough to be kept for every failure of every night."""
+"""The error map of a wrong output, small enough to store for every failure of every run."""
 
 import zlib
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ NOT_FINITE = 255
 
 @dataclass(frozen=True)
 class PackedMap:
-    """Head x query: the largest error of each place, in units of the error expected of its row.
+    """Head x query: the largest error at each place, in units of the expected error of its row.
 
-    `packed` has a byte a place, `rows` x `columns` of them, zlib-compressed: 0 below `LEAST`, 255 not finite, between
-    them `DECADES` decades.
+    `packed` is zlib-compressed and has one byte per place, `rows` x `columns` of them: 0 is below `LEAST`, 255 is not
+    finite, and the values between cover `DECADES` decades.
     """
 
     heads: int
@@ -35,14 +35,14 @@ class PackedMap:
 
     @property
     def values(self) -> F64:
-        """The errors, as far as a byte tells them; infinite where one is not finite."""
+        """The errors, to the precision of a byte; infinite where an error is not finite."""
         levels = self.levels.astype(np.float64)
         known = LEAST * 10 ** ((levels - 0.5) / 253 * DECADES)  # the middle of a step
         return np.where(levels == 0, 0.0, np.where(levels == NOT_FINITE, np.inf, known))
 
 
 def packed_map_of(judgement: Judgement) -> PackedMap | None:
-    """The map of an output that is wrong, if all of it was checked; else None."""
+    """The map of a wrong output if all of it was checked; else None."""
     deviation = judgement.verdict.deviation
     if judgement.dst is None or deviation is None or judgement.verdict.status != "fail":
         return None
@@ -52,7 +52,7 @@ def packed_map_of(judgement: Judgement) -> PackedMap | None:
 
 
 def packed(values: F64, heads: int, queries: int) -> PackedMap:
-    """A map of at most 64 x 64 places, packed."""
+    """Pack a map into at most 64 x 64 places."""
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = 1 + np.floor(253 * np.log10(values / LEAST) / DECADES)
     levels = np.where(values < LEAST, 0, np.clip(steps, 1, NOT_FINITE - 1))

@@ -1,4 +1,4 @@
-"""The pictures of the history's page, as inline SVG: verdicts, errors and times through the nights."""
+"""The pictures of the history's page as inline SVG: verdicts, errors and times over the runs."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ WIDTH, HEIGHT, EDGE = 300.0, 58.0, 4.0
 
 @dataclass(frozen=True)
 class Mark:
-    """A night: its status, its tooltip, and whether the bits are others than the night before."""
+    """One run: its status, its tooltip, and whether its bits differ from those of the run before."""
 
     status: str
     said: str
@@ -22,14 +22,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class Series:
-    """One value a night, None where there was none; `shade` is its class."""
+    """One value per run, None if there is none; `shade` is the CSS class."""
 
     shade: str
     values: tuple[float | None, ...]
 
 
 def strip(marks: Sequence[Mark]) -> Markup:
-    """A square a night: its verdict by colour, a bar in front of it where the bits changed."""
+    """One square per run: its colour is the verdict, a bar before it marks changed bits."""
     worst = [mark.status for mark in marks if mark.status not in ("pass", "unsupported")]
     label = f"{len(marks)} nights, {len(worst)} not passed" if marks else "no nights"
     width = 9 * len(marks) + 1
@@ -47,9 +47,9 @@ def _squares(marks: Sequence[Mark]) -> Iterator[str]:
 
 
 def plot(series: Sequence[Series], label: str, *, least: float, limit: float | None = None) -> Markup:
-    """Lines through the nights, nothing where no line has two values; a dashed one at `limit` where that is in reach.
+    """Lines over the runs; empty if no line has two values. A dashed line marks `limit` if it is near.
 
-    The height stands for at least `least`, so that noise looks like noise. A night between two without a value is a
+    The height covers at least `least`, so that noise looks like noise. A run between two runs without a value is a
     point.
     """
     known = [value for line in series for value in line.values if value is not None]
@@ -91,5 +91,5 @@ def _line(line: Series, low: float, high: float) -> str:
 
 
 def log10(value: float | None) -> float | None:
-    """The logarithm; None where there is none."""
+    """The logarithm; None if it does not exist."""
     return math.log10(value) if value else None

@@ -1,4 +1,4 @@
-"""Worker processes that run and judge cases, each with a runner of its own; a dead one costs nothing but time."""
+"""Worker processes that run and judge cases, each with its own runner; a worker that dies costs only time."""
 
 import contextlib
 import multiprocessing
@@ -25,7 +25,7 @@ from fattn_probe.scenario import Case
 from fattn_probe.scratch import scratch
 
 Judge = Callable[[Session, Case, Target], Result]
-MOST_DEATHS = 2  # of workers with one and the same case
+MOST_DEATHS = 2  # of workers on the same case
 END_SECONDS = 5.0
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ["fattn_probe.regress.results"]
@@ -33,7 +33,7 @@ PRELOADED = ["fattn_probe.regress.results"]
 
 @dataclass(frozen=True)
 class Job:
-    """What all workers of a run are told; `folder` is for their files."""
+    """The task of all workers of a run; `folder` is for their files."""
 
     judge: Judge
     options: RunOptions
@@ -43,8 +43,8 @@ class Job:
 
 
 def work(connection: "Connection[Result | Progress, Case]", job: Job) -> None:
-    """A worker: take a case, send its result, until the other end is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it says when it ends
+    """The main loop of a worker: receive a case, send its result, until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when it ends
     tempfile.tempdir = job.folder or None
     session = Session(job.options, connection.send, dict(job.builds))
     with contextlib.suppress(EOFError, OSError), threadpool_limits(1, "blas"), session.persistent_runner():
@@ -53,7 +53,7 @@ def work(connection: "Connection[Result | Progress, Case]", job: Job) -> None:
 
 
 def result_or_loss(job: Job, session: Session, case: Case) -> Result:
-    """The result of a case; whatever is raised on the way makes it a lost one."""
+    """The result of a case; any exception makes it lost."""
     try:
         return job.judge(session, case, job.target)
     except Exception as error:  # noqa: BLE001 (the boundary of a process: the other cases go on)
@@ -71,7 +71,7 @@ class Worker:
 
     @classmethod
     def start(cls, job: Job) -> "Worker":
-        """A new worker, without a case."""
+        """Start a worker without a case."""
         ours, theirs = CONTEXT.Pipe()
         process = CONTEXT.Process(target=work, args=(theirs, job), daemon=True)
         process.start()
@@ -79,7 +79,7 @@ class Worker:
         return cls(process, ours)
 
     def end(self) -> str:
-        """Kill it, and its runner with it; how it ended, in words."""
+        """Kill the worker and its runner; returns how it ended, in words."""
         self.connection.close()
         self.process.join(END_SECONDS if self.case is None else 0)
         self.process.kill()
@@ -89,7 +89,7 @@ class Worker:
 
 @dataclass
 class Pool:
-    """Workers and the cases that are still to be given to them, the longest first."""
+    """Workers, and the cases that still wait for one, longest first."""
 
     job: Job
     workers: list[Worker] = field(default_factory=list)
@@ -97,14 +97,14 @@ class Pool:
     deaths: Counter[str] = field(default_factory=Counter)
 
     def give(self, worker: Worker) -> None:
-        """Its next case, if there is one."""
+        """Send a worker its next case, if there is one."""
         worker.case = self.left.popleft() if self.left else None
         if worker.case is not None:
-            with contextlib.suppress(OSError):  # it has died: its end of the pipe will tell
+            with contextlib.suppress(OSError):  # it has died; its end of the pipe will show that
                 worker.connection.send(worker.case)
 
     def results(self, progress: Report) -> Iterator[Result]:
-        """The results, as they come."""
+        """The results as they arrive."""
         while busy := {worker.connection: worker for worker in self.workers if worker.case is not None}:
             for connection in wait(list(busy)):
                 worker = busy[connection]  # type: ignore[index]
@@ -136,16 +136,16 @@ class Pool:
 
 
 def prepare() -> None:
-    """Start what workers are forked from: its imports go on while their cases are made."""
+    """Start the server that workers are forked from, so that it imports while the cases are made."""
     CONTEXT.set_forkserver_preload(PRELOADED)
     forkserver.ensure_running()
 
 
 def judged(job: Job, cases: Sequence[Case], workers: int, progress: Report = silent) -> Generator[Result]:
-    """The results of cases, as soon as they are known, from at most this many worker processes.
+    """The results of cases, each as soon as it is known, from at most `workers` processes.
 
-    A worker that dies is replaced and its case run again; a case of which several workers die is lost. Closing the
-    iterator kills the workers and what they run.
+    A worker that dies is replaced, and its case runs again; a case that kills several workers is lost. Closing the
+    iterator kills the workers and their runners.
     """
     if not cases:
         return
@@ -164,11 +164,11 @@ def judged(job: Job, cases: Sequence[Case], workers: int, progress: Report = sil
 
 
 def picklable(target: Target) -> Target:
-    """The target, its device's sources in a dictionary that can be sent."""
+    """The target with its device's sources in a plain dictionary, which can be pickled."""
     device = target.device
     return replace(target, device=replace(device, sources=dict(device.sources)) if device else None)
 
 
 def cores() -> int:
-    """How many processes can work at once."""
+    """The number of processes that can run at once."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""What the history keeps: runs, their parts, their results, and what the cases are."""
+"""The records of the history: runs, their parts, their results, and the cases."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from fattn_probe.scenario import Case
 
 @dataclass(frozen=True)
 class Identity:
-    """Where a run's results come from.
+    """The origin of a run's results.
 
     `device` is the GPU's name or the simulator's (`sim:h200`), `cc` its compute capability, `driver` empty on the
     simulator, `build_number` that of llama.cpp, `version` fattn-probe's.
@@ -41,9 +41,9 @@ class Identity:
 
     @property
     def line(self) -> str:
-        """What stays the same from one nightly run to the next: results are compared along it.
+        """The name shared by the nightly runs that are compared with each other.
 
-        A simulated GPU is the same everywhere; of a real one the machine counts, since times do.
+        A simulated GPU is the same on every machine; a real GPU's line includes the machine, because of times.
         """
         place = self.machine if self.engine == "cuda" else ""
         return "/".join((self.engine, self.device, self.cc, self.flavour, place))
@@ -51,11 +51,12 @@ class Identity:
 
 @dataclass(frozen=True)
 class Result:
-    """What one case gave; `digest` is that of the op and its inputs, `output` the sha256 of dst, `seconds` the repeats.
+    """The result of one case.
 
-    `launches` is the text of the launch records, one JSON line each; `error_map` the map of errors of a wrong output.
-    `warning` says how inaccurate an output is that passes, `missing` what it could not be held against; `sampled` is
-    None where all rows were checked. `finding` is what ended a run without an output.
+    `digest` is that of the op and its inputs, `output` the sha256 of dst, `seconds` the time of each repeat.
+    `launches` is the text of the launch records, one JSON line each; `error_map` is for a wrong output. `warning` is
+    about a passing but inaccurate output; `missing` names checks that could not be made. `sampled` is None if all rows
+    were checked. `finding` is the fault that ended a run without an output.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Result:
 
     @property
     def time(self) -> float | None:
-        """The median of the repeats."""
+        """The median time of the repeats."""
         return statistics.median(self.seconds) if self.seconds else None
 
     @property
@@ -86,7 +87,7 @@ class Result:
 
 
 class Cell(NamedTuple):
-    """What a plot needs of one result: `ratio` is its largest error as a share of the bound, `time` in seconds."""
+    """One result for plots: `ratio` is its largest error as a share of the bound, `time` is in seconds."""
 
     run: int
     name: str
@@ -99,7 +100,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredCase:
-    """A case as the history keeps it; `mask` is the kind of its mask, `none` without one."""
+    """A case as the history stores it; `mask` is the kind of its mask, `none` without one."""
 
     name: str
     digest: str
@@ -109,11 +110,11 @@ class StoredCase:
 
     @classmethod
     def of(cls, case: Case) -> "StoredCase":
-        """The part of a case that the history keeps."""
+        """The part of a case that the history stores."""
         return cls(case.name, case.digest, case.scenario, case.mask.kind, case.op)
 
     def to_json(self) -> str:
-        """The case as JSON, which `from_json` reads."""
+        """The case as JSON, for `from_json`."""
         return json.dumps({**vars(self), "op": self.op.to_json()})
 
     @classmethod
@@ -124,9 +125,9 @@ class StoredCase:
 
 
 def whole_op(text: str) -> str:
-    """A case as histories before version 3 kept it, with its sizes only, as JSON that holds the op.
+    """Convert a case of a history before version 3, which stored only its sizes, to JSON with the op.
 
-    Its tensors are taken to be contiguous, its scale to be the default: neither was kept.
+    Its tensors are assumed to be contiguous and its scale to be the default, since neither was stored.
     """
     old = json.loads(text)
     sizes = Sizes(**{name: old[name] for name in Sizes.__dataclass_fields__})
@@ -143,13 +144,13 @@ def whole_op(text: str) -> str:
 
 @dataclass(frozen=True)
 class Shard:
-    """The `number`th of `of` shards, from 1: each case is in one, by its digest, whatever else is in the suite."""
+    """Shard `number` (from 1) of `of`: a case's digest alone determines its shard."""
 
     number: int = 1
     of: int = 1
 
     def has(self, digest: str) -> bool:
-        """Whether a case of this digest is in it."""
+        """Whether a case with this digest belongs to the shard."""
         return int(hashlib.sha256(digest.encode()).hexdigest()[:12], 16) % self.of == self.number - 1
 
     def __str__(self) -> str:
@@ -157,11 +158,11 @@ class Shard:
 
 
 ALL = Shard()
-"""Every case."""
+"""The shard with every case."""
 
 
 def parse_shard(text: str) -> Shard:
-    """`2/8`; InputError for anything that is no shard."""
+    """Parse a shard such as `2/8`; InputError for anything else."""
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise InputError(f"--shard {text!r}: not a shard, allowed: K/N with 1 <= K <= N, such as 2/8")
@@ -170,17 +171,17 @@ def parse_shard(text: str) -> Shard:
 
 @dataclass(frozen=True)
 class Part:
-    """What one process does of a run: its shard, of a run that others may work on too where it has a name."""
+    """One process's part of a run: its shard, and the run's name (`night`) if other processes share the run."""
 
     shard: Shard = ALL
     night: str = ""
 
     def of(self, identity: Identity) -> Identity:
-        """The identity of the run that this is a part of: shards may run on several machines."""
+        """The identity of the whole run, whose shards may run on several machines."""
         return replace(identity, machine="shards") if self.shard.of > 1 else identity
 
     def uid(self, identity: Identity, suite: str) -> str | None:
-        """The run's uid, the same for all shards of one night, line and source; None for a run of its own."""
+        """The run's uid, equal for all shards of one night, line and source; None for an unshared run."""
         if not self.night:
             return None
         told = (self.night, suite, identity.line, identity.source, identity.build_number, identity.patches)
@@ -188,12 +189,12 @@ class Part:
 
 
 WHOLE = Part()
-"""All of a run of its own."""
+"""The whole of an unshared run."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run judged its cases, None if that is unknown, and the filter of names that it was given."""
+    """How a run judged its cases (None if unknown), and its filter of names."""
 
     checks: Checks | None = None
     only: str = ""
@@ -201,9 +202,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Run:
-    """One run in the history; `ended` is None while it goes on, and of a run that was killed or lacks a shard.
+    """One run in the history; `ended` is None if it is running, was killed, or lacks a shard.
 
-    `planned` is the number of cases that the shards known so far were to run; 0 where that was not kept.
+    `planned` is the number of cases of the shards known so far; 0 if unknown.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""One page of a history: what the last runs gave, what changed, and how it all went through the nights."""
+"""One page of a history: the last runs, what changed, and the course of errors, times and verdicts."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,14 +30,14 @@ WHY = {
     Kind.NOT_RUN: "no verdict",
 }
 MOST_CHANGES, MOST_LISTED, MOST_CASES, MOST_MAPS, MOST_WRONG = 200, 200, 120, 6, 12
-"""Rows, and pictures, of a section; there may be thousands of cases."""
+"""The most rows or pictures of a section, since there may be thousands of cases."""
 LEAST_DECADE = 1.0
 LEAST_TIME = 0.1
-"""The least that a plot's height stands for: a factor of ten of the error, a tenth of the time."""
+"""The smallest range of a plot's height: a factor of ten in the error, a tenth of the time."""
 
 
 def report(history: History, suite: str = "") -> str:
-    """The page; of one suite if it is named."""
+    """The page; only of one suite if it is given."""
     found = list(nights(history, suite))
     counted = Counted()
     for night in found:
@@ -82,7 +82,7 @@ def _section(history: History, night: Night) -> dict[str, Any]:
 
 
 def verdict_of(night: Night) -> tuple[str, bool]:
-    """The run in a few words, and whether they are bad news."""
+    """The run's verdict in a few words, and whether it is bad news."""
     unsaid = sum(night.counts.get(status, 0) for status in ("lost", "not run"))
     rest = f", {unsaid} without a verdict" if unsaid else ""
     if night.alarms:
@@ -107,14 +107,14 @@ def _about(run: Run) -> dict[str, str]:
 
 
 def change_table(found: Sequence[Change], most: int) -> Table:
-    """What changed, alarms first, with why it matters."""
+    """The changes, regressions first, each with why it matters."""
     ordered = sorted(found, key=lambda change: not change.alarm)[:most]
     rows = ((change.case, change.kind.value, change.words, WHY.get(change.kind, "")) for change in ordered)
     return Table(("case", "change", "before and now", "why it matters"), tuple(rows))
 
 
 def op_table(ops: Ops) -> Table:
-    """Head sizes, types and masks by device: how many passed of how many."""
+    """The number of cases that passed and ran, by head size, types, mask and device."""
     columns = ("head size", "K, V", "mask", "with", *ops.devices)
     rows = ((*kind, *(_of(cells.get(device)) for device in ops.devices)) for kind, cells in ops.rows.items())
     return Table(columns, tuple(rows), frozenset(ops.devices))
@@ -125,7 +125,7 @@ def _of(counts: tuple[int, int] | None) -> str:
 
 
 def unjudged(night: Night) -> Iterator[tuple[str, str]]:
-    """(case, why) of everything without a verdict."""
+    """(case, why) of each case without a verdict."""
     for shard in night.missing_shards:
         yield f"shard {shard}", "did not end: the run was killed, goes on, or its history was not merged"
     lost = [(result.name, result.reason) for result in night.results.values() if result.status == "lost"]
@@ -153,7 +153,7 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
 
 
 def _crash(result: Result) -> dict[str, Any] | None:
-    """Where a kernel crashed: kernel, block and thread, file:line, and the stack; None if it ran to its end."""
+    """Where a kernel crashed: kernel, block and thread, file:line, stack; None if it completed."""
     finding = result.finding
     if finding is None:
         return None
@@ -171,7 +171,7 @@ def _kernel(result: Result) -> str:
 
 
 def _maps(night: Night) -> Iterator[dict[str, Any]]:
-    """The division of work of what failed or is launched otherwise, and how it was before."""
+    """The division of work of cases that failed or changed their launch, now and before."""
     moved = [change.case for change in night.changes if change.kind in (Kind.LAUNCH, Kind.KERNEL)]
     names = dict.fromkeys([*(result.name for result in night.failures), *moved])
     for place, name in enumerate([name for name in names if name in night.cases][:MOST_MAPS]):
@@ -211,7 +211,7 @@ def _mark(run: Run, cells: Sequence[Cell]) -> Mark:
 
 
 def _errors(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
-    """The largest and the median error / bound of each night; NMSE where no bound is known."""
+    """The largest and the median error / bound of each run; NMSE if there is no bound."""
     known = [[cell.ratio for cell in cells if cell.ratio is not None] for cells in by_run]
     limit: float | None = 0.0
     if not any(known):
@@ -222,7 +222,7 @@ def _errors(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
 
 
 def _times(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
-    """The sum of the cases' times, of nights on which all were timed."""
+    """The sum of the cases' times, for runs in which all were timed."""
     number = max((sum(cell.time is not None for cell in cells) for cells in by_run), default=0)
     timed = [[cell.time for cell in cells if cell.time is not None] for cells in by_run]
     sums = tuple(sum(times) if times and len(times) == number else None for times in timed)

@@ -1,4 +1,4 @@
-"""From a judgement to what the history keeps of it."""
+"""Turn a judgement into a result for the history."""
 
 import math
 from dataclasses import asdict, replace
@@ -19,7 +19,7 @@ BY_MODEL = ("off_model", "equal_bits")
 
 
 def result_of(session: Session, case: Case, target: Target, checks: Checks | None = None) -> Result:
-    """Run and judge one case, as `compare` does; an error on the way makes it a lost one."""
+    """Run and judge one case as `compare` does; an error on the way makes it lost."""
     try:
         judgement = judge_case(session, case, target, checks)
     except (BuildError, InputError, LostError) as error:
@@ -28,12 +28,12 @@ def result_of(session: Session, case: Case, target: Target, checks: Checks | Non
 
 
 def result_without_times(session: Session, case: Case, target: Target, checks: Checks | None = None) -> Result:
-    """The same without times, which mean nothing where other processes use the GPU too."""
+    """`result_of` without times, which are meaningless if other processes share the GPU."""
     return replace(result_of(session, case, target, checks), seconds=())
 
 
 def recorded(judgement: Judgement, *, timed: bool) -> Result:
-    """A judgement as the history keeps it; with its times if they mean anything."""
+    """A judgement as a result for the history; with times if they are meaningful."""
     return Result(
         name=judgement.case,
         digest=judgement.digest,
@@ -54,10 +54,10 @@ def recorded(judgement: Judgement, *, timed: bool) -> Result:
 
 
 def metrics_of(verdict: Verdict) -> dict[str, object]:
-    """A verdict's metrics as JSON has them; a number that is not finite is null."""
+    """A verdict's metrics for JSON; NaN and infinities are null."""
     if verdict.metrics is None:
         return {}
-    known = verdict.design if verdict.metrics.all_finite else None  # the error of what is not finite has no bound
+    known = verdict.design if verdict.metrics.all_finite else None  # a NaN or infinity has no bounded error
     design = {name: getattr(known, name, None) for name in BY_PREDICTION}
     design |= {name: getattr(verdict.design, name, None) for name in BY_MODEL}
     return {name: _plain(value) for name, value in (asdict(verdict.metrics) | design).items()}

@@ -1,4 +1,4 @@
-"""Running a suite: a failing case affects no other, and every result is written to the history at once."""
+"""Run a suite: a failing case does not affect others, and every result goes to the history at once."""
 
 import functools
 import platform
@@ -23,7 +23,7 @@ from fattn_probe.scenario import Case
 from fattn_probe.source import kernel_cases
 
 OnResult = Callable[[Result, int, int], None]
-"""A result, how many there are now, and how many there will be."""
+"""Called with a result, the number of results so far, and the planned number."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class Outcome:
 class SuiteRunner:
     """Runs cases on targets into a history; `resume` continues the last run that did not finish.
 
-    `workers` processes work at once, None for as many as there are cores; with several on one GPU no times are kept.
-    `checks` say how each case is judged. `only` is the filter of this run, a regular expression over names: the
-    accepted run is compared with only as far as it matches.
+    `workers` is the number of processes, None for one per core; with several on one GPU no times are stored. `checks`
+    say how each case is judged. `only` is this run's filter, a regular expression over names; the baseline is reduced
+    to the matching cases too.
     """
 
     history: History
@@ -79,9 +79,9 @@ class SuiteRunner:
     only: str = ""
 
     def run(self, cases: Sequence[Case], target: Target, settled: Sequence[Result] = ()) -> Outcome:
-        """All cases on one target, and the results that need no run.
+        """Run all cases on one target, and store the `settled` results, which need no run.
 
-        What an interruption leaves is in the history, and can be resumed.
+        After an interruption the results so far are in the history, and the run can be resumed.
         """
         identity = self.part.of(self._identity(target))
         planned = len(cases) + len(settled)
@@ -110,7 +110,7 @@ class SuiteRunner:
         return replace(in_order(self.outcome(run, baseline, planned), names), interrupted=interrupted)
 
     def _results(self, settled: Sequence[Result], cases: Sequence[Case], target: Target) -> Generator[Result]:
-        """Results as they come; the cases' from workers."""
+        """The results as they arrive: settled ones first, then those from workers."""
         yield from settled
         if self.cluster is not None:
             yield from self.cluster.judged(self._task(target), cases)
@@ -118,7 +118,7 @@ class SuiteRunner:
         workers = self.workers_on(target)
         threads = max(1, cores() // workers)
         options = self.session.options
-        repeat = options.repeat if target.engine == "cuda" else 1  # a simulator's time says nothing
+        repeat = options.repeat if target.engine == "cuda" else 1  # the simulator's times are meaningless
         options = replace(options, simulation=replace(options.simulation, threads=threads), repeat=repeat)
         judge = functools.partial(result_of if workers == 1 else result_without_times, checks=self.checks)
         job = Job(judge, options, self.session.builds, target)
@@ -143,7 +143,7 @@ class SuiteRunner:
         return self.workers or (1 if timed else cores())
 
     def outcome(self, run: Run, baseline: Run | None, planned: int) -> Outcome:
-        """A run compared with the baseline at its start."""
+        """A run compared with the baseline that was current at its start."""
         after, before = ({} if one is None else self._of_shard(self.history.results(one)) for one in (run, baseline))
         before = matching(before, self.only)
         found = changes(before, after) if baseline else ()
@@ -165,7 +165,7 @@ class SuiteRunner:
 
 
 def in_order(outcome: Outcome, names: Sequence[str]) -> Outcome:
-    """The outcome with results and changes in the order of the suite, not of completion."""
+    """The outcome with results and changes in the suite's order instead of the order of completion."""
     place = {name: number for number, name in enumerate(names)}
     names = sorted(outcome.results, key=lambda name: place.get(name, len(place)))
     ordered = sorted(outcome.changes, key=lambda change: place.get(change.case, len(place)))
@@ -203,7 +203,7 @@ def outcome_of(night: Night) -> Outcome:
 
 
 Select = Callable[[Target], tuple[Sequence[Case], Sequence[Result]]]
-"""The cases for a target, and results that need no run."""
+"""Selects the cases for a target, and the results that need no run."""
 
 
 def outcomes(runner: SuiteRunner, select: Select, targets: Sequence[Target]) -> Iterator[Outcome]:

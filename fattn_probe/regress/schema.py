@@ -13,10 +13,10 @@ from fattn_probe.errors import InputError, LostError
 from fattn_probe.regress.records import whole_op
 
 APPLICATION_ID = 0x66617474
-"""`fatt`: tells our databases from other programs'."""
+"""`fatt`: marks a database as fattn-probe's."""
 FIRST_TABLES = frozenset({"runs", "launches", "results", "accepted"})
-"""Those of version 1, which had no application id."""
-BUSY_SECONDS = 60.0  # another run on the same database writes for milliseconds
+"""The tables of version 1, which had no application id."""
+BUSY_SECONDS = 60.0  # another run on the same database holds the lock for milliseconds
 MIGRATIONS = (
     """
     CREATE TABLE runs (
@@ -123,10 +123,10 @@ VERSION = len(MIGRATIONS)
 
 @contextmanager
 def opened(path: Path, *, reading: bool = False) -> Iterator[sqlite3.Connection]:
-    """The database at `path`, created or migrated if need be; for `reading` one of this version is not written to.
+    """Open the database at `path`, created or migrated if necessary; with `reading`, a current one is not written to.
 
-    A folder, a file that is no database or is another program's, one of a newer fattn-probe, and one that may not be
-    written are InputErrors; a full disk and a lock that is never released are LostErrors.
+    InputError for a folder, a file that is not a database, another program's database, one of a newer fattn-probe, or
+    one that may not be written. LostError for a full disk, or a lock that is not released.
     """
     with translated(path):
         version = version_of(path)
@@ -136,7 +136,7 @@ def opened(path: Path, *, reading: bool = False) -> Iterator[sqlite3.Connection]
 
 
 def version_of(path: Path) -> int:
-    """The version of a history, 0 for a file that does not exist or is empty; InputError if it is no history."""
+    """The version of a history; 0 for a missing or empty file; InputError if the file is not a history."""
     if path.is_dir():
         raise InputError(f"history {path}: this is a folder; name a file")
     if not path.exists() or path.stat().st_size == 0:
@@ -154,10 +154,10 @@ def version_of(path: Path) -> int:
 
 
 def read_only(path: Path) -> sqlite3.Connection:
-    """A connection that writes nothing."""
+    """A read-only connection."""
     writable = os.access(path.parent, os.W_OK, effective_ids=True)
     log = path.with_name(f"{path.name}-wal")
-    how = "mode=ro" if writable or log.exists() else "immutable=1"  # WAL needs a file beside it, even to read
+    how = "mode=ro" if writable or log.exists() else "immutable=1"  # WAL mode needs a second file, even for reading
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=BUSY_SECONDS)
     connection.row_factory = sqlite3.Row
     return connection
@@ -165,19 +165,19 @@ def read_only(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """SQLite's errors in our words."""
+    """Translate SQLite's errors into fattn-probe's."""
     try:
         yield
     except sqlite3.DatabaseError as error:
         said = str(error)
         if "disk is full" in said or "locked" in said or "disk I/O" in said:
-            raise LostError(f"history {path}: {said}; nothing that was written before is lost") from error
+            raise LostError(f"history {path}: {said}; everything written before is safe") from error
         raise InputError(f"history {path}: {said}") from error
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing; other writers wait."""
+    """A transaction that locks out other writers from the start."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -188,7 +188,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Run the migrations that this database has not seen, in order."""
+    """Run the migrations that the database lacks, in order."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         raise InputError(
@@ -205,12 +205,12 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _statements(script: str) -> list[str]:
-    """A script's statements: `executescript` would commit by itself."""
+    """The statements of a script; `executescript` would commit on its own."""
     return [statement for statement in script.split(";\n") if statement.strip()]
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Turn on WAL; SQLite does not wait for a lock here, as two runs that make one database need it to."""
+    """Turn on WAL; retries, because SQLite does not wait for a lock here if two runs create the same database."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -228,12 +228,12 @@ def _median(seconds: str) -> float | None:
 
 
 def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse the database of another program before anything is written to it."""
+    """Refuse another program's database before anything is written to it."""
     tables = {row["name"] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    (version,) = connection.execute("PRAGMA user_version").fetchone()  # second: another process may be making it
+    (version,) = connection.execute("PRAGMA user_version").fetchone()  # read last: another process may be creating it
     if tables and (version == 0 or "runs" not in tables):
         connection.close()
-        raise InputError(f"history {path}: this is the database of another program: it is not used")
+        raise InputError(f"history {path}: this is another program's database; name another file")
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -245,5 +245,5 @@ def _connect(path: Path) -> sqlite3.Connection:
     _check_ours(connection, path)
     connection.execute("PRAGMA foreign_keys = ON")
     _write_ahead(connection)
-    connection.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; a lost machine the last moments
+    connection.execute("PRAGMA synchronous = NORMAL")  # only a power failure loses the last commits
     return connection

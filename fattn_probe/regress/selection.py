@@ -1,4 +1,4 @@
-"""Which cases of a suite are run on a target."""
+"""Select the cases of a suite for a target."""
 
 import contextlib
 import re
@@ -17,40 +17,40 @@ from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
 
 SEARCH_SECONDS = 1.0
-"""Processor time for a search of all names."""
+"""Limit of the processor time for a search of all names, in seconds."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Cases to run, and results of cases that need no run."""
+    """The cases to run, and the results of cases that need no run."""
 
     cases: tuple[Case, ...]
     settled: tuple[Result, ...] = ()
 
     def some(self, pattern: str) -> "Selection":
-        """Those in whose name a regular expression is found."""
+        """The cases and results whose name matches a regular expression."""
         search = compiled(pattern).search
         with bounded(pattern):
             cases = tuple(case for case in self.cases if search(case.name))
             return Selection(cases, tuple(result for result in self.settled if search(result.name)))
 
     def of(self, shard: Shard) -> "Selection":
-        """Those of a shard."""
+        """The cases and results of a shard."""
         cases = tuple(case for case in self.cases if shard.has(case.digest))
         return Selection(cases, tuple(result for result in self.settled if shard.has(result.digest)))
 
     @property
     def names(self) -> list[str]:
-        """Of all cases."""
+        """The names of all cases and results."""
         return [*(case.name for case in self.cases), *(result.name for result in self.settled)]
 
 
 def select(
     suite: Suite, folder: Path, session: Session, target: Target, *, only: str = "", shard: Shard = ALL
 ) -> tuple[tuple[Case, ...], tuple[Result, ...]]:
-    """A suite's cases on a target, its scenarios' and upstream's, and the results that need no run.
+    """A suite's cases on a target, from its scenarios and upstream's list, and the results that need no run.
 
-    InputError if `only` and the suite's own leave none.
+    InputError if `only` and the suite's own filter leave none.
     """
     cases, settled = cases_of(suite, folder), list[Result]()
     if suite.upstream:
@@ -67,13 +67,13 @@ def select(
 
 
 def matching(results: Mapping[str, Result], only: str) -> dict[str, Result]:
-    """The results that a run with the filter `only` has too; all of them without a filter."""
+    """The results that a run with the filter `only` would have; all of them without a filter."""
     search = compiled(only).search
     return {name: result for name, result in results.items() if search(name)}
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """A regular expression; InputError if it is none."""
+    """Compile a regular expression; InputError if it is not one."""
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -82,7 +82,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 @contextlib.contextmanager
 def bounded(pattern: str) -> Iterator[None]:
-    """Turn a search that backtracks forever into an InputError; re checks for signals while it searches."""
+    """Turn an endless backtracking search into an InputError; `re` checks for signals while it searches."""
 
     def stop(number: int, frame: object) -> None:
         raise InputError(f"--filter {pattern!r} takes too long on these names: it backtracks, as (a+)+ does")

@@ -1,4 +1,4 @@
-"""Steps in a series of times: a piecewise constant that explains the series with as few pieces as it can."""
+"""Find steps in a series of times: fit a piecewise constant function with few pieces."""
 
 import bisect
 from collections.abc import Iterator, Sequence
@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from fattn_probe.arrays import F64
 
-SMALLEST = 3  # runs a level must last: a single slow morning is no step
+SMALLEST = 3  # runs that a level must last, so that a single slow run is not a step
 
 
 @dataclass(frozen=True)
 class Level:
-    """Runs [start, stop) at one level; `error` is the median distance from it."""
+    """Runs [start, stop) at one level; `error` is their median distance from it."""
 
     start: int
     stop: int
@@ -23,10 +23,10 @@ class Level:
 
 
 def levels(values: Sequence[float]) -> list[Level]:
-    """The levels of a series, found by dynamic programming over where they may begin (as in asv's step detection).
+    """The levels of a series, found by dynamic programming over their starts (as in asv's step detection).
 
-    A new level must pay for itself: it has to lower the sum of distances from the levels' medians by 4 log(n) times
-    the typical noise, which is the median difference of neighbours.
+    A new level must lower the sum of distances from the levels' medians by at least 4 log(n) times the typical noise,
+    which is the median difference of neighbours.
     """
     y = np.asarray(values, np.float64)
     n = len(y)
@@ -68,11 +68,14 @@ def _level(y: F64, start: int, stop: int) -> Level:
 
 
 def last_step(values: Sequence[float], smallest: float = 0.03) -> tuple[Level, Level] | None:
-    """The last level and the one before it, where levels that do not differ by more than `smallest` (relative) and
-    three times the noise count as one: a series at triple the time is three times as noisy, and so has more levels."""
+    """The last level and the one before it.
+
+    Levels count as one unless they differ by more than `smallest` (relative) and three times the noise: slow series are
+    noisier and would have more levels.
+    """
     y = np.asarray(values, np.float64)
     if len(y) == 0 or y.max() - y.min() <= smallest * y.min():
-        return None  # whatever the levels are, they are as near to each other
+        return None  # all values, and so all levels, are within `smallest`
     found = levels(values)
     while len(found) > 1:
         before, after = found[-2:]

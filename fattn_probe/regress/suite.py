@@ -29,12 +29,12 @@ class CheckSpec(Spec):
 
     @property
     def checks(self) -> Checks:
-        """The same as the judge takes it."""
+        """The checks for the judge."""
         return Checks(self.model, self.sample, self.repeat, QUERIES_ALONE if self.batch_invariance else 0)
 
 
 class Suite(Spec):
-    """What a regression run consists of."""
+    """The contents of a regression run."""
 
     version: Literal[1]
     """Version of this schema."""

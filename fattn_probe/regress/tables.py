@@ -1,4 +1,4 @@
-"""`fattn-probe regress` and `history`: outcomes to text, JSON, Markdown and an exit code."""
+"""The output of `fattn-probe regress` and `history`: outcomes as text, JSON, Markdown and an exit code."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -17,11 +17,11 @@ from fattn_probe.tables import Table
 
 STYLES = {"pass": "green", "fail": "bold red", "unsupported": "dim", "lost": "magenta"}
 SHOWN = 20
-MOST_ROWS = 200  # of a step summary, which may have a mebibyte
+MOST_ROWS = 200  # of a step summary, which is limited to 1 MiB
 
 
 def render(outcomes: Sequence[Outcome]) -> RenderableType:
-    """Each target's counts and what changed, alarms first."""
+    """Show each target's counts and changes, regressions first."""
     return Group(*(part for outcome in outcomes for part in _render(outcome)))
 
 
@@ -50,7 +50,7 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
 
 
 def _acceptance(outcome: Outcome) -> Iterable[Text]:
-    """Whether this run is the next baseline, or the line has none."""
+    """Say whether this run was accepted, or that the line has no baseline."""
     run, why = outcome.run.uid[:8], outcome.accepted
     if why and outcome.baseline is None:
         yield Text(f"accepted {run} as the first baseline of this line ({why})", "green")
@@ -93,25 +93,25 @@ def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def run_json(run: Run) -> dict[str, Any]:
-    """A run of the history, with how it judged its cases."""
+    """A run of the history for JSON, with its settings."""
     fields = {name: value for name, value in asdict(run).items() if name != "settings"}
     return fields | settings_json(run)
 
 
 def settings_json(run: Run) -> dict[str, Any]:
-    """Keys `checks` (`model`, `sample`, `repeat`, `batch_invariance`) and `filter`; null where unknown or not given."""
+    """Keys `checks` (`model`, `sample`, `repeat`, `batch_invariance`) and `filter`; null if unknown or not given."""
     checks = run.settings.checks
     return {"checks": asdict(checks) if checks else None, "filter": run.settings.only or None}
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """A result with its kernels by name, without its error map."""
+    """A result for JSON, with its kernels by name and without its error map."""
     fields = {name: value for name, value in asdict(result).items() if name != "error_map"}
     return fields | {"launches": [record.spelling for record in result.kernels]}
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
-    """For the step summary of a CI job: each target's verdict first, then what changed, alarms before the rest."""
+    """Markdown for a CI job's summary: each target's verdict, then the changes, regressions first."""
     lines = ["# flash attention", "", "| on | source | verdict | results |", "| --- | --- | --- | --- |"]
     for outcome in outcomes:
         identity = outcome.run.identity
@@ -144,7 +144,7 @@ def _details(outcome: Outcome) -> Iterable[str]:
 
 
 def render_versions(found: Sequence[Versions]) -> RenderableType:
-    """A row a case: what each version launched, whether the bits are equal, and both errors."""
+    """One row per case: what each version launched, whether the bits are equal, and both errors."""
     return Group(*(_versions_table(item) for item in found))
 
 
@@ -166,7 +166,7 @@ def _versions_table(item: Versions) -> RenderableType:
 
 
 def _changed(change: Change) -> str:
-    """A kind of change; for launches and bits with the numbers, which no other column shows."""
+    """A kind of change; launches and bits include the numbers, which no other column shows."""
     return f"{change.kind}: {change.words}" if change.kind in (Kind.LAUNCH, Kind.BITS) else change.kind
 
 
@@ -196,7 +196,7 @@ def versions_json(found: Sequence[Versions]) -> dict[str, Any]:
 
 
 def render_bisection(found: Bisection) -> RenderableType:
-    """The sources that were tried, and the first bad one."""
+    """Show the sources that were tried, and the first bad one."""
     tried = [Text(f"{source}: {result.status}", STYLES.get(result.status, "")) for source, result in found.tried]
     return Group(*tried, Text(f"first bad source: {found.bad}", "bold"), Text(found.result.failure))
 
@@ -212,7 +212,7 @@ def _cell(text: str) -> str:
 
 
 def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
-    """Raise the error with the exit code: 4 if too much was lost to judge, 6 for a regression, 5 for a failure.
+    """Raise the error with the exit code: 4 if too many cases were lost, 6 for a regression, 5 for a failure.
 
     A failure that the accepted run also has is reported and does not change the exit code.
     """
@@ -232,7 +232,7 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
 
 
 def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:
-    """The runs of a history, the newest last."""
+    """Show the runs of a history, newest last."""
     words = []
     for run, counts in rows:
         state = _counted(counts) + ("" if run.ended else " (did not end)")
@@ -242,7 +242,7 @@ def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:
 
 
 def render_results(results: Iterable[Result]) -> RenderableType:
-    """One run's results."""
+    """Show one run's results."""
     rows = (
         (
             Text(result.status, STYLES.get(result.status, "")),

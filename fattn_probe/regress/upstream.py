@@ -1,4 +1,4 @@
-"""Upstream's own list of FLASH_ATTN_EXT cases, as its test-backend-ops prints it for a source and a device."""
+"""Upstream's own FLASH_ATTN_EXT cases, as its test-backend-ops lists them for a source and a device."""
 
 import hashlib
 import re
@@ -19,7 +19,7 @@ from fattn_probe.scenario.from_ops import from_ops
 LIST = Path("tests/test-backend-ops.cpp")
 V_IS_K = re.compile(r"\bv\s*=\s*ggml_view_4d\(ctx, k,")
 LIST_SECONDS = 300.0
-UNSUPPORTED = "the backend does not support the op, says this source's test-backend-ops"
+UNSUPPORTED = "this source's test-backend-ops reports that the backend does not support the op"
 
 
 def upstream_list(session: Session, target: Target) -> tuple[OpResult, ...]:
@@ -38,10 +38,10 @@ def upstream_list(session: Session, target: Target) -> tuple[OpResult, ...]:
 
 
 def upstream_cases(listed: Iterable[OpResult], *, separate_V: bool) -> tuple[list[Case], list[Result]]:
-    """The cases that are to be run, with our inputs, and the results of those that need not be.
+    """The cases to run, with our inputs, and the results of those that need no run.
 
-    A case has upstream's own text for a name, with a number behind it if the list has it twice. What the device does
-    not support has its result. A supported case that no scenario can express is lost, and says why.
+    A case's name is upstream's own text, with a number appended if the list has it twice. A case that the device does
+    not support needs no run. A supported case that no scenario can express is lost, with the reason.
     """
     cases: list[Case] = []
     settled: list[Result] = []
@@ -60,7 +60,7 @@ def upstream_cases(listed: Iterable[OpResult], *, separate_V: bool) -> tuple[lis
 
 
 def separate_V_of(root: Path) -> bool:
-    """Whether V lies apart from K in every case of a source's list; the older spelling of a case does not say."""
+    """Whether V is separate from K in every case of a source's list; the older form of a case does not tell."""
     path = root / LIST
     return path.is_file() and not V_IS_K.search(path.read_text(errors="replace"))
 

@@ -1,4 +1,4 @@
-"""Two llama.cpp versions on the same inputs, and the first bad one among many."""
+"""Compare two llama.cpp versions on the same inputs, and find the first bad one among many."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
 
 SessionOf = Callable[[str], Session]
-"""The session that runs a source."""
+"""Gives the session that runs a source."""
 
 
 @dataclass(frozen=True)
 class Versions:
-    """The results of two sources on one target, by case, and what changed from the one to the other."""
+    """The results of two sources on one target, by case, and the changes from one to the other."""
 
     on: str
     sources: tuple[str, str]
@@ -26,19 +26,19 @@ class Versions:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """As between two nights."""
+        """The changes, as between two nightly runs."""
         return changes(self.a, self.b)
 
 
 def diff(session_of: SessionOf, sources: tuple[str, str], cases: Sequence[Case], target: Target) -> Versions:
-    """Run all cases with both sources."""
+    """Run all cases with both sources and compare."""
     a, b = ({case.name: result_of(session_of(source), case, target) for case in cases} for source in sources)
     return Versions(str(target), sources, a, b)
 
 
 @dataclass(frozen=True)
 class Bisection:
-    """The sources that were tried, in that order, and the first bad one with how it fails."""
+    """The sources that were tried, in order, and the first bad one with how it fails."""
 
     tried: tuple[tuple[str, Result], ...]
     bad: str
@@ -46,7 +46,7 @@ class Bisection:
 
 
 def bisect(session_of: SessionOf, sources: Sequence[str], case: Case, target: Target) -> Bisection:
-    """The first source of a row that does not give what the first one gives.
+    """Bisect for the first source that fails the case.
 
     `sources` go from the good one to the bad one. InputError if the ends are not good and bad.
     """
@@ -69,7 +69,7 @@ def bisect(session_of: SessionOf, sources: Sequence[str], case: Case, target: Ta
 
 
 def between(releases: Sequence[str], good: str, bad: str) -> list[str]:
-    """The releases from the good one to the bad one, in order; InputError if they are not there in this order."""
+    """The releases from the good one to the bad one; InputError if either is unknown or the order is wrong."""
     for source in (good, bad):
         if source not in releases:
             raise InputError(f"{source} is not a known release: {', '.join(releases)}")

@@ -1,4 +1,4 @@
-"""How a launch that the history keeps divided the work among blocks: its record and the kernels' arithmetic say it."""
+"""The division of work of a stored launch, from its record and the kernels' arithmetic."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ MOST_TILES = 2000
 
 @dataclass(frozen=True)
 class OutputTile:
-    """The first query and head of an output tile, how many it has of them, and how many blocks it is divided among."""
+    """An output tile: its first query and head, its numbers of both, and the number of blocks that share it."""
 
     query: int
     head: int
@@ -27,9 +27,9 @@ class OutputTile:
 
 
 def work_facts(case: StoredCase, result: Result, identity: Identity) -> Facts | None:
-    """The facts that the map is drawn from; None where the launches are of no kernel whose arithmetic is known.
+    """The facts for the map of work; None if the launches have no kernel of known arithmetic.
 
-    What the mask hides is not known here: every KV step counts as done.
+    The mask is not known here, so every KV step counts as done.
     """
     geometry = geometry_of(case.op, result.kernels, arch_number(identity.cc)) if result.launches else None
     if geometry is None or int(np.prod(geometry.kernel.blocks)) > MOST_BLOCKS:
@@ -41,7 +41,7 @@ def work_facts(case: StoredCase, result: Result, identity: Identity) -> Facts | 
 
 
 def output_tiles(case: StoredCase, result: Result, identity: Identity) -> tuple[OutputTile, ...]:
-    """The tiles of the first sequence's output; none where no kernel is known, or where they are too many to draw."""
+    """The output tiles of the first sequence; empty if the kernel is unknown or the tiles are too many to draw."""
     geometry = geometry_of(case.op, result.kernels, arch_number(identity.cc)) if result.launches else None
     if geometry is None or ntiles(geometry.grid) > MOST_TILES:
         return ()
