@@ -8,6 +8,7 @@ import numpy as np
 from markupsafe import Markup
 
 from fattn_probe.arrays import F64, Bools, Indices
+from fattn_probe.figures import times
 from fattn_probe.regress.packed_map import PackedMap
 from fattn_probe.regress.work_map import OutputTile
 
@@ -19,7 +20,7 @@ LEAST_TILE = 4.0
 
 @dataclass(frozen=True)
 class ErrorPicture:
-    """The picture, and its key: (CSS class, words) of each colour."""
+    """The picture, and its key: (CSS class, words) of each colour, and whether it outlines whole tiles and cut ones."""
 
     svg: Markup
     key: tuple[tuple[str, str], ...]
@@ -41,7 +42,7 @@ def picture_of(packed: PackedMap, label: str, tiles: Sequence[OutputTile] = ()) 
     shapes += [f'<path class="cut" d="{"".join(box.outline for box in cut)}"/>'] if cut else []
     size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
     svg = f'<svg class="error-map" {size} role="img" aria-label="{escape(label)}">{"".join(shapes)}</svg>'
-    return ErrorPicture(Markup(svg), tuple(_key(limits, kinds)), outlined, bool(cut))
+    return ErrorPicture(Markup(svg), tuple(_key(limits, kinds)), outlined and len(cut) < len(boxes), bool(cut))
 
 
 def limits_of(values: F64) -> tuple[float, ...]:
@@ -83,7 +84,11 @@ def _squares(kinds: Indices, width: float, height: float) -> Iterator[str]:
 
 def _key(limits: Sequence[float], kinds: Indices) -> Iterator[tuple[str, str]]:
     """The colours in the picture, and the errors that they stand for."""
-    words = [f"below {limits[0]:.2g}", *(f"{limit:.2g} and more" for limit in limits), "not finite, or unwritten"]
+    words = [
+        f"below {times(limits[0], 2)}",
+        *(f"{times(limit, 2)} and more" for limit in limits),
+        "not finite, or unwritten",
+    ]
     return ((f"h{kind}", said) for kind, said in enumerate(words) if (kinds == kind).any())
 
 

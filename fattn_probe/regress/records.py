@@ -48,6 +48,11 @@ class Identity:
         place = self.machine if self.engine == "cuda" else ""
         return "/".join((self.engine, self.device, self.cc, self.flavour, place))
 
+    @property
+    def tree(self) -> str:
+        """The source and its patches: `pypi:xllamacpp==2026.10.11549 with fault-stream-k-seam`."""
+        return f"{self.source} with {', '.join(self.patches.split())}" if self.patches else self.source
+
 
 @dataclass(frozen=True)
 class Result:

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from fattn_probe.compare.judge.judgement import attention_kernel
+from fattn_probe.figures import minute, times
 from fattn_probe.inspect.view.page import environment, map_of
 from fattn_probe.regress.changes import Change, Kind
 from fattn_probe.regress.error_picture import picture_of
@@ -62,7 +63,7 @@ def _section(history: History, night: Night) -> dict[str, Any]:
         "title": f"{run.identity.device}, {run.suite}",
         "device": run.identity.device,
         "suite": run.suite,
-        "source": run.identity.source,
+        "tree": run.identity.tree,
         "run": _about(run),
         "verdict": words,
         "bad": bad,
@@ -74,6 +75,7 @@ def _section(history: History, night: Night) -> dict[str, Any]:
         "hidden_failures": max(0, len(night.failures) - MOST_LISTED),
         "unjudged": list(unjudged(night)),
         "maps": list(_maps(night)),
+        "timed": any(result.seconds for result in night.results.values()),
         "scenarios": [_scenario(night, name, cases) for name, cases in night.scenarios.items()],
         "nights": len(night.runs),
         "cases": [_case(history, night, name) for name in night.worth_a_look(MOST_CASES)],
@@ -95,13 +97,13 @@ def verdict_of(night: Night) -> tuple[str, bool]:
 
 
 def _named(run: Run) -> str:
-    return f"{run.started[:16]}, {run.identity.source}"
+    return f"the run of {minute(run.started)} ({run.identity.tree})"
 
 
 def _about(run: Run) -> dict[str, str]:
     identity, settings = run.identity, run.settings
     about = {"source": identity.source, "build_number": identity.build_number, "patches": identity.patches}
-    about |= {"started": run.started[:16].replace("T", " "), "driver": identity.driver, "machine": identity.machine}
+    about |= {"started": minute(run.started), "driver": identity.driver, "machine": identity.machine}
     about |= {"judged with": str(settings.checks or ""), "filter": settings.only}
     return {name: value for name, value in about.items() if value}
 
@@ -197,7 +199,7 @@ def _scenario(night: Night, name: str, cases: Sequence[str]) -> dict[str, Any]:
         "count": len(cases),
         "status": worst([night.results[case].status for case in cases]),
         "strip": strip(marks),
-        "ratio": f"{max(cell.ratio or 0.0 for cell in last):.2g}" if last else "",
+        "ratio": _ratio(max((cell.ratio or 0.0 for cell in last), default=None)),
         "errors": _errors(by_run, name),
         "times": _times(by_run, name),
     }
@@ -232,14 +234,15 @@ def _times(by_run: Sequence[Sequence[Cell]], name: str) -> Markup:
 
 def _case(history: History, night: Night, name: str) -> dict[str, Any]:
     result, cells = night.results[name], night.cells.get(name, {})
+    nmse = result.metrics.get("nmse")
     outputs = history.outputs(night.runs, name)
     rows = [[cells[run.id]] if run.id in cells else [] for run in night.runs]
     return {
         "name": name,
         "status": result.status,
         "kernel": _kernel(result),
-        "nmse": _number(result.metrics, "nmse", ".2e"),
-        "ratio": _number(result.metrics, "error_by_bound", ".2g"),
+        "nmse": "" if nmse is None else f"{nmse:.2e}",
+        "ratio": _ratio(result.metrics.get("error_by_bound")),
         "strip": strip(list(_marks(night, cells, outputs))),
         "errors": _errors(rows, name),
         "times": _times(rows, name),
@@ -259,6 +262,6 @@ def _marks(night: Night, cells: Mapping[int, Cell], outputs: Mapping[int, str]) 
             before = now or before
 
 
-def _number(metrics: Mapping[str, Any], name: str, form: str) -> str:
-    value = metrics.get(name)
-    return "" if value is None else format(value, form)
+def _ratio(value: float | None) -> str:
+    """The largest error by its bound, where that is known."""
+    return "" if value is None else times(value, 2)

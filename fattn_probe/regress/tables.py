@@ -9,6 +9,7 @@ from rich.text import Text
 
 from fattn_probe.compare.judge.judgement import attention_kernel
 from fattn_probe.errors import ComparisonError, LostError, RegressionError
+from fattn_probe.figures import minute
 from fattn_probe.regress.changes import Change, Kind
 from fattn_probe.regress.records import Result, Run
 from fattn_probe.regress.runner import Outcome
@@ -26,7 +27,7 @@ def render(outcomes: Sequence[Outcome]) -> RenderableType:
 
 
 def _render(outcome: Outcome) -> Iterable[RenderableType]:
-    yield Text(f"{outcome.run.identity.device}, {outcome.run.identity.source}: {_counted(outcome.counts)}", "bold")
+    yield Text(f"{outcome.run.identity.device}, {outcome.run.identity.tree}: {_counted(outcome.counts)}", "bold")
     if outcome.baseline is not None:
         yield Text(f"compared with {_named(outcome.baseline)}: {_said(outcome.changes)}")
     yield from _acceptance(outcome)
@@ -35,7 +36,7 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
     if outcome.changes:
         rows = (
             (change.case, Text(change.kind, "bold red" if change.alarm else ""), change.words)
-            for change in sorted(outcome.changes, key=lambda item: not item.alarm)[:SHOWN]
+            for change in sorted(outcome.changes, key=_order)[:SHOWN]
         )
         columns = ("case", "change", "before and now")
         yield Table(columns, tuple(rows), prose=frozenset(columns[2:]), heading=columns[:2])
@@ -65,12 +66,19 @@ def _counted(counts: dict[str, int]) -> str:
 
 
 def _said(changes: Sequence[Change]) -> str:
-    alarms = sum(change.alarm for change in changes)
-    return f"{len(changes)} changed, {alarms} of them regressions" if changes else "nothing changed"
+    """How many changed; the counts say what was not run."""
+    found = [change for change in changes if change.kind is not Kind.NOT_RUN]
+    alarms = sum(change.alarm for change in found)
+    return f"{len(found)} changed, {alarms} regression{'s' * (alarms != 1)}" if found else "nothing changed"
+
+
+def _order(change: Change) -> tuple[bool, bool]:
+    """Alarms first, what was not run last."""
+    return not change.alarm, change.kind is Kind.NOT_RUN
 
 
 def _named(run: Run) -> str:
-    return f"{run.uid[:8]} of {run.started[:16]} ({run.identity.source})"
+    return f"{run.uid[:8]} of {minute(run.started)} ({run.identity.tree})"
 
 
 def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -115,7 +123,7 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
     lines = ["# flash attention", "", "| on | source | verdict | results |", "| --- | --- | --- | --- |"]
     for outcome in outcomes:
         identity = outcome.run.identity
-        cells = (identity.device, f"`{identity.source}`", f"**{_verdict(outcome)}**", _counted(outcome.counts))
+        cells = (identity.device, f"`{identity.tree}`", f"**{_verdict(outcome)}**", _counted(outcome.counts))
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
     return "\n".join([*lines, *(line for outcome in outcomes for line in _details(outcome))]) + "\n"
 
@@ -130,7 +138,7 @@ def _verdict(outcome: Outcome) -> str:
 
 
 def _details(outcome: Outcome) -> Iterable[str]:
-    found = sorted(outcome.changes, key=lambda item: not item.alarm)
+    found = sorted(outcome.changes, key=_order)
     told = {change.case for change in found}
     wrong = [result for result in outcome.results.values() if result.status == "fail" and result.name not in told]
     rows = [(change.case, f"**{change.kind}**" if change.alarm else change.kind, change.words) for change in found]
@@ -236,7 +244,7 @@ def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:
     words = []
     for run, counts in rows:
         state = _counted(counts) + ("" if run.ended else " (did not end)")
-        words.append((run.uid[:8], run.started[:16], run.suite, run.identity.device, run.identity.source, state))
+        words.append((run.uid[:8], minute(run.started), run.suite, run.identity.device, run.identity.tree, state))
     columns = ("run", "started", "suite", "on", "source", "results")
     return Table(columns, tuple(words), prose=frozenset({"results"}), heading=columns[:2])
 

@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fattn_probe.console import rewrite
+from fattn_probe.figures import clock
 from fattn_probe.op import Sizes
 from fattn_probe.run.progress import Report, RunProgress
 
@@ -45,13 +46,6 @@ def line_of(progress: RunProgress) -> Text:
     parts.append(clock(progress.seconds))
     parts += [f"about {clock(progress.left)} left"] if progress.left is not None else []
     return Text(f"{progress.name}: {', '.join(parts)}", no_wrap=True, overflow="ellipsis")
-
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds; hours where there are some."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def warning(progress: RunProgress) -> str:

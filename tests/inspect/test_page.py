@@ -6,12 +6,12 @@ import pytest
 from markupsafe import Markup
 
 from fattn_probe.inspect.facts import Facts, TensorFacts
-from fattn_probe.inspect.view.page import Section, page, side_by_side_page
+from fattn_probe.inspect.view.page import Section, breakable, page, side_by_side_page
 from fattn_probe.inspect.view.side_by_side import side_by_side
 from tests.inspect.made_facts import REASONS, causal, decode, fractional, gqa
 from tests.inspect.test_side_by_side import on_rtx4070
 
-VOID = {"meta", "link", "br", "img", "input", "hr"}
+VOID = {"wbr", "meta", "link", "br", "img", "input", "hr"}
 HOSTILE = '"><script>alert(1)</script>'
 
 
@@ -57,7 +57,7 @@ def test_every_link_leads_somewhere():
 
 
 def test_has_what_was_found():
-    text = page(gqa(), REASONS)
+    text = page(gqa(), REASONS).replace("<wbr>", "")
     for words in (
         "<title>gqa on sim:h200</title>",
         "<svg ",
@@ -68,6 +68,12 @@ def test_has_what_was_found():
         "the simulator has no SMs to ask",
     ):
         assert words in text
+
+
+def test_a_line_breaks_between_template_arguments_and_not_in_a_member():
+    assert breakable("k<64,8,false>, a < b") == "k<wbr>&lt;64,<wbr>8,<wbr>false&gt;, a &lt; b"
+    assert breakable("!x && Q->ne[1] == 7") == '!x &amp;&amp; <span class="whole">Q-&gt;ne[1]</span> == 7'
+    assert breakable(HOSTILE) == "&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;"
 
 
 def test_what_comes_from_outside_is_escaped():
@@ -93,6 +99,12 @@ def test_a_fault_is_told():
     text = page(replace(gqa(), blocks=gqa().blocks[:3] + gqa().blocks[4:]))
     assert "block 2 stops at kbc 3, block 4 starts at 4: no block does KV step 3 of sequence 0, KV head 0" in text
     assert 'class="verdict fail"' in text
+
+
+def test_a_kernel_that_was_stopped_is_the_first_thing_said():
+    text = page(replace(gqa(), fault="misaligned: a vector at common.cuh:822"))
+    assert '<div class="verdict fail"><b>fault</b> misaligned: a vector at common.cuh:822</div>' in text
+    assert text.index("<b>fault</b>") < text.index("<h2>")
 
 
 def test_two_side_by_side():

@@ -97,7 +97,7 @@ def test_json_of_a_deviation():
 def test_the_picture_is_complete_in_itself():
     html = trace_picture(traced(fault=dropped_key))
     body = ElementTree.fromstring(f"<div>{html}</div>")
-    assert html.count("<svg") == 2
+    assert html.count("<svg") == 2 * 2  # labels and picture
     images = [element for element in body.iter("image")]
     assert all(image.get("href").startswith("data:image/png;base64,") for image in images)
     assert [element for element in body.iter("rect") if element.get("class") == "bad"]

@@ -77,7 +77,7 @@ def test_messages_times_and_what_xml_has_no_letter_for():
 
 def test_the_step_summary_says_the_verdict_first_and_escapes():
     said = markdown([outcome()])
-    assert "| sim:h200 | `pypi:x==1` | **6 changed, 2 of them regressions; 4 without a verdict** |" in said
+    assert "| sim:h200 | `pypi:x==1` | **5 changed, 2 regressions; 4 without a verdict** |" in said
     assert "| new | **new failure** | was pass: an error \\| is 3 times its bound |" in said
     assert "| known | known failure | wrong since long |" in said
     assert said.index("**support lost**") < said.index("| bits |")

@@ -111,7 +111,7 @@ def test_a_last_scale_in_f16_fails_both(session):
     assert result_of(session, case, H200).status == "pass"
     judgement, result = judge_case(spoilt, case, H200), result_of(spoilt, case, H200)
     assert (judgement.status, result.status) == ("fail", "fail")
-    assert "away from the model" in judgement.reason
+    assert "differs from the rounding model" in judgement.reason
     assert result.reason == judgement.reason
     without = result_of(spoilt, case, H200, Checks(model="never"))
     assert without.status == "pass"

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from fattn_probe.inspect.view.page import environment
 from fattn_probe.regress.history import open_history
 from fattn_probe.regress.records import Result
 from fattn_probe.regress.report import report
+from fattn_probe.tables import Table
 from tests.regress.test_report import HOSTILE, KERNELS, SIM, case, result, wrong
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -46,6 +48,25 @@ document.querySelector("iframe").onload = event => {
 };
 </script>
 """
+
+TABLE = """<!doctype html><body style="margin:0">
+<iframe src="page.html" style="width:390px;height:1600px;border:0"></iframe>
+<pre id="said">nothing</pre>
+<script>
+document.querySelector("iframe").onload = event => {
+  const page = event.target.contentDocument, box = page.querySelector(".cases").parentElement;
+  const left = one => Math.round(one.getBoundingClientRect().left), row = box.querySelector("tbody tr");
+  const before = [left(row.children[0]), left(row.children[1])];
+  box.scrollLeft = 100;
+  document.getElementById("said").textContent = JSON.stringify({
+    first: left(row.children[0]) - before[0], second: left(row.children[1]) - before[1],
+    cue: event.target.contentWindow.getComputedStyle(box.previousElementSibling).display});
+};
+</script>
+"""
+
+ONE_TABLE = """{% extends "frame.html.j2" %}{% from "parts.html.j2" import table %}
+{% block body %}{{ table("x", words) }}{% endblock %}"""
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (apt-get install chromium)")
 
@@ -93,6 +114,20 @@ def test_nothing_sticks_out_on_a_phone_and_all_can_be_reached_by_keyboard(page, 
 
 def test_the_labels_of_a_map_stay_while_it_scrolls(page, tmp_path):
     assert said(tmp_path, PINNED) == '{"scrolled":200,"labels":0,"work":-200}'
+
+
+def test_the_first_column_of_a_table_stays_while_it_scrolls(page, tmp_path):
+    assert said(tmp_path, TABLE) == '{"first":0,"second":-100,"cue":"block"}'
+
+
+def test_the_edge_of_a_table_fades_only_where_there_is_more_to_the_right(tmp_path):
+    blue = {}
+    for columns in (2, 40):
+        table = Table(tuple(map(str, range(columns))), (("0000",) * columns,) * 8)
+        (tmp_path / "page.html").write_text(environment().from_string(ONE_TABLE).render(title="x", words=table))
+        edge = pixels(tmp_path, tmp_path / "page.html")[:, 960:979]
+        blue[columns] = (edge[..., 2] - edge[..., 0]).max()
+    assert blue[2] < 0.1 < blue[40]
 
 
 def test_dark_where_the_reader_wants_it_dark(page, tmp_path):

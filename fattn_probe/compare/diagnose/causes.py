@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from fattn_probe.arrays import F64
 from fattn_probe.compare.diagnose.attention_row import AttentionRow
+from fattn_probe.figures import times
 from fattn_probe.launch.geometry import Part
 
 EXPLAINED = 0.8
@@ -117,7 +118,7 @@ def _weighted(weights: F64, name: Callable[[int], Cause]) -> Callable[[int, floa
         if abs(f - 2) < 0.1:
             return replace(found, words=f"{found.words} is counted twice")
         return replace(
-            found, words=f"{found.words} has the wrong weight", detail=f"{found.detail}, {f:.3g} times its own"
+            found, words=f"{found.words} has the wrong weight", detail=f"{found.detail}, {times(f)} times its own"
         )
 
     return say

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from fattn_probe.arrays import F32, F64
 from fattn_probe.compare.judge.metrics import Deviation
+from fattn_probe.figures import times
 
 RMSE_LIMIT = 2.0
 """Measured by predicted RMSE, over the output: correct kernels have 0.5 to 1.5."""
@@ -137,9 +138,9 @@ def _against_prediction(dst: F32, reference: F64, prediction: Prediction) -> Hel
     whole = rmse / prediction.rmse if prediction.rmse else float(np.inf if rmse else 0.0)
     limit = RMSE_LIMIT * float(np.sqrt(1 + SAMPLING * prediction.relative_standard_error))
     problems = [
-        _limit("an error is {:.3g} times its bound", float(by_bound.max()), 1.0),
-        _limit("the RMSE is {:.3g} times the predicted one", whole, limit),
-        _limit("a row's RMSE is {:.3g} times its predicted one", float(by_row.max()), ROW_LIMIT),
+        _limit("an error is {} times its bound", float(by_bound.max()), 1.0),
+        _limit("the RMSE is {} times the predicted one", whole, limit),
+        _limit("a row's RMSE is {} times its predicted one", float(by_row.max()), ROW_LIMIT),
     ]
     found = [problem for problem in problems if problem]
     wide = (by_row > ROW_LIMIT) | (by_row > limit if whole > limit else False)
@@ -174,8 +175,8 @@ def _against_model(dst: F32, reference: F64, model: F32) -> Held:
     unlike = ~both & ~equal
     problems = [
         f"{int(unlike.sum())} elements are finite in the output or in the model only" if unlike.any() else "",
-        _limit("the output is {:.3g} times the kernel's own error away from the model", whole, MODEL_LIMIT),
-        _limit("a row {:.3g} times its own", float(by_row.max()), MODEL_ROW_LIMIT),
+        _limit("the output differs from the rounding model by {} times the kernel's own error", whole, MODEL_LIMIT),
+        _limit("a row differs from the rounding model by {} times its own error", float(by_row.max()), MODEL_ROW_LIMIT),
     ]
     found = [problem for problem in problems if problem]
     wrong = unlike | (off > np.maximum(MODEL_ROW_LIMIT / 2 * unit, floor)[..., None])
@@ -192,7 +193,7 @@ def _against_model(dst: F32, reference: F64, model: F32) -> Held:
 
 
 def _limit(words: str, value: float, most: float) -> str:
-    return words.format(value) if value > most else ""
+    return words.format(times(value)) if value > most else ""
 
 
 def _root_mean_square(values: F64) -> F64:

@@ -15,6 +15,7 @@ from fattn_probe.compare.judge.metrics import Coordinate, Metrics, Tolerance
 from fattn_probe.compare.judge.verdict import Status, Verdict, given
 from fattn_probe.compare.present.document import difference_as_json, rows_as_json
 from fattn_probe.compare.present.error_map import error_maps, legend
+from fattn_probe.figures import times
 from fattn_probe.tables import Table
 
 __all__ = ["difference_as_json", "render", "render_difference", "rows_as_json"]
@@ -123,7 +124,7 @@ def _by_design(design: Design | None) -> str:
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:.2g}x"
+    return f"{ratio:.2f}x" if ratio < 100 else f"{times(ratio)}x"
 
 
 def _short(place: Coordinate | None) -> str:

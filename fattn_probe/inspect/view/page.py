@@ -1,11 +1,12 @@
 """Facts as one self-contained HTML page: no script, nothing loaded, for light and dark, for a phone and for print."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from fattn_probe.inspect.coverage import check
 from fattn_probe.inspect.facts import Facts
@@ -25,6 +26,10 @@ from fattn_probe.inspect.view.tables import (
 from fattn_probe.tables import Table
 
 MOST_BLOCK_ROWS = 2000
+TEMPLATE = re.compile(r"\w+&lt;[\w,:-]+&gt;")
+"""A kernel with its template arguments, escaped."""
+MEMBER = re.compile(r"\b\w+-&gt;\w+(\[\w+\])?")
+"""A member that a pointer leads to, escaped."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,15 @@ def environment(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters["spell"] = spell
+    found.filters |= {"spell": spell, "breakable": breakable}
     return found
+
+
+def breakable(text: str) -> Markup:
+    """Text as HTML whose lines break between a kernel's template arguments, and not in `Q->ne[1]`."""
+    words = str(escape(text))
+    words = TEMPLATE.sub(lambda kernel: kernel[0].replace("&lt;", "<wbr>&lt;").replace(",", ",<wbr>"), words)
+    return Markup(MEMBER.sub(r'<span class="whole">\g<0></span>', words))  # it is escaped above
 
 
 def work_of(facts: Facts, name: str = "map") -> dict[str, Any]:
@@ -95,6 +107,7 @@ def _words(facts: Facts, reasons: Sequence[str], sections: Sequence[Section]) ->
     words: dict[str, Any] = {
         "title": title_of(facts.about),
         "about": {name: value for name, value in facts.about.items() if value and name not in ("case", "device")},
+        "fault": facts.fault,
         "choice": choice,
         "reasons": reasons,
         "decisions": decision_table(choice.decisions) if choice and choice.decisions else None,

@@ -14,7 +14,7 @@ GROUPS = {
     "GPU": "cc nsm max_blocks_per_sm max_blocks",
     "division": "stream_k use_stream_k parallel_blocks tiles_nwaves tiles_efficiency_percent nblocks_stream_k "
     "blocks_per_wave nwaves_best efficiency_percent_best",
-    "around": "fixup combine KV_max_scan scan_mask",
+    "helpers": "fixup combine KV_max_scan scan_mask",
     "arguments": "n_kv n_kv_max use_sparse need_f16_K need_f16_V V_is_K_view scale max_bias logit_softcap m0 m1 "
     "n_head_log2",
 }

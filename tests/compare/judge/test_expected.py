@@ -163,7 +163,7 @@ def test_a_wrong_output_is_not_said_to_have_few_bits_alone():
     dst = output(0.5 * RMSE)
     verdict = judge(dst, REFERENCE, DEFAULT, expected=replace(MODELLED, bit_exact=True))
     assert verdict.status is Status.FAIL
-    assert "away from the model" in verdict.reason
+    assert "differs from the rounding model" in verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,22 @@
+"""Numbers, times of day and durations as people read them."""
+
+
+def times(value: float, digits: int = 3) -> str:
+    """How many times one thing is another: `0.133`, `12.3`, `1,230`; a power of ten from a million on.
+
+    The caller adds "times" or "x".
+    """
+    rounded = f"{value:.{digits}g}"
+    return f"{float(rounded):,.0f}" if 100 <= value < 1e6 else rounded
+
+
+def minute(started: str) -> str:
+    """`2026-11-22 04:40` of an ISO time, which the history keeps."""
+    return started[:16].replace("T", " ")
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds; hours where there are some."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
