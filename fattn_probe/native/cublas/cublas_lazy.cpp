@@ -1,4 +1,4 @@
-// cuBLAS, opened at the first call: attention never calls it, so a build does not need it to link or to start.
+// cuBLAS, loaded at the first call. Attention never calls it, so a build links and starts without it.
 #include "cublas_v2.h"
 
 #include <dlfcn.h>
@@ -30,7 +30,7 @@ void *find(const char *name) {
     return symbol;
 }
 
-// Calls the library's function of this name; the first argument only says its type.
+// Calls the library's function of this name; the first argument only carries its type.
 template <typename... P, typename... A> cublasStatus_t call(cublasStatus_t (*)(P...), const char *name, A... args) {
     return reinterpret_cast<cublasStatus_t (*)(P...)>(find(name))(args...);
 }

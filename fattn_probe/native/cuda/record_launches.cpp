@@ -1,10 +1,10 @@
-// Records and times the kernel launches of a real CUDA build, by standing in front of libcudart.
+// Records and times the kernel launches of a real CUDA build, by interposing libcudart's functions.
 //
-// Linked into an executable whose symbols are exported (-rdynamic, or --export-dynamic) and which uses the shared
-// libcudart: the dynamic linker then finds these functions first, for libggml-cuda too. Each forwards to the next
-// definition of its name. Where the environment names a file in FATTN_PROBE_LAUNCHES, each launch appends one line
-// of JSON to it. nvcc compiles `kernel<<<...>>>(...)` to __cudaGetKernel and __cudaLaunchKernel (CUDA 13), or to
-// cudaLaunchKernel (before); cudaLaunchKernelEx ends in cudaLaunchKernelExC.
+// Link it into an executable that exports its symbols (-rdynamic, or --export-dynamic) and uses the shared libcudart:
+// the dynamic linker then finds these functions first, for libggml-cuda too. Each forwards to the next definition of
+// its name. Each launch appends one line of JSON to the file that FATTN_PROBE_LAUNCHES names. nvcc compiles
+// `kernel<<<...>>>(...)` to __cudaGetKernel and __cudaLaunchKernel (CUDA 13) or to cudaLaunchKernel (earlier);
+// cudaLaunchKernelEx calls cudaLaunchKernelExC.
 //
 // Compiled by the host compiler with CUDA's headers, linked with -lcudart -ldl.
 
@@ -20,8 +20,8 @@
 
 namespace {
 
-// What registration told of the kernels. Built on first use: libggml-cuda registers its kernels before main, and
-// before this file's own static objects would be built. Never destroyed: kernels may be launched after main.
+// The kernels that were registered. Built on first use, since libggml-cuda registers its kernels before main and before
+// this file's static objects are constructed. Never destroyed, since kernels may be launched after main.
 struct Registry {
     std::mutex mutex;
     std::map<const void *, std::string> names;           // host function -> mangled device name
@@ -74,8 +74,8 @@ std::string escaped(const std::string &text) {
     return result;
 }
 
-// The driver's numbers of a kernel; empty where it gives none, as for a kernel without code for this GPU. ggml asks for
-// the last error after its launches, so what fails here must leave none, and what failed before must stay.
+// The driver's figures for a kernel; empty if it has none, as for a kernel without code for this GPU. ggml checks the
+// last error after its launches, so a failure here must leave none, and an earlier error must stay.
 std::string resources(const void *function, dim3 block, size_t shared) {
     if (cudaPeekAtLastError() != cudaSuccess) {
         return "";
@@ -111,8 +111,8 @@ void record(const void *function, dim3 grid, dim3 block, size_t shared) {
     std::fflush(file);
 }
 
-// Time between events before the first and after the last work that ggml gives a stream while the timer is armed. Work
-// that is captured into a CUDA graph is timed when the graph is launched.
+// The time from the first to the last work that ggml gives a stream while the timer is armed, measured with events.
+// Work captured into a CUDA graph is timed when the graph is launched.
 struct GpuTimer {
     bool armed = false;
     bool seen = false;

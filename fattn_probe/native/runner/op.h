@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <vector>
 
-// Defined by the simulated GPU, which names the tensor in its findings.
+// Defined by the simulated GPU, which shows the tensor's name in its findings.
 extern "C" __attribute__((weak)) void fattn_probe_name_allocation(const void *start, const char *name);
 
 class Op {

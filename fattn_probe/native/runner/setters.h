@@ -1,7 +1,7 @@
-// Setters of the op that some versions of llama.cpp lack: found by overload resolution, without comparing versions.
+// Setters of the op that some versions of llama.cpp lack, detected by overload resolution instead of version numbers.
 //
 // A call of `ggml_...(ggml_tensor *, ...)` inside `absent` sees the fallback below and, by argument-dependent lookup,
-// the function of ggml.h where it is declared; a function that is not a template wins over the fallback.
+// the function of ggml.h if it is declared. That function wins, because it is not a template.
 #pragma once
 
 #include "ggml.h"

@@ -25,9 +25,9 @@ void note_write(const void *, size_t) {}
 
 namespace {
 
-// Who touched a byte of shared memory.
+// An access to a byte of shared memory.
 struct Access {
-    uint32_t epoch = 0; // block barriers passed, counted from 1; 0: nobody
+    uint32_t epoch = 0; // block barriers passed, counted from 1; 0: no access
     uint32_t phase = 0; // instructions of the warp executed
     uint16_t thread = 0;
     bool atomic = false;
@@ -38,12 +38,12 @@ struct Access {
 struct Byte {
     Access write;
     Access read;
-    Access read_elsewhere; // the last read by another warp than `read`'s
-    Access copy;           // a cp.async that has not been waited for
+    Access read_elsewhere; // the last read by another warp than that of `read`
+    Access copy;           // a pending cp.async
 };
 
-// A write over another thread's, which is a race unless it writes the same value: seen when it has happened, that is
-// when this thread is about to write again or another one accesses memory.
+// A write over another thread's write: a race unless the values are equal. This is known only after the write, so it is
+// checked when this thread writes next, or when another thread accesses memory.
 struct Overwrite {
     Finding finding;
     const char *address;
@@ -156,7 +156,7 @@ void check_shared(const char *address, size_t bytes, Kind kind) {
     const auto start = static_cast<size_t>(address - arena);
     const Access access = now(kind);
     Access overwritten;
-    size_t first = 0, stop = 0; // of the bytes that other threads wrote
+    size_t first = 0, stop = 0; // the bytes that other threads wrote
     for (size_t offset = start; offset < start + bytes; offset++) {
         Byte &byte = shadow().bytes[offset];
         if (byte.copy.epoch != 0) {
@@ -184,7 +184,7 @@ void check_global(const char *address, size_t bytes) {
     }
     const Allocation *allocation = find_allocation(address);
     if (allocation == nullptr) {
-        return; // the host's own memory: kernel arguments, constant tables
+        return; // host memory: kernel arguments, constant tables
     }
     const bool before = address < allocation->start;
     if (!allocation->live || before || address + bytes > allocation->start + allocation->bytes) {
@@ -264,8 +264,8 @@ void check_copy_ends(const void *to, size_t bytes) {
 
 #if defined(SIMT_CHECK)
 
-// What g++ and clang++ call under -fsanitize=thread (gcc/sanitizer.def): read4 where the type promises a multiple of 4,
-// read_range or unaligned_read4 where it does not.
+// The functions that g++ and clang++ call under -fsanitize=thread (gcc/sanitizer.def): read4 if the type promises an
+// address that is a multiple of 4, else read_range or unaligned_read4.
 namespace {
 
 void check_typed(const void *address, size_t bytes, simt::Kind kind) {

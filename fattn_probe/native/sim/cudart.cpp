@@ -1,5 +1,5 @@
-// The CUDA runtime calls that libggml-cuda makes, answered by the simulated GPU. Everything is synchronous, there is
-// one device, and its memory is the host's. What is not here is not linked: a new call is a link error that names it.
+// The CUDA runtime functions that libggml-cuda calls, for the simulated GPU. Everything is synchronous, there is one
+// device, and its memory is the host's. A call of a function that is missing here is a link error that names it.
 
 #include "device.h"
 #include "environment.h"

@@ -103,7 +103,7 @@ KernelName kernel_name(const std::string &signature) {
     while (std::getline(entries, entry, ';')) {
         const size_t equals = entry.find(" = ");
         const size_t first = entry.find_first_not_of(' ');
-        // "int D = 64" is a value; "T = float" is a type, or says what a typedef means.
+        // "int D = 64" is a value; "T = float" is a type, or explains a typedef.
         if (equals != std::string::npos && entry.substr(first, equals - first).find(' ') != std::string::npos) {
             name.values += (name.values.empty() ? "" : " ") + entry.substr(equals + 3);
         }
@@ -151,7 +151,7 @@ int device_attribute(cudaDeviceAttr attribute) {
     case cudaDevAttrIntegrated:
         return p.integrated;
     default:
-        return 0; // of the features upstream asks for, none is simulated
+        return 0; // no other feature that upstream queries is simulated
     }
 }
 
@@ -165,7 +165,7 @@ cudaError_t attributes_of(cudaFuncAttributes *attributes, const Description &ker
 }
 
 cudaError_t occupancy_of(int *blocks, const Description &kernel, int threads, size_t shared) {
-    // NVIDIA's own calculator, a header of the CUDA runtime.
+    // NVIDIA's own occupancy calculator, a header of the CUDA runtime.
     cudaOccDeviceProp properties(device_properties());
     cudaFuncAttributes attributes;
     cudaOccDeviceState state;

@@ -1,4 +1,4 @@
-// The simulated GPU: the figures its driver would give.
+// The simulated GPU: the figures that its driver would report.
 #pragma once
 
 #include "launch.h"
@@ -11,7 +11,7 @@ namespace simt {
 
 const cudaDeviceProp &device_properties();
 
-// Registers of a kernel: measured ones if known, else what its launch bounds allow the compiler to use.
+// Registers of a kernel: measured if known, else the most that its launch bounds allow.
 int registers_of(const Description &kernel);
 
 // The value of one attribute of cudaDeviceGetAttribute.

@@ -1,10 +1,10 @@
 // Division as nvcc's -use_fast_math compiles it, in device code: a/b is a * rcp(b) for float, exact for integers.
 //
-// The rewriter turns `a / b` into `a *divided_by* b` and `a /= b` into `a *= reciprocal_of = b`: same precedence, same
-// associativity, and the types decide here what is meant. `a % b` becomes `a *remainder_by* b` in the same way.
+// The rewriter turns `a / b` into `a *divided_by* b` and `a /= b` into `a *= reciprocal_of = b`: precedence and
+// associativity stay, and overloads choose by type. Likewise `a % b` becomes `a *remainder_by* b`.
 //
-// A GPU does not trap when an integer is divided by zero (kernels take `sequence % ne33` of a mask that is not there,
-// and do not use it). What it computes then is undefined; here the divisor is taken to be 1, without a branch.
+// A GPU does not trap on an integer division by zero (without a mask, kernels compute `sequence % ne33` and do not use
+// it). The result is undefined there; here the divisor counts as 1, without a branch.
 #pragma once
 
 #include <type_traits>

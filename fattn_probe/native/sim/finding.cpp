@@ -19,7 +19,7 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-// Of UndefinedBehaviorSanitizer's library, where that is linked; it has no header.
+// From UndefinedBehaviorSanitizer's library, which has no header; null if it is not linked.
 extern "C" __attribute__((weak)) void __ubsan_get_current_report_data(const char **, const char **, const char **,
                                                                       unsigned *, unsigned *, char **);
 
@@ -60,7 +60,7 @@ Finding fault_at(const void *address) {
     return {kind_of_fault(address), describe_fault(address)};
 }
 
-// x86-64 tells of a vector access that its alignment forbids by a general protection fault, which has no address.
+// x86-64 reports a misaligned vector access as a general protection fault, which has no address.
 bool is_misaligned(int number, const siginfo_t &info) {
 #if defined(__x86_64__)
     return number == SIGSEGV && info.si_code == SI_KERNEL && info.si_addr == nullptr;
@@ -94,7 +94,7 @@ struct sigaction previous_segv, previous_bus;
 void on_signal(int number, siginfo_t *info, void *context) {
     if (self == nullptr) {
         sigaction(number, number == SIGSEGV ? &previous_segv : &previous_bus, nullptr);
-        return; // the faulting instruction runs again, and ends the process as if nothing had been here
+        return; // the faulting instruction runs again, and ends the process as without this handler
     }
     Finding finding =
         is_misaligned(number, *info)
@@ -105,7 +105,7 @@ void on_signal(int number, siginfo_t *info, void *context) {
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-// AddressSanitizer has printed its report: say which thread of which kernel it is about.
+// AddressSanitizer has printed its report: add the kernel and the thread.
 void on_address_error(const char *text) {
     if (self != nullptr) {
         const std::string all = text;
@@ -133,7 +133,7 @@ Stack call_stack() {
     const int count = backtrace(addresses, 64);
     Stack stack;
     for (int i = 0; i < count; i++) {
-        stack.push_back(static_cast<char *>(addresses[i]) - 1); // of the call, not of what comes after it
+        stack.push_back(static_cast<char *>(addresses[i]) - 1); // inside the call, not after it
     }
     return stack;
 }
@@ -153,14 +153,14 @@ void report(const Finding &finding) {
     if (self == nullptr) {
         end_with(json_of(finding));
     }
-    check_pending(); // what this thread did before comes first
+    check_pending(); // an earlier race of this thread comes first
     worker->note_fault(finding);
     worker->stop_thread();
 }
 
 void end_with(const std::string &json) {
     static std::mutex only_one;
-    only_one.lock(); // never unlocked: the first finding is the one
+    only_one.lock(); // never unlocked: only the first finding is reported
     fflush(stdout);
     fprintf(stderr, "fattn-probe: finding: %s\n", json.c_str());
     fflush(stderr);
@@ -175,7 +175,7 @@ void fail(const std::string &message) {
 
 void catch_signals() {
     static const bool once = [] {
-        call_stack(); // backtrace() allocates when it is called first, which a signal handler must not
+        call_stack(); // the first call of backtrace() allocates, which a signal handler must not do
         struct sigaction action = {};
         action.sa_sigaction = on_signal;
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
@@ -190,7 +190,7 @@ void catch_signals() {
 }
 
 void catch_signals_on_this_thread() {
-#if !defined(__SANITIZE_ADDRESS__) // which gives every thread such a stack itself, and takes it back
+#if !defined(__SANITIZE_ADDRESS__) // AddressSanitizer gives every thread such a stack itself
     static thread_local char stack[64 << 10];
     stack_t alternative = {};
     alternative.ss_sp = stack;
@@ -201,7 +201,7 @@ void catch_signals_on_this_thread() {
 
 } // namespace simt
 
-// UndefinedBehaviorSanitizer calls this for what it has found and goes on: in host code it may.
+// UndefinedBehaviorSanitizer calls this for each of its findings; after one in host code the program continues.
 extern "C" void __ubsan_on_report() {
     if (simt::self != nullptr) {
         const char *kind, *message, *file;

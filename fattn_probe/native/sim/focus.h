@@ -1,4 +1,4 @@
-// What a debugger asks of the launches that follow: it sets these variables by name, nothing in the program does.
+// Switches for the following launches. Only a debugger sets these variables, by name.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 namespace simt {
 
 struct Focus {
-    bool scout = false; // run thread 0 of every block alone: enough to read which work a block takes on
-    bool skip = false;  // record launches, run nothing
-    int64_t block = -1; // run this block alone, by its linear index
+    bool scout = false; // run only thread 0 of every block, which is enough to read the block's work
+    bool skip = false;  // record launches without running them
+    int64_t block = -1; // run only this block (linear index)
 };
 extern volatile Focus focus;
 

@@ -1,4 +1,4 @@
-// IEEE binary16 and bfloat16 as bits, converted by the host's own instructions where it has them.
+// IEEE binary16 and bfloat16 as bits, converted with the host's instructions if it has them.
 #pragma once
 
 #include <cmath>
@@ -41,8 +41,8 @@ inline uint16_t half_of_float(float value) {
 }
 #endif
 
-// One rounding from the exact value: first to float32 with the last bit kept odd where something was cut (Boldo and
-// Melquiond, "When double rounding is odd"), then to nearest even.
+// Rounds once: first to float32 by rounding to odd (Boldo and Melquiond, "When double rounding is odd"), then to
+// nearest even.
 inline uint16_t half_of_double(double value) {
     float truncated = static_cast<float>(value);
     if (static_cast<double>(truncated) != value && !std::isnan(value) && !std::isinf(truncated)) {
@@ -55,7 +55,7 @@ inline uint16_t half_of_double(double value) {
     return half_of_float(truncated);
 }
 
-// a*b + c with one rounding. The float32 result decides unless it is halfway between two halves, or subnormal as one.
+// a*b + c with one rounding. The float32 result is enough unless it is halfway between two halves, or a subnormal half.
 inline uint16_t half_fma(uint16_t a, uint16_t b, uint16_t c) {
     const float sum = std::fma(float_of_half(a), float_of_half(b), float_of_half(c));
     const uint32_t bits = bits_of_float(sum);

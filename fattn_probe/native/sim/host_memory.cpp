@@ -72,7 +72,7 @@ bool release(void *pointer) {
     const std::lock_guard<std::mutex> lock(registry().mutex);
     for (auto &[reserve, allocation] : registry().by_reserve) {
         if (allocation.start == pointer && allocation.live) {
-            // Its addresses stay reserved, so that a use after the free is found too.
+            // Its addresses stay reserved, so that a use after free is found too.
             allocation.live = false;
             mmap(reserve, allocation.reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
                  0);
@@ -100,7 +100,7 @@ const char *kind_of_fault(const void *address) {
 
 std::string describe_fault(const void *address) {
     const Allocation *allocation = find_allocation(address);
-    if (allocation == nullptr) { // an address would be another one in each run
+    if (allocation == nullptr) { // no address in the message, since it differs from run to run
         const auto byte = reinterpret_cast<uintptr_t>(address);
         return byte < guard_bytes ? "byte " + std::to_string(byte) + " of a null pointer is accessed"
                                   : "global memory is accessed far from every allocation";
@@ -127,7 +127,7 @@ FlushDenormals::~FlushDenormals() { asm volatile("msr fpcr, %0" : : "r"(saved_))
 
 } // namespace simt
 
-// For programs that know what they have allocated: said in reports.
+// Programs may name their allocations; findings show the names.
 extern "C" void fattn_probe_name_allocation(const void *start, const char *name) {
     const std::lock_guard<std::mutex> lock(simt::registry().mutex);
     for (auto &[reserve, allocation] : simt::registry().by_reserve) {

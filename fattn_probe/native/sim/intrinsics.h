@@ -11,7 +11,7 @@
 
 namespace simt {
 
-// The value of `value` in the lane that `source(lane)` names, word by word.
+// The value of `value` in lane `source(lane)`, copied word by word.
 template <class T, class Source> T exchange(uint32_t mask, T value, const char *name, Source source) {
     constexpr int words = (sizeof(T) + 3) / 4;
     static_assert(words <= 8, "a shuffled value has at most 32 bytes");
@@ -46,8 +46,8 @@ inline uint32_t ballot(uint32_t mask, bool predicate, const char *name) {
     return registers.out[0][0];
 }
 
-// __syncwarp(). A call that cannot throw and is not inlined leaves the code around it one basic block, in which g++
-// fuses the multiply-adds that nvcc fuses across the barrier.
+// __syncwarp(). A call that cannot throw and is not inlined does not end a basic block, so g++ fuses multiply-adds
+// across it, as nvcc does.
 void sync_warp(uint32_t mask) noexcept;
 
 // __syncthreads_or, _and, _count: a barrier that also adds up a predicate.
@@ -205,7 +205,7 @@ inline float __fadd_rn(float a, float b) {
 template <class A, class B> constexpr std::common_type_t<A, B> min(A a, B b) {
     using C = std::common_type_t<A, B>;
     if constexpr (std::is_floating_point_v<C>) {
-        return a > b || a != a ? static_cast<C>(b) : static_cast<C>(a); // of a number and a NaN: the number
+        return a > b || a != a ? static_cast<C>(b) : static_cast<C>(a); // the number, if the other is a NaN
     } else {
         return static_cast<C>(b) < static_cast<C>(a) ? static_cast<C>(b) : static_cast<C>(a);
     }

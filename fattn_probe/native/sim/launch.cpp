@@ -29,8 +29,8 @@ namespace {
 
 constexpr uint64_t no_block = UINT64_MAX;
 
-// Says how far the launch is: blocks done and blocks in all, as two uint64_t at the start of the file that
-// FATTN_PROBE_BLOCKS names. A write takes about a microsecond, a block at least some hundred.
+// Reports the progress of a launch: blocks done and blocks in total, as two uint64_t at the start of the file that
+// FATTN_PROBE_BLOCKS names. A write takes about 1 us, a block at least some 100 us.
 class Progress {
   public:
     Progress() {
@@ -53,7 +53,7 @@ class Progress {
     void write() const {
         const uint64_t counts[2] = {done_, total_};
         if (file_ >= 0 && pwrite(file_, counts, sizeof(counts), 0) < 0) {
-            return; // the kernel's result does not depend on it
+            return; // progress is optional
         }
     }
 
@@ -66,8 +66,8 @@ uint64_t blocks_of(const Launch &launch) {
     return static_cast<uint64_t>(launch.grid.x) * launch.grid.y * launch.grid.z;
 }
 
-// Host threads that run the blocks of one launch at a time. Blocks are taken in order of their index; they share
-// nothing but global memory, so the result does not depend on who runs which.
+// Host threads that run the blocks of one launch at a time, in the order of their indices. Blocks share only global
+// memory, so the result does not depend on which thread runs a block.
 class Pool {
   public:
     Pool() : running_(std::max(1u, environment().threads)) {
@@ -112,7 +112,8 @@ class Pool {
     }
 
   private:
-    // The next block, at once known to `runs_before`: until it has its number, `running` is no higher than that.
+    // Takes the next block. `running` gets a number that is not higher first, so that `runs_before` cannot miss the
+    // block.
     uint64_t take(std::atomic<uint64_t> &running) {
         running = next_.load();
         return running = next_++;
@@ -195,7 +196,7 @@ void record(const Launch &launch) {
     }
 }
 
-// What a driver would refuse.
+// Refuses what a driver would refuse.
 cudaError_t validate(const Launch &launch) {
     const cudaDeviceProp &device = device_properties();
     const uint64_t threads = static_cast<uint64_t>(launch.block.x) * launch.block.y * launch.block.z;
@@ -226,7 +227,7 @@ cudaError_t execute(const Launch &launch) {
     if (last_error != cudaSuccess) {
         return last_error;
     }
-    // Backends on several host threads (test-backend-ops -j) take turns, as kernels of one GPU's default stream do.
+    // Backends on several host threads (test-backend-ops -j) take turns, like kernels on one GPU's default stream.
     static std::mutex turn;
     const std::lock_guard<std::mutex> lock(turn);
     record(launch);

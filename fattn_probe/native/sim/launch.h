@@ -1,4 +1,4 @@
-// Kernel launches and what is asked of kernels: attributes, occupancy.
+// Kernel launches, and queries about kernels: attributes, occupancy.
 #pragma once
 
 #include "thread.h"
@@ -13,7 +13,7 @@
 
 namespace simt {
 
-// __launch_bounds__; zero where the source says nothing.
+// __launch_bounds__; zero if the source gives none.
 struct Bounds {
     int threads = 0;
     int min_blocks = 0;
@@ -27,8 +27,8 @@ struct Description {
 
 extern SIMT_THREAD_LOCAL Description *describing;
 
-// The rewriter makes this the first statement of every kernel: called from the host while `describing` is set, a kernel
-// says what it is and returns. That is how launch bounds and template arguments are known without ptxas.
+// The rewriter makes this the first statement of every kernel. Called from the host while `describing` is set, a kernel
+// describes itself and returns, which gives its launch bounds and template arguments without ptxas.
 inline bool describe(const char *signature, Bounds launch_bounds) {
     if (__builtin_expect(describing == nullptr, 1)) {
         return false;
@@ -42,14 +42,14 @@ struct Launch {
     dim3 block;
     size_t shared = 0;
     Description kernel;
-    std::function<void()> body; // what one CUDA thread does
+    std::function<void()> body; // runs one CUDA thread
 };
 
-// Run all blocks of a launch to their end. What it returns, take_last_error() returns once more, like cudaGetLastError.
+// Runs all blocks of a launch to their end. take_last_error() returns its result once more, like cudaGetLastError.
 cudaError_t execute(const Launch &launch);
 cudaError_t take_last_error();
 
-// Sleep until no block with a lower index runs on another host thread.
+// Sleeps until no block with a lower index runs on another host thread.
 void wait_for_earlier_blocks();
 
 template <class Call> Description description_of(Call &&call) {
@@ -99,7 +99,7 @@ cudaError_t occupancy(int *blocks, void (*kernel)(Parameters...), int threads, s
     return occupancy_of(blocks, description_of_kernel(kernel), threads, shared);
 }
 
-// Of a pointer whose type is lost only the device's part is known (upstream reads ptxVersion).
+// A pointer without its type gives only the device's part (upstream reads ptxVersion).
 inline cudaError_t function_attributes(cudaFuncAttributes *attributes, const void *) {
     return attributes_of(attributes, {});
 }

@@ -1,11 +1,11 @@
 // Included before the first line of every CUDA source that is compiled as C++ for the simulated GPU.
 //
-// CUDA's own headers are read in host mode first; after that the language's keywords become nothing, the device's
-// built-ins become functions of namespace simt, and __CUDA_ARCH__ takes the value of the simulated device, so that the
-// sources choose the code path of that device.
+// It reads CUDA's own headers in host mode first. After that CUDA's keywords are empty macros, the device's built-ins
+// are functions of namespace simt, and __CUDA_ARCH__ is the simulated device's, so that the sources choose its code
+// path.
 #pragma once
 
-// Headers of the C++ library use names that are macros below: they must have been read before.
+// Headers of the C++ library use names that are macros below, so they come first.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -93,6 +93,6 @@ using simt::gridDim;
 #define cudaOccupancyMaxActiveBlocksPerMultiprocessor simt::occupancy
 #define cudaFuncGetAttributes simt::function_attributes
 #define cudaFuncSetAttribute simt::set_function_attribute
-// Programmatic dependent launch: kernels of a stream run one after the other here, so both are satisfied already.
+// Programmatic dependent launch: kernels of a stream run one after the other here, so neither has to wait.
 #define cudaGridDependencySynchronize() cudaSuccess
 #define cudaTriggerProgrammaticLaunchCompletion() cudaSuccess

@@ -128,7 +128,7 @@ inline __half2 __hadd2(const __half2 &a, const __half2 &b) { return a + b; }
 inline __half2 __hsub2(const __half2 &a, const __half2 &b) { return a - b; }
 inline __half2 __hmul2(const __half2 &a, const __half2 &b) { return a * b; }
 inline __half2 __hfma2(const __half2 &a, const __half2 &b, const __half2 &c) { return simt::fused(a, b, c); }
-inline __half __hmax(const __half &a, const __half &b) { // of a number and a NaN: the number
+inline __half __hmax(const __half &a, const __half &b) { // the number, if the other is a NaN
     return float(a) != float(a) || float(a) < float(b) ? b : a;
 }
 inline __half __hmin(const __half &a, const __half &b) { return float(a) != float(a) || float(a) > float(b) ? b : a; }
