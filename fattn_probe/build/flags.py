@@ -152,7 +152,9 @@ class Flags:
 
     def link(self, output: str) -> tuple[str, ...]:
         """The link command without inputs: for a shared library in lib/, or a program in bin/."""
-        library = (f"-Wl,-soname,{Path(output).name}", "-shared")
+        # The simulator's functions are called at every warp instruction: directly, not through the PLT.
+        direct = ("-Wl,-Bsymbolic-functions",) if self.request.engine == "sim" else ()
+        library = (f"-Wl,-soname,{Path(output).name}", "-shared", *direct)
         program = ("-rdynamic", "-Wl,-rpath,$ORIGIN/../lib")
         kind = (*library, "-Wl,-rpath,$ORIGIN") if output.startswith("lib/") else program
         return (self.toolchain.cxx, *self.sanitize, *kind)

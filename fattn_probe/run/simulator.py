@@ -11,10 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fattn_probe.arrays import I8, Bytes
 from fattn_probe.cache import cache_dir
 from fattn_probe.device import Device
 from fattn_probe.device.registers import measured_registers
 
+TABLE_FORMAT = b"corrections in two bits"
+"""Part of the name of the unpacked tables' folder: change it when `_unpack` does."""
 TEMPLATE = re.compile(r"^(?P<name>\w+)<(?P<values>.*)>$")
 
 
@@ -46,7 +49,7 @@ def unpacked_tables() -> Path:
     """The folder of the special functions' tables, unpacked once into the cache; kernels map them into memory."""
     packed = {path.name: path.read_bytes() for path in (files("fattn_probe") / "native/sim/data").iterdir()}
     tables = {name: data for name, data in sorted(packed.items()) if name.endswith(".gz")}
-    digest = hashlib.sha256(b"".join(tables.values())).hexdigest()[:12]
+    digest = hashlib.sha256(b"".join((TABLE_FORMAT, *tables.values()))).hexdigest()[:12]
     folder = cache_dir() / f"tables-{digest}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +63,14 @@ def unpacked_tables() -> Path:
 def _unpack(name: str, data: bytes) -> bytes:
     if name.endswith(".diff32.gz"):
         return np.cumsum(np.frombuffer(data, "<i4"), dtype=np.int32).tobytes()
-    return data
+    return pack_corrections(np.frombuffer(data, np.int8))
+
+
+def pack_corrections(corrections: I8) -> bytes:
+    """Corrections of -1, 0 and 1 in two bits each, plus one, the first lowest: a quarter of the memory to look up."""
+    fields = (corrections + 1).astype(np.uint8).reshape(-1, 4)
+    packed: Bytes = np.bitwise_or.reduce(fields << np.arange(0, 8, 2, dtype=np.uint8), axis=1)
+    return packed.tobytes()
 
 
 def _publish(part: Path, folder: Path) -> None:

@@ -30,10 +30,10 @@ PACKAGE = Path(fattn_probe.__file__).parent  # native/ lies here, as in a build 
 MARKS = {"check": "check.h", SANITIZED: "__SANITIZE_ADDRESS__"}
 
 
-def flags(flavour):
+def flags(flavour, arch="90"):
     sanitize = ("address", "undefined") if flavour == SANITIZED else ()
     nothing: Any = SimpleNamespace(quant_defines=())
-    request = BuildRequest(nothing, "sim", "check" if flavour == "check" else "release", arch="90", sanitize=sanitize)
+    request = BuildRequest(nothing, "sim", "check" if flavour == "check" else "release", arch=arch, sanitize=sanitize)
     return Flags(request, find_toolchain("sim"), nothing)
 
 
@@ -88,16 +88,16 @@ class Program:
         (number,) = [n for n, line in enumerate(self.text.splitlines(), 1) if line.endswith(f"// {marker}")]
         return number
 
-    def run(self, *words, stdin=b"", simulation=FIXED):
-        env = simulation.env(load_devices()["h200"], "")
+    def run(self, *words, stdin=b"", simulation=FIXED, portable=False):
+        env = simulation.env(load_devices()["h200"], "") | {"FATTN_PROBE_SIM_PORTABLE": str(int(portable))}
         done = subprocess.run(
             [self.path, *map(str, words)], input=stdin, env=env, capture_output=True, timeout=60, check=False
         )
         return Completed((str(self.path),), done.returncode, done.stdout, done.stderr.decode(), 0.0)
 
-    def output(self, *words, stdin=b"", simulation=FIXED, dtype=np.uint32):
-        """What the program writes on stdout, as an array."""
-        done = self.run(*words, stdin=np.ascontiguousarray(stdin).tobytes(), simulation=simulation)
+    def output(self, *words, stdin=b"", dtype=np.uint32, **options):
+        """What the program writes on stdout, as an array; `options` are those of `run`."""
+        done = self.run(*words, stdin=np.ascontiguousarray(stdin).tobytes(), **options)
         assert done.code == 0, done.stderr
         return np.frombuffer(done.stdout, dtype)
 

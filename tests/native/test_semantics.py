@@ -70,12 +70,13 @@ def test_loads_and_transposes_of_matrices(semantics):
     np.testing.assert_array_equal(out, np.concatenate([tiles, turned, tiles[:2], turned[:2], turned[:1]]))
 
 
+@pytest.mark.parametrize("portable", [True, False], ids=["portable", "as the processor can"])
 @pytest.mark.parametrize("instruction", ["mma_f32_k16", "mma_f32_k8", "mma_bf16_k16", "mma_f16_k16"])
-def test_tensor_cores_compute_as_an_h200_in_every_bit(semantics, instruction):
+def test_tensor_cores_compute_as_an_h200_in_every_bit(semantics, instruction, portable):
     a, b, c, d = (MEASURED[f"{instruction}_{name}"] for name in "abcd")
     count = len(a)
     operands = np.concatenate([x.reshape(count, -1).view(np.uint32) for x in (a, b, c)], axis=1)
-    out = semantics.output(instruction, count, 32, d.nbytes // 4, stdin=operands)
+    out = semantics.output(instruction, count, 32, d.nbytes // 4, stdin=operands, portable=portable)
     np.testing.assert_array_equal(out.view(d.dtype).reshape(d.shape), d)
 
 

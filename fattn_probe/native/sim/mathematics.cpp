@@ -34,19 +34,36 @@ template <class T> const T *map_table(const char *name, size_t entries) {
     return static_cast<const T *>(pages);
 }
 
-// 2^f for 0 <= f < 1, to about 1e-16: 2^(i/64) times a polynomial in the rest (Taylor, |rest| < 1/128).
+// How far the hardware is from the correctly rounded result, in units of the last place: -1, 0 or 1 for each of the
+// 2^23 significands, packed in two bits each, so that the table fits into a core's cache.
+class Corrections {
+  public:
+    explicit Corrections(const char *name) : packed_(map_table<uint8_t>(name, (size_t{1} << significand_bits) / 4)) {}
+
+    uint32_t corrected(float rounded, uint32_t fraction) const {
+        const uint32_t field = static_cast<uint32_t>(packed_[fraction / 4]) >> (fraction % 4 * 2) & 3;
+        return bits_of_float(rounded) + field - 1;
+    }
+
+  private:
+    const uint8_t *packed_;
+};
+
+// 2^f for f a multiple of 2^-23, 0 <= f < 1, to about 1e-15: 2^(i/1024) times a polynomial in the rest (Taylor,
+// |rest| < 1/2048). Rounded to float32 it is the correctly rounded power, for each of the 2^23 f.
 double exp2_fraction(double f) {
+    constexpr int steps = 1024;
     static const struct Powers {
-        double of[65];
+        double of[steps + 1];
         Powers() {
-            for (int i = 0; i <= 64; i++) {
-                of[i] = std::exp2(i / 64.0);
+            for (int i = 0; i <= steps; i++) {
+                of[i] = std::exp2(i / static_cast<double>(steps));
             }
         }
     } powers;
-    const int i = static_cast<int>(f * 64.0 + 0.5);
-    const double x = (f - i / 64.0) * 0.69314718055994530942;
-    const double p = 1 + x * (1 + x * (1.0 / 2 + x * (1.0 / 6 + x * (1.0 / 24 + x * (1.0 / 120 + x / 720)))));
+    const int i = static_cast<int>(f * steps + 0.5);
+    const double x = (f - i / static_cast<double>(steps)) * 0.69314718055994530942;
+    const double p = 1 + x * (1 + x * (1.0 / 2 + x * (1.0 / 6)));
     return powers.of[i] * p;
 }
 
@@ -56,9 +73,8 @@ float scaled(float significand, int exponent) {
 
 } // namespace
 
-// The table holds, for each of the 2^23 fractions, how far the hardware is from the correctly rounded power.
 float ex2_approx(float x) {
-    static const int8_t *const table = map_table<int8_t>("ex2", 1 << significand_bits);
+    static const Corrections table("ex2");
     if (x != x) {
         return x;
     }
@@ -78,13 +94,12 @@ float ex2_approx(float x) {
         fraction = fraction == 0 ? 0 : (1u << significand_bits) - fraction - 1;
     }
     const auto rounded = static_cast<float>(exp2_fraction(fraction * (1.0 / (1 << significand_bits))));
-    const uint32_t bits = bits_of_float(rounded) + static_cast<uint32_t>(static_cast<int32_t>(table[fraction]));
-    return scaled(float_of_bits(bits), exponent);
+    return scaled(float_of_bits(table.corrected(rounded, fraction)), exponent);
 }
 
-// The table holds the same for 1/m, 1 <= m < 2; powers of two scale exactly, denormals are zero.
+// The table is for 1/m, 1 <= m < 2; powers of two scale exactly, denormals are zero.
 float rcp_approx(float x) {
-    static const int8_t *const table = map_table<int8_t>("rcp", 1 << significand_bits);
+    static const Corrections table("rcp");
     const uint32_t bits = bits_of_float(x);
     const uint32_t sign = bits & 0x80000000;
     const int exponent = static_cast<int>(bits >> significand_bits & 255);
@@ -96,7 +111,7 @@ float rcp_approx(float x) {
         return fraction != 0 ? x : float_of_bits(sign);
     }
     const auto rounded = static_cast<float>(1.0 / static_cast<double>(float_of_bits(fraction | 0x3F800000)));
-    const uint32_t near = bits_of_float(rounded) + static_cast<uint32_t>(static_cast<int32_t>(table[fraction]));
+    const uint32_t near = table.corrected(rounded, fraction);
     const int field = static_cast<int>(near >> significand_bits) - (exponent - 127);
     return field <= 0 ? float_of_bits(sign)
                       : float_of_bits(sign | static_cast<uint32_t>(field) << significand_bits | (near & fraction_mask));

@@ -1,6 +1,8 @@
 #include "tensor_core.h"
 
+#include "environment.h"
 #include "half_bits.h"
+#include "tensor_core_avx512.h"
 
 #include <cmath>
 #include <cstring>
@@ -109,6 +111,7 @@ Aligned align(const Operands &operands, int row, int first, Floats c) {
     const auto *a = reinterpret_cast<const float *>(operands.a[row]);
     const auto *a_power = reinterpret_cast<const float *>(operands.a_power[row]);
     Floats largest{};
+#pragma GCC unroll 16
     for (int k = first; k < first + group; k++) {
         const Floats power = a_power[k] * operands.b_power[k];
         largest = power > largest ? power : largest;
@@ -120,6 +123,7 @@ Aligned align(const Operands &operands, int row, int first, Floats c) {
     const Ints shift = (no_product ? Ints{} + (127 << 23) : as<Ints>(largest)) - ((23 + extra) << 23);
     const Floats scale = as<Floats>((254 << 23) - shift);
     Aligned aligned{{__builtin_convertvector(c * scale, Ints), Ints{}}, as<Floats>(shift), no_product};
+#pragma GCC unroll 16
     for (int k = first; k < first + group; k++) {
         aligned.sum[k & 1] += __builtin_convertvector(a[k] * operands.b[k] * scale, Ints);
     }
@@ -197,12 +201,20 @@ Operands operands_m16n8(int K, const uint32_t (*a)[32], const uint32_t (*b)[32])
     return operands;
 }
 
+bool use_avx512() {
+    static const bool use = has_avx512() && !environment().portable;
+    return use;
+}
+
 uint32_t pack(float low, float high) { return half_of_float(low) | static_cast<uint32_t>(half_of_float(high)) << 16; }
 
 } // namespace
 
 void mma_f16_accumulate_f32(int K, const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
                             uint32_t (*d)[32]) {
+    if (use_avx512() && mma_f16_accumulate_f32_avx512(K, a, b, c, d)) {
+        return;
+    }
     const Operands operands = operands_m16n8(K, a, b);
     const bool finite = operands.finite();
     for (int row = 0; row < 16; row++) {
@@ -221,6 +233,9 @@ void mma_f16_accumulate_f32(int K, const uint32_t (*a)[32], const uint32_t (*b)[
 
 void mma_f16_accumulate_f16(int K, const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
                             uint32_t (*d)[32]) {
+    if (use_avx512() && mma_f16_accumulate_f16_avx512(K, a, b, c, d)) {
+        return;
+    }
     const Operands operands = operands_m16n8(K, a, b);
     const bool finite = operands.finite();
     for (int row = 0; row < 16; row++) {

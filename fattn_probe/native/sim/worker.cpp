@@ -145,7 +145,7 @@ uint64_t Worker::block_index() const {
     return blockIdx.x + static_cast<uint64_t>(gridDim.x) * (blockIdx.y + static_cast<uint64_t>(gridDim.y) * blockIdx.z);
 }
 
-void Worker::switch_to(Fiber *fiber) {
+__attribute__((always_inline)) inline void Worker::switch_to(Fiber *fiber) {
     Fiber *from = self;
     if (fiber == from) {
         return;
@@ -232,6 +232,18 @@ void Worker::reschedule() {
         report_deadlock();
     }
     switch_to(next);
+}
+
+// What `reschedule` does for a lane that waits for its warp: mostly, the next lower lane goes on.
+__attribute__((always_inline)) inline void Worker::next_lane_or_warp() {
+    Warp &warp = *self->warp;
+    const uint32_t lane = 1u << self->lane;
+    const uint32_t below = (warp.runnable &= ~lane) & (lane - 1);
+    if (__builtin_expect(below != 0 && !adversarial(), 1)) {
+        switch_to(warp.lanes[31 - __builtin_clz(below)]);
+    } else {
+        reschedule();
+    }
 }
 
 void Worker::finish_fiber() {
@@ -334,14 +346,14 @@ bool arrive_at_warp(uint32_t mask, const char *instruction) {
     Warp &warp = *self->warp;
     if (warp.arrived == 0) {
         warp.instruction = instruction;
-    } else if (warp.instruction != instruction && strcmp(warp.instruction, instruction) != 0) {
+    } else if (__builtin_expect(warp.instruction != instruction, 0) && strcmp(warp.instruction, instruction) != 0) {
         report({"lanes-missing", std::string("a lane executes ") + instruction + " while others of its warp wait in " +
                                      warp.instruction});
     }
-    if ((mask & warp.existing) != warp.existing) {
+    if (__builtin_expect((mask & warp.existing) != warp.existing, 0)) {
         report({"unsupported", std::string(instruction) + " with a mask that leaves lanes out"});
     }
-    if (warp.alive != warp.existing) {
+    if (__builtin_expect(warp.alive != warp.existing, 0)) {
         const int gone = __builtin_ctz(warp.existing & ~warp.alive);
         report({"lanes-missing", returned(*warp.lanes[gone], instruction)});
     }
@@ -361,10 +373,10 @@ void wait_for_warp() {
     const uint32_t generation = warp.generation;
     self->wait = Wait::warp;
     self->place = warp.instruction;
-    warp.runnable &= ~(1u << self->lane);
-    do {
+    worker->next_lane_or_warp();
+    while (__builtin_expect(warp.generation == generation, 0)) {
         worker->reschedule();
-    } while (warp.generation == generation);
+    }
     self->wait = Wait::none;
 }
 

@@ -50,6 +50,9 @@ class Worker {
     // The running fiber cannot go on until another one has acted: run another.
     void reschedule();
 
+    // The same for a lane that waits for the others of its warp.
+    void next_lane_or_warp();
+
     // What the running fiber and others waited for has come: go on in the order of the schedule.
     void restart_order();
 

@@ -1,0 +1,17 @@
+"""The tables of the special functions, as the simulator reads them."""
+
+import numpy as np
+
+from fattn_probe.run.simulator import pack_corrections
+
+
+def test_corrections_are_packed_in_two_bits_the_first_lowest():
+    corrections = np.array([-1, 0, 1, 0, 1, 1, -1, 0], np.int8)
+    assert pack_corrections(corrections) == bytes([0b01_10_01_00, 0b01_00_10_10])
+
+
+def test_packed_corrections_can_be_read_back():
+    corrections = np.random.default_rng(1).integers(-1, 2, 4096).astype(np.int8)
+    packed = np.frombuffer(pack_corrections(corrections), np.uint8)
+    fields = packed[:, None] >> np.arange(0, 8, 2) & 3
+    np.testing.assert_array_equal(fields.ravel().astype(np.int8) - 1, corrections)
