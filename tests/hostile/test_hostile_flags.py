@@ -119,7 +119,7 @@ WORDS = {
     "regress suite.yaml --shard x --run a": "x",
     "history list --history nowhere.db": "nowhere.db",
     "history show x --history nowhere.db": "nowhere.db",
-    "history accept --why x --history nowhere.db": "name a run",
+    "history accept --why x --history nowhere.db": "name one run",
     "history merge nowhere.db --history new.db": "nowhere.db",
     "history prune yesterday --history nowhere.db": "yesterday",
     "history judge --lost nan --history nowhere.db": "--lost",
