@@ -38,9 +38,14 @@ class Flags:
 
     @property
     def sanitize(self) -> tuple[str, ...]:
-        """The flags of every compile and link of a sanitized build."""
+        """The flags of every compile and link of a sanitized build.
+
+        From g++ 13 on, AddressSanitizer moves local variables to a heap of its own to find uses after a return. Its
+        bookkeeping takes the simulator's stacks, one for each CUDA thread, for one another's.
+        """
         names = self.request.sanitize
-        return (f"-fsanitize={','.join(names)}", "-fno-omit-frame-pointer") if names else ()
+        stacks = ("--param=asan-use-after-return=0",) if "address" in names else ()
+        return (f"-fsanitize={','.join(names)}", "-fno-omit-frame-pointer", *stacks) if names else ()
 
     @property
     def vector(self) -> tuple[str, ...]:

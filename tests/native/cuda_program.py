@@ -88,8 +88,8 @@ class Program:
         (number,) = [n for n, line in enumerate(self.text.splitlines(), 1) if line.endswith(f"// {marker}")]
         return number
 
-    def run(self, *words, stdin=b"", simulation=FIXED, portable=False):
-        env = simulation.env(load_devices()["h200"], "") | {"FATTN_PROBE_SIM_PORTABLE": str(int(portable))}
+    def run(self, *words, stdin=b"", simulation=FIXED, portable=False, **variables):
+        env = simulation.env(load_devices()["h200"], "") | {"FATTN_PROBE_SIM_PORTABLE": str(int(portable))} | variables
         done = subprocess.run(
             [self.path, *map(str, words)], input=stdin, env=env, capture_output=True, timeout=60, check=False
         )
