@@ -16,6 +16,7 @@ from rich.logging import RichHandler
 from fattn_probe import flags
 from fattn_probe.build import RUNNER, TEST_BACKEND_OPS, BuildRequest
 from fattn_probe.build import command as building
+from fattn_probe.build.cache_cli import cache_app
 from fattn_probe.build.key import Engine
 from fattn_probe.compare.cli import compare
 from fattn_probe.console import NOTES, OUT, STDOUT, show, show_error
@@ -55,6 +56,7 @@ app.add_typer(source_app, name="source")
 app.add_typer(patch_app, name="patch")
 app.add_typer(device_app, name="device")
 app.add_typer(history_app, name="history")
+app.add_typer(cache_app, name="cache")
 app.command()(compare)
 app.command()(inspect)
 app.command()(debug)
@@ -120,6 +122,9 @@ def build(
         typer.Option(file_okay=False, help="Copy the finished build to a new folder, to run it on another machine."),
     ] = None,
     ops: Annotated[bool, typer.Option("--ops", help="Build test-backend-ops too.")] = False,
+    again: Annotated[
+        bool, typer.Option("--no-ccache", help="Compile everything again, and replace the objects that builds share.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands without running them.")] = False,
     source: flags.Source = DEFAULT_SOURCE,
     patch: flags.Patches = [],  # noqa: B006
@@ -145,7 +150,7 @@ def build(
     kernels = [building.find_kernel(tree, text) for text in kernel or []]
     kernels += required_kernels(request, flags.cases_of(paths), flags.build_progress(NOTES)) if paths else []
     programs = (RUNNER, TEST_BACKEND_OPS) if ops or engine == "cuda" else (RUNNER,)
-    options = building.BuildOptions(request, tuple(kernels), programs, full, export)
+    options = building.BuildOptions(request, tuple(kernels), programs, full, export, again=again)
     if dry_run:
         plan = building.dry_run(options)
         show(plan, lambda: "\n".join([f"in {plan['folder']}:", *plan["commands"]]), as_json)

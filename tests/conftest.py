@@ -3,7 +3,12 @@
 import os
 import signal
 
+import hypothesis
 import pytest
+
+# A busy machine is not a bug: an example may take as long as it takes.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 
 def pytest_configure(config):

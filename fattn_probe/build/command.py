@@ -1,6 +1,6 @@
 """`fattn-probe build`: make builds; the line that shows a build's progress."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class BuildOptions:
     full: bool = False
     export: Path | None = None
     jobs: int | None = None
+    again: bool = False
 
 
 def find_kernel(tree: Tree, text: str) -> KernelCase:
@@ -85,6 +86,7 @@ def build(options: BuildOptions, progress: Report = silent) -> Build:
         full=options.full,
         progress=progress,
         jobs=options.jobs,
+        again=options.again,
     )
     return export(made, options.export) if options.export else made
 
@@ -111,6 +113,7 @@ def build_data(made: Build) -> dict[str, Any]:
         "kernels": list(manifest.contents.kernels),
         "programs": [str(made.program(name)) for name in manifest.contents.programs],
         "full": manifest.contents.full,
+        "objects": asdict(made.objects) if made.objects else None,
     }
 
 
@@ -118,10 +121,13 @@ def build_table(made: Build) -> RenderableType:
     """A build as a table, one line per property."""
     data = build_data(made)
     kernels = "all that upstream compiles" if data["full"] else ", ".join(data["kernels"]) or "none yet; runs add them"
+    objects = made.objects
+    made_now = f"{objects.compiled} compiled, {objects.reused} from ccache" if objects else "up to date"
     words = {
         "source": f"{data['source']} (llama.cpp b{data['build_number']})",
         "engine": f"{data['engine']}, sm_{data['arch']}, {data['flavour']}",
         "kernels": kernels,
+        "objects": made_now,
         "folder": data["folder"],
         "programs": ", ".join(Path(path).name for path in data["programs"]),
     }

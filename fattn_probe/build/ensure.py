@@ -1,7 +1,9 @@
 """Make, extend and export builds."""
 
+import contextlib
 import datetime
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -11,8 +13,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from fattn_probe.build.ccache import STATS_LOG, ccache_env, read_objects
 from fattn_probe.build.flags import Flags
 from fattn_probe.build.key import (
+    MANIFEST,
     OVERLAY,
     PROGRAMS,
     RUNNER,
@@ -31,11 +35,11 @@ from fattn_probe.build.sources import CUDA, Sources, read_sources
 from fattn_probe.build.steps import Plan
 from fattn_probe.build.symbols import case_of, defining_source, demangle
 from fattn_probe.build.toolchain import Toolchain, find_toolchain
+from fattn_probe.cache import cache_dir
 from fattn_probe.errors import BuildError, InputError
 from fattn_probe.process import log
 from fattn_probe.source import KernelCase, ggml_types
 
-MANIFEST = "manifest.json"
 REGISTERS = "registers.json"
 ENTRY = re.compile(r"Compiling entry function '(\w+)'[\s\S]*?Used (\d+) registers")
 
@@ -49,24 +53,43 @@ def ensure(
     sources: Iterable[str] = (),
     progress: Report = silent,
     jobs: int | None = None,
+    again: bool = False,
 ) -> Build:
     """The build of a request with at least these kernels and programs; makes or extends it if necessary.
 
     `sources` are further .cu files of ggml-cuda/; `full` compiles all that upstream does. A complete build is returned
-    after a check of its manifest. A build that another process uses is extended under a lock.
+    after a check of its manifest. A build that another process uses is extended under a lock. `again` compiles
+    everything, and replaces the objects that builds share.
     """
     wanted = Contents(tuple(case.name for case in kernels), tuple(sources), tuple(programs), full)
     toolchain = find_toolchain(request.engine)
     folder = folder_of(request, key_of(request, toolchain))
-    if (build := existing(folder, request)) and is_complete(build.manifest, wanted):
+    if not again and (build := existing(folder, request)) and is_complete(build.manifest, wanted):
+        mark_used(folder)
         return build
     folder.parent.mkdir(parents=True, exist_ok=True)
     with lock_of(folder):
         build = existing(folder, request)
-        if build and is_complete(build.manifest, wanted):
+        if build and is_complete(build.manifest, wanted) and not again:
             return build
         contents = build.manifest.contents.union(wanted) if build else wanted
-        return make(folder, request, toolchain, contents, lambda path: run_ninja(path, progress, jobs))
+        env = build_env(folder, toolchain, again)
+        return make(folder, request, toolchain, contents, lambda path: run_ninja(path, progress, jobs, env))
+
+
+def build_env(folder: Path, toolchain: Toolchain, again: bool) -> dict[str, str]:
+    """The environment of a build's commands; removes what the last build left: ccache's report, objects to renew."""
+    (folder / STATS_LOG).unlink(missing_ok=True)
+    if again:
+        shutil.rmtree(folder / "obj", ignore_errors=True)
+    shared = ccache_env(toolchain.versions) if toolchain.ccache else {}
+    return {"PATH": toolchain.path} | shared | ({"CCACHE_RECACHE": "1"} if shared and again else {})
+
+
+def mark_used(folder: Path) -> None:
+    """Renew the time of a build's manifest: `cache prune` removes builds that were not used for long."""
+    with contextlib.suppress(OSError):  # a cache that only somebody else may write
+        os.utime(folder / MANIFEST)
 
 
 def lock_of(folder: Path) -> FileLock:
@@ -116,7 +139,7 @@ def make(
         write_if_changed(folder / REGISTERS, json.dumps(read_registers(folder), indent=1) + "\n")
     manifest = new_manifest(request, toolchain, contents, stamp)
     write_if_changed(folder / MANIFEST, manifest.to_json())
-    return Build(folder, manifest, request)
+    return Build(folder, manifest, request, read_objects(folder / STATS_LOG))
 
 
 def check_contents(contents: Contents, sources: Sources) -> None:
@@ -132,6 +155,9 @@ def check_contents(contents: Contents, sources: Sources) -> None:
 def make_plan(request: BuildRequest, toolchain: Toolchain, contents: Contents, sources: Sources) -> Plan:
     """The steps of a build."""
     cudart = toolchain.cudart.name if toolchain.cudart else None
+    if toolchain.cuda_include.is_relative_to(cache_dir()):  # another cache's objects have the same commands
+        include = Path(os.path.relpath(toolchain.cuda_include, folder_of(request, key_of(request, toolchain))))
+        toolchain = replace(toolchain, cuda_include=include)
     return Planner(Flags(request, toolchain, sources), contents, native_files(), cudart).plan()
 
 

@@ -137,7 +137,7 @@ class Flags:
         """A .cu file compiled by nvcc, with the register counts of its kernels on stderr."""
         arch = self.request.arch
         return (
-            str(self.toolchain.nvcc),
+            "nvcc",
             f"-ccbin={self.toolchain.cxx}",
             "-std=c++17",
             f"-gencode=arch=compute_{arch},code=sm_{arch}",
@@ -148,6 +148,7 @@ class Flags:
             "-Xcompiler=-fPIC,-w",
             "-w",
             *self.cuda_common(),
+            f"-I{self.toolchain.cuda_include}",  # before nvcc's own folder, which differs between environments
         )
 
     def cuda_common(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fattn_probe.build.ccache import Objects
 from fattn_probe.build.toolchain import Toolchain
 from fattn_probe.cache import cache_dir
 from fattn_probe.errors import InputError
@@ -23,6 +24,7 @@ CPU_RUNNER = "fattn-runner-cpu"
 TEST_BACKEND_OPS = "test-backend-ops"
 PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS)
 SANITIZERS = ("address", "undefined")
+MANIFEST = "manifest.json"
 OVERLAY = "overlay"  # the source as compiled, in a build folder
 LAYOUT = 1  # version of the folder layout; a change makes new folders
 
@@ -177,11 +179,15 @@ def tuples(value: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Build:
-    """A finished build; `request` is None for a build opened from a folder."""
+    """A finished build; `request` is None for a build opened from a folder.
+
+    `objects` counts what was compiled to make it; None if it existed.
+    """
 
     folder: Path
     manifest: Manifest
     request: BuildRequest | None = None
+    objects: Objects | None = None
 
     def program(self, name: str) -> Path:
         """The path of a program, or InputError if this build was made without it."""

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,8 +70,10 @@ def failed_step(output: str) -> str:
     return match.group(1) if match else "a step"
 
 
-def run_ninja(folder: Path, report: Report = silent, jobs: int | None = None) -> None:
-    """Build all targets of build.ninja in `folder`.
+def run_ninja(
+    folder: Path, report: Report = silent, jobs: int | None = None, env: Mapping[str, str] | None = None
+) -> None:
+    """Build all targets of build.ninja in `folder`, with `env` added to this process's environment.
 
     The complete output goes to build.log there. Ninja runs on its own terminal, because only then does it print the
     start of each step. A failed step raises BuildError; an interrupt first ends ninja and its compilers.
@@ -79,7 +81,7 @@ def run_ninja(folder: Path, report: Report = silent, jobs: int | None = None) ->
     argv = [str(Path(ninja.BIN_DIR) / "ninja"), "-C", str(folder), "-j", str(jobs or default_jobs())]
     log.info("$ %s", " ".join(argv))
     start, lines = time.monotonic(), []
-    with spawned(argv) as (child, terminal):
+    with spawned(argv, env or {}) as (child, terminal):
         for line in read_lines(terminal):
             status = parse_status(line)
             if status:
@@ -94,14 +96,14 @@ def run_ninja(folder: Path, report: Report = silent, jobs: int | None = None) ->
 
 
 @contextlib.contextmanager
-def spawned(argv: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def spawned(argv: list[str], variables: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Run a program on its own wide terminal; it ends with the block, or with this process if that is killed.
 
     The terminal controls the program's session: when this end of it closes, the kernel sends a hangup.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 4000, 0, 0))
-    env = {**os.environ, "NINJA_STATUS": "@%f/%t@ ", "TERM": "xterm", "LC_ALL": "C.UTF-8"}
+    env = {**os.environ, **variables, "NINJA_STATUS": "@%f/%t@ ", "TERM": "xterm", "LC_ALL": "C.UTF-8"}
     child = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,

@@ -1,5 +1,6 @@
 """Copy or generate the files of a build folder: the overlay, and fattn-probe's own C++."""
 
+import functools
 import hashlib
 import re
 import shutil
@@ -8,13 +9,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fattn_probe.build.key import OVERLAY, BuildRequest
-from fattn_probe.build.plan import Native, case_file, case_text
+from fattn_probe.build.plan import STUBS_SCRIPT, Native, case_file, case_text
 from fattn_probe.build.rewrite import rewrite
 from fattn_probe.build.sources import CUDA, Sources
 from fattn_probe.source import KernelCase, kept_files, patches
 
-NATIVE = Path(__file__).parent.parent / "native"
-CXX = Path(__file__).parent.parent / "cxx"
+PACKAGE = Path(__file__).parent.parent
+NATIVE = PACKAGE / "native"
+CXX = PACKAGE / "cxx"
 NATIVE_FOLDERS = ("cublas", "cuda", "runner", "sim")
 NATIVE_SUFFIXES = (".h", ".hpp", ".cpp", ".inc", "")
 CUDA_SUFFIXES = (".cu", ".cuh", ".h")
@@ -31,12 +33,12 @@ def own_files() -> Iterator[Path]:
         yield from sorted(room.glob("*.py"))
 
 
+@functools.cache
 def own_stamp() -> str:
-    """A digest of the names, sizes and times of fattn-probe's own files: cheap, and new if any of them changed."""
+    """A digest of fattn-probe's own files, the same for two checkouts of one commit."""
     digest = hashlib.sha256()
     for path in own_files():
-        status = path.stat()
-        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        digest.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
@@ -69,6 +71,7 @@ def prepare(folder: Path, request: BuildRequest, sources: Sources, cases: Iterab
     instances = folder / OVERLAY / CUDA / "template-instances"
     for case in cases:
         write_if_changed(instances / case_file(case), case_text(case))
+    write_if_changed(folder / STUBS_SCRIPT.name, STUBS_SCRIPT.read_text())
     for path in own_files():
         if path.is_relative_to(NATIVE):
             write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())

@@ -1,6 +1,5 @@
 """The plan of a build: its steps in order."""
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +51,8 @@ class Planner:
     def compile(self, source: str, command: Iterable[str], folder: str = "", log: bool = False) -> CompileStep:
         """One compile; obj/ mirrors the folders of the sources."""
         target = f"obj/{folder}{source.removeprefix('overlay/').removeprefix('ggml/src/')}.o"
-        words = (*command, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target)
+        launcher = ("ccache",) if self.flags.toolchain.ccache else ()
+        words = (*launcher, *command, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target)
         return CompileStep(source, target, words, log)
 
     def base_library(self) -> list[Step]:
@@ -115,7 +115,7 @@ class Planner:
         otherwise compile those objects first and the heavy kernels last.
         """
         base = [self.compile(f"{GGML}/{name}", ()).object for name in self.flags.sources.base]
-        command = [sys.executable, "-I", str(STUBS_SCRIPT), "--output", "obj/stubs.c"]
+        command = ["python3", "-I", STUBS_SCRIPT.name, "--output", "obj/stubs.c"]
         command += ["--compiler", self.flags.toolchain.cxx, "--sanitize", ",".join(self.flags.request.sanitize)]
         command += [word for library in self.cuda_runtime() for word in ("--library", library)]
         command += [word for path in base for word in ("--provided", path)]

@@ -3,10 +3,16 @@
 import shlex
 from dataclasses import dataclass
 
+FOLDER_AS_DOT = ' -fdebug-prefix-map="$PWD"=.'
+
 
 @dataclass(frozen=True)
 class CompileStep:
-    """Compile one source file to one object; with `log`, the compiler's output is saved in `<object>.log`."""
+    """Compile one source file to one object; with `log`, the compiler's output is saved in `<object>.log`.
+
+    g++ writes the build folder as `.` into debug information, so equal sources give equal objects in every folder. nvcc
+    has no such option for device code.
+    """
 
     source: str
     object: str
@@ -36,7 +42,7 @@ class CompileStep:
     @property
     def shell(self) -> str:
         """The command line."""
-        words = shlex.join(self.command)
+        words = shlex.join(self.command) + ("" if "nvcc" in self.command else FOLDER_AS_DOT)
         log = shlex.quote(f"{self.object}.log")
         return f"{words} 2> {log} || {{ cat {log} >&2; exit 1; }}" if self.log else words
 

@@ -6,11 +6,13 @@ import os
 import platform
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fattn_probe.build.ccache import find_ccache
 from fattn_probe.cache import cache_dir
 from fattn_probe.errors import BuildError
 from fattn_probe.process import run
@@ -23,7 +25,10 @@ INSTALL_NVCC = "install a CUDA toolkit, or PyPI's: `pip install 'fattn-probe[cud
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Compilers and CUDA files; `nvcc` and `cudart` (the shared library) are None for the simulator."""
+    """Compilers and CUDA files; `nvcc` and `cudart` (the shared library) are None for the simulator.
+
+    `ccache` is None where it is not installed or not wanted.
+    """
 
     cc: str
     cxx: str
@@ -32,6 +37,17 @@ class Toolchain:
     cuda_include: Path
     nvcc: Path | None = None
     cudart: Path | None = None
+    ccache: Path | None = None
+
+    @property
+    def path(self) -> str:
+        """$PATH for a build.
+
+        Commands name ccache, nvcc and python3 without a folder: two environments that share the cache have them in
+        different places, and a command that changes is a step to run again.
+        """
+        own = [tool.parent for tool in (self.ccache, self.nvcc, Path(sys.executable)) if tool is not None]
+        return os.pathsep.join([*map(str, own), *os.get_exec_path()])
 
 
 def wheel_root() -> Path | None:
@@ -73,7 +89,7 @@ def find_toolchain(engine: str) -> Toolchain:
     wheels = wheel_root()
     if wheels is None or not (wheels / "include/cuda_runtime.h").is_file():
         raise BuildError(f"the CUDA headers are not on this machine; {INSTALL_HEADERS}")
-    return Toolchain(cc, cxx, (gxx,), machine, cached_headers(wheels / "include"))
+    return Toolchain(cc, cxx, (gxx,), machine, cached_headers(wheels / "include"), ccache=find_ccache())
 
 
 def cached_headers(include: Path) -> Path:
@@ -106,7 +122,8 @@ def find_cuda(cc: str, cxx: str, gxx: str, machine: str) -> Toolchain:
         nvcc, cudart = root / "bin/nvcc", find_cudart(root)
         if nvcc.is_file() and cudart:
             version = version_line(run([nvcc, "--version"]).stdout)
-            return Toolchain(cc, cxx, (gxx, version), machine, root / "include", nvcc, cudart)
+            include = cached_headers(root / "include") if root == wheel_root() else root / "include"
+            return Toolchain(cc, cxx, (gxx, version), machine, include, nvcc, cudart, find_ccache())
     raise BuildError(f"nvcc is not on this machine; {INSTALL_NVCC}")
 
 

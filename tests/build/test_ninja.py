@@ -53,7 +53,8 @@ def test_steps_become_edges():
     compile_step = CompileStep("native/runner/runner.cpp", "obj/runner.o", ("g++", "-DX=a b", "-c"), log=True)
     text = Plan((compile_step, StubStep("obj/stubs.c", ("obj/runner.o",), ("python",)))).render()
     assert "build obj/runner.o: compile native/runner/runner.cpp\n" in text
-    assert "cmd = g++ '-DX=a b' -c 2> obj/runner.o.log || { cat obj/runner.o.log >&2; exit 1; }\n" in text
+    words = """g++ '-DX=a b' -c -fdebug-prefix-map="$$PWD"=."""
+    assert f"cmd = {words} 2> obj/runner.o.log || {{ cat obj/runner.o.log >&2; exit 1; }}\n" in text
     assert "label = runner.cpp\n" in text
     assert "build obj/stubs.c: stubs obj/runner.o\n" in text
 
@@ -110,7 +111,7 @@ def test_there_is_at_least_one_job():
 
 BUILDER = """
 from fattn_probe.build.ninja import read_lines, spawned
-with spawned(["sh", "-c", "echo $$; exec sleep 60"]) as (child, terminal):
+with spawned(["sh", "-c", "echo $$; exec sleep 60"], {}) as (child, terminal):
     for line in read_lines(terminal):
         print(line, flush=True)
 """

@@ -398,7 +398,7 @@ values = st.recursive(
 
 
 @example([[9007199254740993, 1e17]])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(values)
 def test_what_gdb_prints_is_read_back(value):
     assert plain(parse_value(printed(value))) == plain(value)

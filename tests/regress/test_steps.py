@@ -42,7 +42,7 @@ def test_false_alarms_are_rare():
     assert alarms <= 3
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(8, 25), st.integers(4, 15), st.floats(1.06, 3.0), st.integers(0, 10**6))
 @example(11, 6, 3.0, 510510)  # the slower level, as noisy as it is slow, falls in two
 def test_any_step_well_above_the_noise_is_seen(first, second, factor, seed):

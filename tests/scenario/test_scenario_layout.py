@@ -45,7 +45,7 @@ def addresses(view):
     return view.offset + numbers[2][:, None, None] + numbers[1][None, :, None] + numbers[0][None, None, :]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(placed())
 def test_a_view_lies_in_its_root_and_no_two_rows_overlap(operand):
     type_, ne, layout = operand
@@ -65,7 +65,7 @@ def cases(type_, ne, layout):
     return expand(moved)[0], expand(base)[0]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(placed())
 def test_view_values_are_what_ggml_reads_element_by_element(operand):
     type_, ne, layout = operand
@@ -81,7 +81,7 @@ def test_view_values_are_what_ggml_reads_element_by_element(operand):
         assert values[i3, i2, i1, i0] == element
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(placed())
 def test_the_layout_moves_values_and_does_not_change_them(operand):
     moved, plain = cases(*operand)

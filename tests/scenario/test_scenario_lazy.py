@@ -74,7 +74,7 @@ def cases(draw):
     return case
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(cases(), st.randoms(use_true_random=False), st.sampled_from([64, lazy.AT_ONCE]))
 def test_any_rows_in_any_order_are_those_stored(case, random, at_once):
     with mock.patch.object(lazy, "AT_ONCE", at_once):
@@ -93,7 +93,7 @@ def compare_some(case, random):
             np.testing.assert_array_equal(made[seq, head, rows], stored[seq, head, rows])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**63 - 1), st.integers(0, 3), st.integers(1, 50), st.data())
 def test_a_window_is_the_stream_further_on(seed, run, length, data):
     first = data.draw(st.integers(0, length - 1))
@@ -104,7 +104,7 @@ def test_a_window_is_the_stream_further_on(seed, run, length, data):
         np.testing.assert_array_equal(window.random((count,), np.float32), expected)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1), st.sampled_from(TYPE_NAMES))
 def test_rounded_is_there_and_back(numbers, type_):
     values = np.zeros((2, -(-len(numbers) // 32) * 32), np.float32)
@@ -122,7 +122,7 @@ def test_every_f16_and_what_lies_between_two_rounds_as_numpy_does():
         np.testing.assert_array_equal(rounded(-values, "f16"), (-values).astype(np.float16).astype(np.float32))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(masks(), st.integers(10, 200), st.integers(1, 150), st.integers(0, 3), st.data())
 def test_some_rows_of_a_mask_and_what_they_see(mask, n_kv, n_q, seed, data):
     shape = MaskShape(n_kv, n_q, 2, seed, 9)

@@ -46,7 +46,7 @@ def position(mask, shape, i):
     return i + (max(0, shape.n_kv - shape.n_q) if mask.past is None else mask.past)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shapes, past)
 def test_causal(shape, past):
     mask = Causal(kind="causal", past=past)
@@ -54,7 +54,7 @@ def test_causal(shape, past):
     np.testing.assert_array_equal(whole(mask, shape), expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shapes, past, st.integers(1, 60))
 def test_sliding_window(shape, past, window):
     mask = SlidingWindow(kind="sliding_window", past=past, window=window)
@@ -62,7 +62,7 @@ def test_sliding_window(shape, past, window):
     np.testing.assert_array_equal(whole(mask, shape), expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shapes, past, st.booleans())
 def test_alibi(shape, past, causal):
     mask = Alibi(kind="alibi", past=past, causal=causal)
@@ -73,7 +73,7 @@ def test_alibi(shape, past, causal):
     np.testing.assert_array_equal(whole(mask, shape), expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shapes, st.integers(1, 4), st.booleans(), st.booleans())
 def test_sequences(shape, count, interleaved, causal):
     count = min(count, shape.n_q, shape.n_kv)
@@ -122,7 +122,7 @@ def test_random_is_upstream_s_mixture():
     assert np.all(np.isfinite(whole(Random(kind="random", blocks=0), MaskShape(1000, 500, 1, 1))))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(shapes, st.integers(1, 40))
 def test_sparse_rows_have_as_many_finite_entries_as_upstream_s(shape, finite):
     finite = min(finite, shape.n_kv)
@@ -158,7 +158,7 @@ MASKS = [
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=lambda mask: mask.kind)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(shapes.filter(lambda shape: min(shape.n_q, shape.n_kv) >= 9))
 def test_max_finite_bounds_every_row(mask, shape):
     assert np.isfinite(whole(mask, shape)).sum(axis=2).max() <= max_finite(mask, shape)

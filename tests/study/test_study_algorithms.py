@@ -21,7 +21,7 @@ from tests.study.drawn_ops import made_op, subject_of, subjects
 
 
 @given(subjects())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_all_algorithms_agree_with_each_other_and_with_the_reference(subject):
     found = agreement(subject, run_all(subject))
     assert set(found) == {*ALGORITHMS, "reference"}
@@ -29,7 +29,7 @@ def test_all_algorithms_agree_with_each_other_and_with_the_reference(subject):
 
 
 @given(subjects())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_counted_traffic_is_the_closed_form(subject):
     for name in ALGORITHMS:
         result, expected = run(name, subject), formula(name, subject)
@@ -38,7 +38,7 @@ def test_counted_traffic_is_the_closed_form(subject):
 
 
 @given(subjects())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_every_read_and_write_belongs_to_a_step(subject):
     for name in ALGORITHMS:
         result = run(name, subject)
@@ -47,7 +47,7 @@ def test_every_read_and_write_belongs_to_a_step(subject):
 
 
 @given(subjects())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_running_maximum_never_falls_and_ends_at_the_log_sum_exp(subject):
     for name in ALGORITHMS:
         running: dict = {}
@@ -64,7 +64,7 @@ def test_the_running_maximum_never_falls_and_ends_at_the_log_sum_exp(subject):
 
 
 @given(subjects())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_last_maximum_and_sum_of_flash_attention_2_are_the_log_sum_exp(subject):
     result = run("fa2", subject)
     last = {step.rows.start: step.state for step in result.trace if step.what == "tile"}
@@ -75,7 +75,7 @@ def test_last_maximum_and_sum_of_flash_attention_2_are_the_log_sum_exp(subject):
 
 
 @given(subjects())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_every_score_is_visited_once(subject):
     for name in ("fa1", "fa2", "fa3", "split-kv"):
         seen = np.zeros((subject.tensors.n_q, subject.tensors.n_kv), int)

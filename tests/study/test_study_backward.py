@@ -20,7 +20,7 @@ def gradients(head, dO, B_r=3, B_c=4):
 
 
 @given(subjects())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_recomputed_gradients_are_those_of_the_standard_backward(subject):
     head = subject.tensors
     dO = np.random.default_rng(1).normal(size=(head.n_q, head.hsv))
@@ -56,7 +56,7 @@ def by_differences(head, name, dO, step=1e-5):
 
 
 @given(subjects())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_counted_traffic_is_the_closed_form(subject):
     head, tiling = subject.tensors, subject.tiling
     found = backward(head, run("fa2", subject), np.ones((head.n_q, head.hsv)), tiling.B_r, tiling.B_c)

@@ -122,7 +122,7 @@ def test_fully_masked_everywhere_is_an_answer_of_zeros():
     assert np.isneginf(found.lse).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(1, 5), st.integers(1, 1100), st.integers(0, 9), st.sampled_from(["causal", "none", "random", "alibi"])
 )

@@ -1,0 +1,127 @@
+"""The contents of the cache folder, and what may go from it."""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from fattn_probe.build.ccache import Usage, ccache_folder, find_ccache, usage
+from fattn_probe.build.key import MANIFEST
+from fattn_probe.cache import cache_dir
+from fattn_probe.process import run
+
+DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A build or a source in the cache: its size in bytes, and the days since it was last used.
+
+    `days` is None for a build that was not finished.
+    """
+
+    name: str
+    size: int
+    days: float | None
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The cache folder; `other` is the size in bytes of headers, tables and gdb's indexes."""
+
+    folder: str
+    builds: tuple[Entry, ...]
+    sources: tuple[Entry, ...]
+    ccache: Usage | None
+    other: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of everything in the folder, and of the shared objects."""
+        entries = sum(entry.size for entry in (*self.builds, *self.sources))
+        return entries + self.other + (self.ccache.size if self.ccache else 0)
+
+
+def read_storage() -> Storage:
+    """Measure the cache folder."""
+    folder = cache_dir()
+    ccache = find_ccache()
+    known = {folder / "builds", folder / "sources", ccache_folder()}
+    others = [path for path in contents(folder) if path not in known]
+    return Storage(
+        str(folder),
+        tuple(builds()),
+        tuple(Entry(path.name, size_of(path), days_since(path)) for path in folders(folder / "sources")),
+        usage(ccache) if ccache else None,
+        sum(map(size_of, others)),
+    )
+
+
+def builds() -> Iterator[Entry]:
+    """The builds, last used ones first."""
+    found = folders(cache_dir() / "builds")
+    entries = [Entry(path.name, size_of(path), days_since(path / MANIFEST)) for path in found]
+    yield from sorted(entries, key=lambda entry: (entry.days is None, entry.days or 0))
+
+
+def prune(days: float) -> tuple[Entry, ...]:
+    """Remove the builds that were not used for this many days, and shared objects as old; the removed builds.
+
+    Builds that were not finished go too. A build that another process is changing stays.
+    """
+    gone = []
+    for entry in builds():
+        folder = cache_dir() / "builds" / entry.name
+        if (entry.days is None or entry.days >= days) and remove(folder):
+            gone.append(entry)
+    if ccache := find_ccache():
+        run([ccache, "--evict-older-than", f"{int(days * DAY)}s"], env={"CCACHE_DIR": str(ccache_folder())})
+    return tuple(gone)
+
+
+def remove(folder: Path) -> bool:
+    """Remove a build and its lock; False if another process holds the lock."""
+    lock = folder.with_name(f"{folder.name}.lock")
+    try:
+        with FileLock(lock, timeout=0):
+            (folder / MANIFEST).unlink(missing_ok=True)  # first: without it, the rest is no build
+            shutil.rmtree(folder)
+    except Timeout:
+        return False
+    lock.unlink(missing_ok=True)
+    return True
+
+
+def contents(folder: Path) -> list[Path]:
+    """The files and folders of a folder; none if it does not exist."""
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def folders(folder: Path) -> list[Path]:
+    """The folders in a folder."""
+    return [path for path in contents(folder) if path.is_dir()]
+
+
+def size_of(path: Path) -> int:
+    """The bytes of a file, or of all files below a folder; links count nothing."""
+    files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
+    return sum(status_size(file) for file in files)
+
+
+def status_size(file: Path) -> int:
+    """The bytes of a regular file; 0 if it is gone or of another kind."""
+    with contextlib.suppress(FileNotFoundError):
+        return file.lstat().st_size if file.is_file() and not file.is_symlink() else 0
+    return 0
+
+
+def days_since(path: Path) -> float | None:
+    """Days since a file changed; None if it does not exist."""
+    try:
+        return max(0.0, time.time() - path.stat().st_mtime) / DAY
+    except FileNotFoundError:
+        return None
