@@ -77,7 +77,7 @@ def named(pattern):
 
 
 @pytest.mark.parametrize("words", PLANTED)
-@settings(max_examples=3, deadline=None, phases=[Phase.generate])
+@settings(max_examples=3, phases=[Phase.generate])
 @given(hit=st.floats(0.5, 1.0), noise=st.floats(0.0, 0.01), seed=st.integers(0, 1000))
 def test_a_planted_pattern_comes_first(words, hit, noise, seed):
     first = find_patterns(noisy(PLANTED[words], hit, noise, seed), LABELLINGS)[0]
@@ -85,7 +85,7 @@ def test_a_planted_pattern_comes_first(words, hit, noise, seed):
     assert first.precision == pytest.approx(hit, abs=0.15)
 
 
-@settings(max_examples=20, deadline=None, phases=[Phase.generate])
+@settings(max_examples=20, phases=[Phase.generate])
 @given(
     row=st.sampled_from(["head 3", "sequence 1", "queries >= 64", "the last query of each tile of 8"]),
     column=st.sampled_from(["d >= 32", "every 8th column (d % 8 = 5)"]),
@@ -106,7 +106,7 @@ def test_two_causes_make_two_patterns():
     assert set(words[:2]) == {"head 3", "every 8th column (d % 8 = 5)"}
 
 
-@settings(max_examples=10, deadline=None, phases=[Phase.generate])
+@settings(max_examples=10, phases=[Phase.generate])
 @given(share=st.floats(0.0, 1.0), seed=st.integers(0, 1000))
 def test_noise_has_no_pattern(share, seed):
     assert find_patterns(noisy(np.array(False), 0, share, seed), LABELLINGS) == []

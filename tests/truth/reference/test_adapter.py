@@ -193,7 +193,7 @@ def capture():
     return Capture(case.name, case.digest, case.op, inputs, dst, (), "wall", (0.1,), "CPU", "cpu", {})
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.floats(0, 1, exclude_max=True))
 def test_a_capture_cut_anywhere_is_one_clear_error(capture, tmp_path, share):
     path = tmp_path / "a.gguf"
