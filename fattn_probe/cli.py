@@ -34,8 +34,8 @@ from fattn_probe.ops.session import run_ops_on
 from fattn_probe.regress.cli import bisect, diff, history_app, regress
 from fattn_probe.run import command as running
 from fattn_probe.run.gpu import gpu_arch, has_gpu
+from fattn_probe.run.prepare import kernels_of_build, prepare
 from fattn_probe.run.provenance import version
-from fattn_probe.run.required_kernels import required_kernels
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import command as scenarios
@@ -148,7 +148,7 @@ def build(
         quants=flags.words(quants),
     )
     kernels = [building.find_kernel(tree, text) for text in kernel or []]
-    kernels += required_kernels(request, flags.cases_of(paths), flags.build_progress(NOTES)) if paths else []
+    kernels += kernels_of_build(request, flags.cases_of(paths), flags.build_progress(NOTES)) if paths else []
     programs = (RUNNER, TEST_BACKEND_OPS) if ops or engine == "cuda" else (RUNNER,)
     options = building.BuildOptions(request, tuple(kernels), programs, full, export, again=again)
     if dry_run:
@@ -187,9 +187,9 @@ def run(
     options = chosen.run_options(
         NOTES, Simulation(schedule, threads), repeat=repeat, warmup=int(repeat > 1), timeout=timeout
     )
-    done = list(
-        running.run_cases(Session(options, flags.build_progress(NOTES), watch=flags.watch(NOTES)), work, captures)
-    )
+    session = Session(options, flags.build_progress(NOTES), watch=flags.watch(NOTES))
+    prepare(session, work)
+    done = list(running.run_cases(session, work, captures))
     show(running.run_json(done), lambda: running.render_run(done), as_json)
     running.raise_if_failed(done)
 
@@ -206,8 +206,11 @@ def plan(
 ) -> None:
     """Show the kernels that GPUs of the catalogue would launch, without running them."""
     work = flags.work_of(flags.cases_of(paths), on, devices, NOTES, simulated=True)
+    running.check_simulated(work)
     options = flags.BuildFlags(source, patch, quants=quants).run_options(NOTES, Simulation(dry=True))
-    done = list(running.plan_cases(Session(options, flags.build_progress(NOTES)), work))
+    session = Session(options, flags.build_progress(NOTES))
+    prepare(session, work)
+    done = list(running.plan_cases(session, work))
     show(running.run_json(done), lambda: running.render_plan(done), as_json)
     running.raise_if_failed(done)
 

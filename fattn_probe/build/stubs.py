@@ -1,11 +1,13 @@
 """Write the C source of a stub for each undefined function of the objects.
 
 Ninja runs this file as a script, so it imports nothing of fattn-probe. A stub that is called prints its symbol and
-ends the program with status 87, which tells the build which file to add. Undefined functions could wait for lazy
-binding, but fattn.cu's table of vec kernels takes addresses, which are resolved at load.
+ends the program with status 87, which tells the build which file to add. With FATTN_PROBE_SKIP_KERNELS=1 the stub of a
+kernel case, which returns nothing, only prints its symbol: so a program lists the kernels that it needs. Undefined
+functions could wait for lazy binding, but fattn.cu's table of vec kernels takes addresses, which are resolved at load.
 """
 
 import argparse
+import re
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +17,9 @@ LOADERS = ("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1")
 SYSTEM_ARCHIVES = ("libc_nonshared.a", "libgcc.a")  # atexit, stat; arithmetic
 SANITIZER_LIBRARIES = {"address": "libasan.so", "undefined": "libubsan.so"}
 LINKER_SYMBOLS = frozenset({"__dso_handle", "_GLOBAL_OFFSET_TABLE_", "__ehdr_start", "__start_", "_DYNAMIC"})
+KERNEL_CASE = re.compile(r"_Z\d+ggml_cuda_flash_attn_ext_\w+?_caseI")
 PROLOGUE = """\
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,11 +29,22 @@ static void say(const char * text) {
     }
 }
 
-__attribute__((noreturn)) static void missing(const char * symbol) {
+static void name_missing(const char * symbol) {
     say("fattn-probe: missing symbol: ");
     say(symbol);
     say("\\n");
+}
+
+__attribute__((noreturn, unused)) static void missing(const char * symbol) {
+    name_missing(symbol);
     _exit(87);
+}
+
+__attribute__((unused)) static void missing_kernel(const char * symbol) {
+    name_missing(symbol);
+    if (getenv("FATTN_PROBE_SKIP_KERNELS") == NULL) {
+        _exit(87);
+    }
 }
 """
 
@@ -58,10 +73,11 @@ def missing_symbols(objects: str, libraries: Iterable[str]) -> list[str]:
 
 def render_stubs(symbols: Iterable[str]) -> str:
     """The C source; symbols are assembler names, because a mangled name need not be a C identifier."""
+    called = [(symbol, "missing_kernel" if KERNEL_CASE.match(symbol) else "missing") for symbol in symbols]
     stubs = [
         f'void fattn_stub_{index}(void) __asm__("{symbol}");\n'
-        f'void fattn_stub_{index}(void) {{ missing("{symbol}"); }}\n'
-        for index, symbol in enumerate(symbols)
+        f'void fattn_stub_{index}(void) {{ {function}("{symbol}"); }}\n'
+        for index, (symbol, function) in enumerate(called)
     ]
     return PROLOGUE + "\n" + "".join(stubs)
 

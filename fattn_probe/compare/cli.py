@@ -15,6 +15,7 @@ from fattn_probe.compare.present import tables as verdicts
 from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError
 from fattn_probe.run.capture import read_capture
+from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source import DEFAULT_SOURCE
@@ -68,6 +69,7 @@ def compare(
         flags.build_progress(NOTES),
         watch=flags.watch(NOTES),
     )
+    prepare(session, work)
     rows = []
     for row in judge_cases(session, work, checks):
         if plot is not None:

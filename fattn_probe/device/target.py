@@ -1,7 +1,7 @@
 """Targets, on which a case runs: `sim:ID`, `gpu`, `gpu:N` or `cpu`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fattn_probe.device.catalogue import Device, find_device
@@ -63,3 +63,9 @@ def parse_targets(text: str, devices: Mapping[str, Device]) -> tuple[Target, ...
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
     return tuple(targets)
+
+
+def picklable(target: Target) -> Target:
+    """The target with its device\'s sources in a plain dictionary, which can be pickled."""
+    device = target.device
+    return replace(target, device=replace(device, sources=dict(device.sources)) if device else None)

@@ -19,6 +19,7 @@ from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.inspect.tensor_values import parse_slice
 from fattn_probe.run.command import describe
+from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case, make_inputs
@@ -102,6 +103,7 @@ def inspect(
     session = Session(build.run_options(NOTES, Simulation(threads=1)), flags.build_progress(NOTES))
     inspector = Inspector(session, options)
     if program == RUNNER:
+        prepare(session, work)
         done = list(Examiner(inspector, extras).examine_all(work))
     else:
         done = list(inspect_upstream_on(inspector, program, only, flags.targets_of(on, devices, NOTES)))

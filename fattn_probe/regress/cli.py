@@ -36,6 +36,7 @@ from fattn_probe.regress.runner import OnResult, Outcome, SuiteRunner, outcome_o
 from fattn_probe.regress.selection import select
 from fattn_probe.regress.suite import load_suite
 from fattn_probe.run.gpu import has_gpu
+from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source.index import releases
@@ -146,7 +147,10 @@ def diff(
     """Compare two llama.cpp versions on the same inputs: kernel, launch, bits, error."""
     cases = flags.cases_of(paths)
     targets = parse_targets(on, load_devices(devices))
-    found = [versions.diff(sessions(timeout), (a, b), cases, target) for target in targets]
+    session_of = sessions(timeout)
+    for source in (a, b):
+        prepare(session_of(source), [(case, targets) for case in cases])
+    found = [versions.diff(session_of, (a, b), cases, target) for target in targets]
     show(regressing.versions_json(found), lambda: regressing.render_versions(found), as_json)
     alarms = [f"{change.case}: {change.words}" for item in found for change in item.changes if change.alarm]
     if alarms:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fattn_probe.device import Target
+from fattn_probe.device.target import picklable
 from fattn_probe.errors import InputError, LostError
-from fattn_probe.regress.pool import Job, picklable, result_or_loss
+from fattn_probe.regress.pool import Job, result_or_loss
 from fattn_probe.regress.records import Result
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import Case

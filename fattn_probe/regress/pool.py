@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 from fattn_probe.build import Build
 from fattn_probe.build.ninja import Progress, Report, silent
 from fattn_probe.device import Target
+from fattn_probe.device.target import picklable
 from fattn_probe.process import describe_code
 from fattn_probe.regress.records import Result
 from fattn_probe.run.session import RunOptions, Session
@@ -161,12 +162,6 @@ def judged(job: Job, cases: Sequence[Case], workers: int, progress: Report = sil
         finally:
             for worker in pool.workers:
                 worker.end()
-
-
-def picklable(target: Target) -> Target:
-    """The target with its device's sources in a plain dictionary, which can be pickled."""
-    device = target.device
-    return replace(target, device=replace(device, sources=dict(device.sources)) if device else None)
 
 
 def cores() -> int:

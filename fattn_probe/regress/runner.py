@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.device import Target
+from fattn_probe.errors import BuildError
+from fattn_probe.process import log
 from fattn_probe.regress.changes import ALARMS, UNJUDGED, Change, changes, time_changes
 from fattn_probe.regress.cluster import Cluster
 from fattn_probe.regress.history import History
@@ -17,6 +19,7 @@ from fattn_probe.regress.records import WHOLE, Identity, Part, Result, Run, Sett
 from fattn_probe.regress.results import result_of, result_without_times
 from fattn_probe.regress.selection import matching
 from fattn_probe.run.gpu import gpu_name
+from fattn_probe.run.prepare import prepare as prepare_kernels
 from fattn_probe.run.provenance import driver, version
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
@@ -115,6 +118,7 @@ class SuiteRunner:
         if self.cluster is not None:
             yield from self.cluster.judged(self._task(target), cases)
             return
+        self._prepare(cases, target)
         workers = self.workers_on(target)
         threads = max(1, cores() // workers)
         options = self.session.options
@@ -124,6 +128,13 @@ class SuiteRunner:
         job = Job(judge, options, self.session.builds, target)
         with closing(judged(job, cases, workers, self.session.progress)) as results:
             yield from results
+
+    def _prepare(self, cases: Sequence[Case], target: Target) -> None:
+        """Compile what the cases need; where a kernel does not compile, those with other kernels run all the same."""
+        try:
+            prepare_kernels(self.session, [(case, [target]) for case in cases])
+        except BuildError as error:
+            log.warning("%s", error)
 
     def _task(self, target: Target) -> Job:
         """The job for a cluster's workers: each runs one case at a time, on one core or on its own GPU."""

@@ -23,6 +23,7 @@ from fattn_probe.run.gguf_file import (
     u32,
     u64,
     write_gguf,
+    write_hollow,
 )
 from fattn_probe.scenario import Case, make_inputs
 from fattn_probe.scenario.cases import fill_root
@@ -64,6 +65,13 @@ def make_case_file(case: Case, path: Path) -> FiledInputs:
     for name, memory in mapped.items():
         fill_root(case, name, memory)
     return FiledInputs(path, read_case(path).inputs)
+
+
+def make_dry_file(case: Case, path: Path) -> FiledInputs:
+    """Write a case file without the bytes of its roots, for a dry run."""
+    roots = {name: (root.type, root.ne) for name, root in case.op.roots.items()}
+    write_hollow(path, case_fields(case.name, case.digest, case.op), roots)
+    return FiledInputs(path, {})
 
 
 @contextmanager

@@ -5,21 +5,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fattn_probe.arrays import Bytes
 from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.files import make_folder
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.run.capture import Capture, write_capture
-from fattn_probe.run.casefile import inputs_of
+from fattn_probe.run.casefile import inputs_of, make_dry_file
 from fattn_probe.run.frames import describe_fault, short_frames
 from fattn_probe.run.outcome import Failed, Fault, Lost, Missing, Ran, RunOutcome, Unsupported
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
+from fattn_probe.scratch import scratch
 from fattn_probe.tables import Table
 
 
@@ -89,13 +88,19 @@ def keep(result: Capture | RunOutcome, case: Case, target: Target, folder: Path 
 
 
 def plan_cases(session: Session, work: Work) -> Iterator[Done]:
-    """The launches of each case on simulated GPUs, without running a kernel; the session must be a dry one."""
-    for case, targets in work:
-        nothing: dict[str, Bytes] = {name: np.zeros(root.nbytes, np.uint8) for name, root in case.op.roots.items()}
-        for target in targets:
-            if target.engine != "sim":
-                raise InputError(f"plan --on {target}: only a simulated GPU can be asked what it would launch (sim:ID)")
-            yield Done(case, str(target), session.run(case, nothing, target))
+    """The launches of each case on its targets, without running a kernel; the session must be a dry one."""
+    with scratch() as folder, session.persistent_runner():
+        for case, targets in work:
+            inputs = make_dry_file(case, folder / "case.gguf")
+            for target in targets:
+                yield Done(case, str(target), session.run(case, inputs, target))
+
+
+def check_simulated(work: Work) -> None:
+    """InputError if a target is not a simulated GPU."""
+    for target in (target for _, targets in work for target in targets):
+        if target.engine != "sim":
+            raise InputError(f"plan --on {target}: only a simulated GPU can be asked what it would launch (sim:ID)")
 
 
 def raise_if_failed(done: Sequence[Done]) -> None:

@@ -121,16 +121,29 @@ def write_gguf(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, Te
 
 def allocate_gguf(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> dict[str, Bytes]:
     """Make a file of zero tensors, given by type and `ne`; returns their bytes, mapped from the file and writable."""
-    writer = _header(path, fields, roots)
-    sizes = {name: int(np.prod(byte_shape(ggml_type(type), ne))) for name, (type, ne) in roots.items()}
-    end, starts = path.stat().st_size, {}
-    for name, size in sizes.items():
-        starts[name] = writer.ggml_pad(end, writer.data_alignment)
-        end = starts[name] + size
-    writer.close()
+    places, end = _places(path, fields, roots)
     with writing(path), path.open("r+b") as file:  # the disk has room for all of it, or says so here: a write to a
-        os.posix_fallocate(file.fileno(), 0, writer.ggml_pad(end, writer.data_alignment))  # full one kills the process
-    return {name: np.memmap(path, np.uint8, "r+", starts[name], (size,)) for name, size in sizes.items()}
+        os.posix_fallocate(file.fileno(), 0, end)  # full one kills the process
+    return {name: np.memmap(path, np.uint8, "r+", start, (size,)) for name, (start, size) in places.items()}
+
+
+def write_hollow(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> None:
+    """Make a file of zero tensors that takes no room for them on the disk."""
+    os.truncate(path, _places(path, fields, roots)[1])
+
+
+def _places(
+    path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]
+) -> tuple[dict[str, tuple[int, int]], int]:
+    """Write a file's header; start and size of each tensor, and the length of the whole file."""
+    writer = _header(path, fields, roots)
+    end, places = path.stat().st_size, {}
+    for name, (type, ne) in roots.items():
+        start, size = writer.ggml_pad(end, writer.data_alignment), int(np.prod(byte_shape(ggml_type(type), ne)))
+        places[name] = start, size
+        end = start + size
+    writer.close()
+    return places, writer.ggml_pad(end, writer.data_alignment)
 
 
 def _write(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, TensorData]) -> None:

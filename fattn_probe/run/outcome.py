@@ -104,6 +104,11 @@ def missing_symbol(done: Completed) -> str | None:
     return (match["symbol"] or match["linker"]) if match else None
 
 
+def skipped_symbols(ran: Ran) -> list[str]:
+    """The mangled names of the kernels that a dry run skipped, because the build lacks them."""
+    return [match["symbol"] for match in MISSING.finditer(ran.warnings) if match["symbol"]]
+
+
 def checker_fault(done: Completed) -> Fault | None:
     """The simulator's finding (exit 86)."""
     if done.code != FAULT_CODE:

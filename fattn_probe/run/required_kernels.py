@@ -1,29 +1,113 @@
-"""The kernels that cases launch on an architecture, found by a dry run on the simulator; needs no GPU."""
+"""The kernels that cases launch on a target, found by dry runs of the target's build, and remembered."""
 
-from collections.abc import Sequence
+import functools
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 
-from fattn_probe.build import BuildRequest
-from fattn_probe.build.ninja import Report
+from fattn_probe.build import Build
+from fattn_probe.build.symbols import case_of, demangle
 from fattn_probe.device import Device, Target, load_devices
+from fattn_probe.device.target import picklable
 from fattn_probe.errors import InputError
 from fattn_probe.launch.architecture import arch_number
 from fattn_probe.launch.families import BY_KERNEL
 from fattn_probe.launch.record import LaunchRecord
-from fattn_probe.run.command import plan_cases
+from fattn_probe.run.command import Done, plan_cases
+from fattn_probe.run.kernels_by_op import KernelsByOp, op_digest
+from fattn_probe.run.outcome import Ran, Unsupported, skipped_symbols
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
-from fattn_probe.source import KernelCase, kernel_cases
+from fattn_probe.source import KernelCase, Tree, ggml_types, kernel_cases
+
+CASES_A_PROCESS = 50
+"""Dry runs that are worth a process: it starts in half a second."""
+Names = dict[str, tuple[str, ...]]
+"""The names of the kernel cases of ops, by the ops' digests."""
 
 
-def required_kernels(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:
-    """The kernel cases that a build for `request.arch` runs these cases with, on the catalogue's GPU of that arch."""
-    target = Target("sim", device_of(request.arch))
-    options = RunOptions(request.tree, patches=request.patches, quants=request.quants, simulation=Simulation(dry=True))
-    known = {(case.family, case.args): case for case in kernel_cases(request.tree)}
-    done = plan_cases(Session(options, progress), [(case, [target]) for case in cases])
-    wanted = [known.get(kernel_key(launch)) for item in done for launch in item.launches]
-    return list({case.name: case for case in wanted if case is not None}.values())
+def required_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
+    """The kernel cases that a target runs these cases with.
+
+    A case whose dry run does not end well is left out: its real run tells what is wrong.
+    """
+    tree = session.options.tree
+    if tree is None:
+        return []
+    ops = {op_digest(case.op): case for case in cases}
+    remembered = KernelsByOp.of(session.options, target)
+    names = remembered.read()
+    fresh = {digest: case for digest, case in ops.items() if digest not in names}
+    if fresh:
+        names |= dry_runs(session, fresh, target)
+        remembered.write(names)
+    known = {case.name: case for case in kernel_cases(tree)}
+    wanted = dict.fromkeys(name for digest in ops for name in names.get(digest, ()))
+    return [known[name] for name in wanted if name in known]
+
+
+@dataclass(frozen=True)
+class DryRuns:
+    """Dry runs of a part of the cases, in a process of their own if there are many."""
+
+    options: RunOptions
+    builds: Mapping[str, Build]
+    target: Target
+    cases: Mapping[str, Case]
+
+    def names(self) -> Names:
+        """The kernel cases of each op, without those whose run did not end well."""
+        tree = self.options.tree
+        assert tree is not None
+        session = Session(self.options, builds=dict(self.builds))
+        read = KernelReader(tree)
+        done = plan_cases(session, [(case, [self.target]) for case in self.cases.values()])
+        found = zip(self.cases, map(read.names, done), strict=True)
+        return {digest: names for digest, names in found if names is not None}
+
+
+def dry_runs(session: Session, cases: Mapping[str, Case], target: Target) -> Names:
+    """The kernel cases of each op, by dry runs in parallel; kernels that the build lacks are skipped, not compiled."""
+    simulation = Simulation(dry=True, skip_kernels=True, threads=1)
+    options = replace(session.options, simulation=simulation, repeat=1, warmup=0)
+    session.build_for(target)
+    items, processes = list(cases.items()), process_count(len(cases))
+    parts = [
+        DryRuns(options, session.builds, picklable(target), dict(items[start::processes])) for start in range(processes)
+    ]
+    if processes == 1:
+        return parts[0].names()
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("forkserver")) as pool:
+        return {digest: names for part in pool.map(DryRuns.names, parts) for digest, names in part.items()}
+
+
+def process_count(cases: int) -> int:
+    """The number of processes that share dry runs."""
+    return max(1, min(len(os.sched_getaffinity(0)), cases // CASES_A_PROCESS))
+
+
+class KernelReader:
+    """Reads the kernel cases of an op from its dry run."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.cases = kernel_cases(tree)
+        self.types = ggml_types(tree)
+        self.by_key = {(case.family, case.args): case for case in self.cases}
+        self.of_symbol = functools.cache(lambda symbol: case_of(demangle(symbol), self.cases, self.types))
+
+    def names(self, done: Done) -> tuple[str, ...] | None:
+        """The names of the kernel cases that were launched or skipped; None if the run did not end well."""
+        if not isinstance(done.result, Ran | Unsupported):
+            return None
+        found = self._cases(done.result) if isinstance(done.result, Ran) else ()
+        return tuple(dict.fromkeys(case.name for case in found if case is not None))
+
+    def _cases(self, ran: Ran) -> Iterator[KernelCase | None]:
+        yield from (self.by_key.get(kernel_key(launch)) for launch in ran.launches)
+        yield from (self.of_symbol(symbol) for symbol in skipped_symbols(ran))
 
 
 def device_of(arch: str) -> Device:

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +28,7 @@ from fattn_probe.run.provenance import driver, versions
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
 from fattn_probe.scratch import scratch
-from fattn_probe.source import Tree, ggml_types, template_parameters
+from fattn_probe.source import KernelCase, Tree, ggml_types, template_parameters
 from fattn_probe.source.patches import Patch
 
 DEFAULT_ARCH = "90"  # of the simulator build that lends its ggml to the `cpu` target
@@ -103,6 +103,11 @@ class Session:
             quants=options.quants,
         )
 
+    def add_kernels(self, target: Target, kernels: Iterable[KernelCase], program: str = RUNNER) -> None:
+        """Compile the kernels that the build of a target lacks, all at once."""
+        made = ensure(self._request(target), kernels, (program,), progress=self.progress)
+        self.builds[f"{target}/{program}"] = made
+
     def complete(self, target: Target, symbol: str, program: str) -> Build:
         """The build of a target after compiling a missing symbol into it."""
         build = add_missing(self.build_for(target, program), symbol, progress=self.progress)
@@ -129,6 +134,8 @@ class Session:
         env = build.env() | target.env
         if target.engine == "sim" and target.device is not None:
             env |= self.options.simulation.env(target.device, build.manifest.build_number)
+        elif target.engine == "cuda":
+            env |= self.options.simulation.dry_env
         return env
 
     def _watched_env(self, target: Target) -> dict[str, str]:
@@ -184,7 +191,8 @@ class Session:
 
     def _words(self, target: Target) -> tuple[str, ...]:
         options = self.options
-        words = ("--backend", target.backend, "--repeat", str(options.repeat), "--warmup", str(options.warmup))
+        dry = ("--dry",) * options.simulation.dry
+        words = ("--backend", target.backend, "--repeat", str(options.repeat), "--warmup", str(options.warmup), *dry)
         threads = options.simulation.threads or os.cpu_count() or 1
         return (*words, "--threads", str(threads)) if target.engine == "cpu" else words
 

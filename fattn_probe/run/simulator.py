@@ -1,5 +1,6 @@
 """What a simulator build needs in its environment: the device, tables, register counts, schedule."""
 
+import functools
 import gzip
 import hashlib
 import os
@@ -26,12 +27,14 @@ class Simulation:
     """How the simulator runs kernels.
 
     `schedule` is the seed of an adversarial order of warps, 0 the fixed one; `threads` the host threads, None for all
-    cores; `dry` records launches and runs nothing.
+    cores; `dry` records launches and runs nothing. With `skip_kernels`, a kernel that the build lacks is named on
+    stderr and left out, instead of ending the run.
     """
 
     schedule: int = 0
     threads: int | None = None
     dry: bool = False
+    skip_kernels: bool = False
 
     def env(self, device: Device, build_number: str) -> dict[str, str]:
         """The environment of a program of a simulator build."""
@@ -40,17 +43,29 @@ class Simulation:
             "FATTN_PROBE_SIM_DATA": str(unpacked_tables()),
             "FATTN_PROBE_REGISTERS": str(register_file(device.arch, build_number)),
             "FATTN_PROBE_SCHEDULE": str(self.schedule),
-            "FATTN_PROBE_DRY": str(int(self.dry)),
         }
-        return env | ({"FATTN_PROBE_SIM_THREADS": str(self.threads)} if self.threads else {})
+        return env | self.dry_env | ({"FATTN_PROBE_SIM_THREADS": str(self.threads)} if self.threads else {})
+
+    @property
+    def dry_env(self) -> dict[str, str]:
+        """The part of it that a real GPU's program reads too."""
+        return {
+            **({"FATTN_PROBE_DRY": "1"} if self.dry else {}),
+            **({"FATTN_PROBE_SKIP_KERNELS": "1"} if self.skip_kernels else {}),
+        }
 
 
 def unpacked_tables() -> Path:
     """The folder of the special functions' tables, unpacked once into the cache; kernels map them into memory."""
+    return _tables_in(cache_dir())
+
+
+@functools.cache
+def _tables_in(cache: Path) -> Path:
     packed = {path.name: path.read_bytes() for path in (files("fattn_probe") / "native/sim/data").iterdir()}
     tables = {name: data for name, data in sorted(packed.items()) if name.endswith(".gz")}
     digest = hashlib.sha256(b"".join((TABLE_FORMAT, *tables.values()))).hexdigest()[:12]
-    folder = cache_dir() / f"tables-{digest}"
+    folder = cache / f"tables-{digest}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=".tables-", dir=folder.parent))
@@ -84,9 +99,14 @@ def _publish(part: Path, folder: Path) -> None:
 
 def register_file(arch: str, build_number: str) -> Path:
     """A file with a line `registers kernel value value ...` for each kernel whose registers were measured."""
+    return _registers_in(cache_dir(), arch, build_number)
+
+
+@functools.cache
+def _registers_in(cache: Path, arch: str, build_number: str) -> Path:
     counts = measured_registers(arch, build_number)
     text = "".join(f"{count} {_words(kernel)}\n" for kernel, count in sorted(counts.items()))
-    path = cache_dir() / f"registers-sm{arch}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    path = cache / f"registers-sm{arch}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}-{os.getpid()}")

@@ -48,3 +48,17 @@ def test_stub_says_its_symbol_and_ends_with_87(tmp_path):
     subprocess.run([compiler, "main.cpp", "stubs.o", "-o", "main"], cwd=tmp_path, check=True)
     ended = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (87, "fattn-probe: missing symbol: _Z3foov\n")
+
+
+@pytest.mark.build
+def test_a_kernel_is_named_and_skipped_where_a_program_only_lists_them(tmp_path):
+    (tmp_path / "stubs.c").write_text(render_stubs(["_Z3foov", CASE]))
+    (tmp_path / "main.c").write_text(f'void kernel(void) __asm__("{CASE}"); int main(void) {{ kernel(); return 0; }}')
+    compiler = shutil.which("gcc")
+    subprocess.run([compiler, "main.c", "stubs.c", "-o", "main"], cwd=tmp_path, check=True)
+    codes = []
+    for environment in ({}, {"FATTN_PROBE_SKIP_KERNELS": "1"}):
+        ended = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=False, env=environment)
+        codes.append(ended.returncode)
+        assert ended.stderr == f"fattn-probe: missing symbol: {CASE}\n"
+    assert codes == [87, 0]

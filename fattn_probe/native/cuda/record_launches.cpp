@@ -2,7 +2,8 @@
 //
 // Link it into an executable that exports its symbols (-rdynamic, or --export-dynamic) and uses the shared libcudart:
 // the dynamic linker then finds these functions first, for libggml-cuda too. Each forwards to the next definition of
-// its name. Each launch appends one line of JSON to the file that FATTN_PROBE_LAUNCHES names. nvcc compiles
+// its name. Each launch appends one line of JSON to the file that FATTN_PROBE_LAUNCHES names;
+// with FATTN_PROBE_DRY=1, no kernel runs. nvcc compiles
 // `kernel<<<...>>>(...)` to __cudaGetKernel and __cudaLaunchKernel (CUDA 13) or to cudaLaunchKernel (earlier);
 // cudaLaunchKernelEx calls cudaLaunchKernelExC.
 //
@@ -125,6 +126,10 @@ struct GpuTimer {
     }
 
     template <typename Launch> cudaError_t around(cudaStream_t stream, const Launch &launch) {
+        static const char *dry = std::getenv("FATTN_PROBE_DRY");
+        if (dry != nullptr && *dry == '1') {
+            return cudaSuccess;
+        }
         if (!armed || capturing(stream)) {
             return launch();
         }

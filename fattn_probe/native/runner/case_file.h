@@ -20,9 +20,10 @@ struct View {
 
 class CaseFile {
   public:
-    explicit CaseFile(const std::string &path) : path_(path) {
+    // Without `bytes`, only the header is read, and the tensors have no data.
+    CaseFile(const std::string &path, bool bytes) : path_(path) {
         ggml_context *data = nullptr;
-        gguf_.reset(gguf_init_from_file(path.c_str(), gguf_init_params{/*no_alloc =*/false, /*ctx =*/&data}));
+        gguf_.reset(gguf_init_from_file(path.c_str(), gguf_init_params{/*no_alloc =*/!bytes, /*ctx =*/&data}));
         data_.reset(data);
         if (gguf_ == nullptr) {
             throw Error(path + ": not a readable GGUF file");
@@ -53,7 +54,7 @@ class CaseFile {
         return view;
     }
 
-    // The contiguous allocation with this name; its bytes are in host memory.
+    // The contiguous allocation with this name; its bytes, if they were read, are in host memory.
     const ggml_tensor *root(const std::string &name) const {
         const ggml_tensor *tensor = ggml_get_tensor(data_.get(), name.c_str());
         if (tensor == nullptr) {

@@ -37,9 +37,11 @@ class Op {
         return ggml_backend_supports_op(backend_, dst_) ? "" : "the backend does not support the op";
     }
 
-    // Allocates dst, with extra space past its end, and fills it with a recognisable NaN (0x7fc0dead).
+    void allocate_dst() { allocate(dst_); }
+
+    // Fills dst, and the extra space past its end, with a recognisable NaN (0x7fc0dead).
     void poison_dst() {
-        ggml_backend_buffer_clear(allocate(dst_), 0xff);
+        ggml_backend_buffer_clear(dst_->buffer, 0xff);
         const std::vector<uint32_t> poison(ggml_nelements(dst_), 0x7fc0dead);
         ggml_backend_tensor_set(dst_, poison.data(), 0, ggml_nbytes(dst_));
     }
@@ -91,7 +93,9 @@ class Op {
             tensor = ggml_new_tensor(context_.get(), host->type, 4, host->ne);
             ggml_set_name(tensor, name.c_str());
             allocate(tensor);
-            ggml_backend_tensor_set(tensor, host->data, 0, ggml_nbytes(host));
+            if (host->data != nullptr) {
+                ggml_backend_tensor_set(tensor, host->data, 0, ggml_nbytes(host));
+            }
         }
         return tensor;
     }

@@ -19,12 +19,13 @@ struct Options {
     int warmup = 0;
     int threads = 0; // 0: the backend's own default
     bool support_only = false;
+    bool dry = false;   // the case file has no bytes of tensors, and no kernel runs: for the launches alone
     bool batch = false; // read cases from standard input, see batch.h
 };
 
 inline const char *usage() {
     return "usage: fattn-runner case.gguf out.gguf [--backend NAME] [--repeat N] [--warmup N] [--threads N] "
-           "[--support-only]\n"
+           "[--support-only] [--dry]\n"
            "       fattn-runner --batch [--backend NAME] ...   (lines `case.gguf<TAB>out.gguf` on stdin)";
 }
 
@@ -48,6 +49,10 @@ inline Options parse_options(int argc, char **argv) {
         }
         if (word == "--support-only") {
             options.support_only = true;
+            continue;
+        }
+        if (word == "--dry") {
+            options.dry = true;
             continue;
         }
         if (word == "--batch") {

@@ -46,7 +46,7 @@ Timer time_runs(Op &op, int warmup, int repeat) {
 }
 
 void run(const Options &options, ggml_backend_dev_t device) {
-    const CaseFile file(options.case_path);
+    const CaseFile file(options.case_path, !options.dry);
     const Backend backend = open_backend(device, options.threads);
     Op op(file, backend.get());
 
@@ -59,12 +59,17 @@ void run(const Options &options, ggml_backend_dev_t device) {
     result.set("fattn.run.reason", unsupported);
     std::vector<uint8_t> dst;
     if (unsupported.empty() && !options.support_only) {
-        op.poison_dst();
+        op.allocate_dst();
+        if (!options.dry) {
+            op.poison_dst();
+        }
         const Timer timer = time_runs(op, options.warmup, options.repeat);
         result.set("fattn.run.clock", timer.clock());
         result.set("fattn.run.seconds", timer.seconds());
-        dst = op.dst_bytes();
-        result.set_dst(op.dst(), dst);
+        if (!options.dry) {
+            dst = op.dst_bytes();
+            result.set_dst(op.dst(), dst);
+        }
     }
     result.write(options.out_path);
 }

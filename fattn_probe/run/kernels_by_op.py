@@ -1,0 +1,54 @@
+"""The kernels that ops need on a target, remembered in the cache."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fattn_probe.cache import cache_dir
+from fattn_probe.device import Target
+from fattn_probe.op import Op
+from fattn_probe.run.gpu import gpu_name
+from fattn_probe.run.provenance import version
+from fattn_probe.run.session import RunOptions
+
+
+def op_digest(op: Op) -> str:
+    """16 hex digits of an op's parameters, tensors and roots; its data choose no kernel."""
+    return hashlib.sha256(json.dumps(op.to_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class KernelsByOp:
+    """A file with the names of the kernel cases that ops need, by `op_digest`, of one source on one GPU."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, options: RunOptions, target: Target) -> "KernelsByOp":
+        """The file of a source with its patches on a target: all that the choice of a kernel depends on, but the op."""
+        tree = options.tree.digest if options.tree else ""
+        device = target.device.spec() if target.device else gpu_name(target.gpu)
+        patches = [patch.digest for patch in options.patches]
+        told = [version("fattn-probe"), tree, patches, sorted(options.quants), device]
+        digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+        return cls(cache_dir() / "kernels" / f"{digest}.json")
+
+    def read(self) -> dict[str, tuple[str, ...]]:
+        """What the file holds; nothing if it is not there, or damaged."""
+        try:
+            found = json.loads(self.path.read_text())
+            return {str(digest): tuple(map(str, names)) for digest, names in found.items()}
+        except (OSError, ValueError, AttributeError, TypeError):
+            return {}
+
+    def write(self, names: Mapping[str, tuple[str, ...]]) -> None:
+        """Write the file anew; a cache that cannot be written is no reason to fail."""
+        part = self.path.with_name(f".{self.path.name}-{os.getpid()}")
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(names))
+            part.replace(self.path)

@@ -1,0 +1,45 @@
+"""Before cases run: one build of all the kernels that they need."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fattn_probe.build import BuildRequest
+from fattn_probe.build.ninja import Report
+from fattn_probe.device import Target
+from fattn_probe.run.command import Work
+from fattn_probe.run.gpu import gpu_arch, has_gpu
+from fattn_probe.run.required_kernels import device_of, required_kernels
+from fattn_probe.run.session import RunOptions, Session, arch_of
+from fattn_probe.scenario import Case
+from fattn_probe.source import KernelCase
+
+
+def prepare(session: Session, work: Work) -> None:
+    """Compile the kernels that the cases need and the builds of their targets lack, each build in one go.
+
+    A session with a build made elsewhere has nothing to prepare. A kernel that is missing all the same is compiled
+    when a case calls it (`Session.completing`).
+    """
+    if session.options.build is not None or session.options.tree is None:
+        return
+    by_target: dict[str, tuple[Target, list[Case]]] = {}
+    for case, targets in work:
+        for target in targets:
+            by_target.setdefault(str(target), (target, []))[1].append(case)
+    wanted: dict[tuple[str, str], list[KernelCase]] = defaultdict(list)
+    here = [(target, cases) for target, cases in by_target.values() if target.engine != "cpu"]
+    for target, cases in here:
+        wanted[target.engine, arch_of(target)] += required_kernels(session, cases, target)
+    for target, _ in here:
+        session.add_kernels(target, wanted[target.engine, arch_of(target)])
+
+
+def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:
+    """The kernel cases that a build runs cases with; without a GPU of its architecture, on a simulated one."""
+    options = RunOptions(request.tree, patches=request.patches, quants=request.quants)
+    if request.engine == "sim":
+        options = replace(options, flavour=request.flavour, sanitize=request.sanitize)
+    real = request.engine == "cuda" and has_gpu() and gpu_arch(0) == request.arch
+    target = Target("cuda") if real else Target("sim", device_of(request.arch))
+    return required_kernels(Session(options, progress), cases, target)
