@@ -31,8 +31,8 @@ class Sampled:
 
     def __str__(self) -> str:
         return (
-            f"{self.rows} of {self.of} rows were sampled and checked exactly, first and last, tile and stream-K seams "
-            "and mask edges among them; the others for being finite and in V's convex hull (--sample all checks all)"
+            f"checked {self.rows} of {self.of} rows exactly, including first and last rows, tile and stream-K seams "
+            "and mask edges; the others only for being finite and inside V's convex hull (--sample all checks all)"
         )
 
 

@@ -185,7 +185,7 @@ def _diagnosis(found: Diagnosis) -> RenderableType:
     for cause, number in found.causes:
         detail = f" ({cause.detail})" if cause.detail else ""
         explains = (
-            f"{number} of {found.rows_tried} rows looked into, {100 * cause.explained:.3g} % of the first one's error"
+            f"{number} of {found.rows_tried} rows examined, {100 * cause.explained:.3g} % of the first one's error"
         )
         lines.append(Text.assemble("what:  ", (f"{cause.words}{detail}", "bold"), f": {explains}"))
     columns = (*PLACE, "value", "expected", "tile", "blocks", "cause")
