@@ -1,1 +1,1 @@
-"""A kernel's output against the exact answer, or against another output: metrics, verdict, table."""
+"""Compare a kernel's output with the exact answer, or with another output: metrics, verdict, tables."""

@@ -82,7 +82,7 @@ def compare(
 
 
 def compare_files(paths: Sequence[Path], as_json: bool) -> None:
-    """Compare two captures of one op; InputError if one contradicts its own op."""
+    """Compare two captures of one op; InputError if a capture contradicts its own op."""
     if len(paths) != 2:
         raise InputError(f"compare takes two captures, not {len(paths)}, and does not mix captures with scenarios")
     a, b = (read_capture(path) for path in paths)

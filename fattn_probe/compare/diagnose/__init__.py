@@ -1,1 +1,1 @@
-"""What is wrong with an output: where, which CUDA blocks made it, and by which fault."""
+"""Diagnose a wrong output: the wrong elements, the CUDA blocks that computed them, and the fault."""

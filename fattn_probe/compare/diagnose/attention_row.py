@@ -1,4 +1,4 @@
-"""One row of the output taken apart: its logits and weights in float64, to tell an error by its direction."""
+"""One output row in detail: its logits and weights in float64, to identify an error by its direction."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fattn_probe.truth.reference.attention import alibi_slopes
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """What the rows of one K/V head share: K (n_kv, hsk) and V (n_kv, hsv) as stored, in float64."""
+    """The data that the rows of one K/V head share: K (n_kv, hsk) and V (n_kv, hsv) as stored, in float64."""
 
     case: Case
     inputs: Mapping[str, Bytes]
@@ -31,7 +31,7 @@ class Head:
 
 @dataclass(frozen=True, eq=False)
 class AttentionRow:
-    """A row: `raw` logits before softcap and mask, `mask` as it is added, -inf where hidden, `sink` or None."""
+    """A row: `raw` logits before softcap and mask; `mask` as added, -inf where hidden; `sink` or None."""
 
     V: F64
     raw: F64
@@ -56,12 +56,12 @@ class AttentionRow:
 
     @property
     def logits(self) -> F64:
-        """As the softmax has them."""
+        """The logits that enter the softmax."""
         raw = self.softcap * np.tanh(self.raw / self.softcap) if self.softcap else self.raw
         return np.asarray(raw + self.mask)
 
     def weights(self, logits: F64) -> F64:
-        """The softmax; 0 everywhere where all is hidden."""
+        """The softmax; all 0 if the mask hides everything."""
         top = logits.max() if self.sink is None else max(logits.max(), self.sink)
         if np.isneginf(top):
             return np.zeros_like(logits)
@@ -70,7 +70,7 @@ class AttentionRow:
         return np.asarray(p / total)
 
     def output(self, logits: F64) -> F64:
-        """The exact answer for some logits."""
+        """The exact output for some logits."""
         return np.asarray(self.weights(logits) @ self.V)
 
 

@@ -1,8 +1,9 @@
-"""What was done wrongly in a row, from the direction of its error.
+"""Find the fault in a row from the direction of its error.
 
-Each fault turns the output in a direction of its own: leaving a KV row i out moves it from o by a multiple of v_i - o,
-leaving out a KV step by one of the sum of p (v - o) over its rows, and so on. The fault whose direction leaves the
-least of the error over, for the number of its alternatives (Schwarz' criterion, Annals of Statistics 6, 1978), is it.
+Each fault moves the output o in its own direction. Leaving out KV row i moves it by a multiple of v_i - o, leaving out
+a KV step by a multiple of the sum of p (v - o) over its rows, and so on. The most likely fault is the one whose
+direction explains most of the error, given its number of alternatives (Schwarz' criterion, Annals of Statistics 6,
+1978).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +21,12 @@ EXPLAINED = 0.8
 """The share of a row's square error that its cause must explain."""
 MOST_KEYS = 1 << 16
 CANDIDATES = 24
-"""Rows of V from each end that a swapped pair is looked for in."""
+"""Rows of V from each end that are searched for a swapped pair."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A fault in words; `detail` is what differs from row to row, `step` the KV step, where it is one."""
+    """A fault in words; `detail` is the part that differs from row to row, `step` the KV step, if it is one."""
 
     words: str
     detail: str
@@ -35,9 +36,9 @@ class Cause:
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """Faults of one kind: the directions (n, hsv) of the error; `fixed` if the error must be as long as well.
+    """Faults of one kind: the directions (n, hsv) of the error; `fixed` if the error's length must match too.
 
-    `rarity` is how much better than another one a fault of this kind must fit, by Schwarz' criterion.
+    `rarity` is how much better a fault of this kind must fit than another, by Schwarz' criterion.
     """
 
     directions: F64
@@ -48,10 +49,10 @@ class Family:
 
 @dataclass(frozen=True, eq=False)
 class Suspect:
-    """A row that is wrong, and what may be wrong in it.
+    """A wrong row, and what the search for its fault needs.
 
-    `step` is the number of KV rows of a KV step, 0 if unknown, `parts` the CUDA blocks' shares of the row's tile,
-    `others` the answers of other rows that might stand there instead, with their names.
+    `step` is the number of KV rows of a KV step, 0 if unknown; `parts` are the CUDA blocks' shares of the row's tile;
+    `others` are the answers of other rows, by name, which may have been written to this row.
     """
 
     row: AttentionRow
@@ -61,7 +62,7 @@ class Suspect:
 
 
 def cause_of(error: F64, suspect: Suspect) -> Cause | None:
-    """The fault that a row's error (hsv,) comes from, None if none explains it."""
+    """The fault that explains a row's error (hsv,); None if none does."""
     power, best, found = float(error @ error), np.inf, None
     for family in _families(error, suspect) if power else ():
         if len(family.directions):
@@ -74,7 +75,7 @@ def cause_of(error: F64, suspect: Suspect) -> Cause | None:
 
 
 def _fit(error: F64, family: Family) -> tuple[int, float, float]:
-    """The best direction's index, the factor to take it by, and the square error that it leaves."""
+    """The index of the best direction, its factor, and the remaining square error."""
     u, power = family.directions, float(error @ error)
     if family.fixed:
         left = ((u - error) ** 2).sum(axis=1)
@@ -107,7 +108,7 @@ def _families(error: F64, suspect: Suspect) -> Iterator[Family]:
 
 
 def _weighted(weights: F64, name: Callable[[int], Cause]) -> Callable[[int, float], Cause]:
-    """Words for a part of the KV rows of that weight, from how far the output moved: e = (f-1)/(1+(f-1)W) u."""
+    """Words for a fault in KV rows of total weight W, from how far the output moved: e = (f-1)/(1+(f-1)W) u."""
 
     def say(index: int, factor: float) -> Cause:
         change = 1 - factor * weights[index]
@@ -141,7 +142,7 @@ def _step_words(step: int, n_kv: int) -> Callable[[int], Cause]:
 
 
 def _shares(pulls: F64, p: F64, suspect: Suspect) -> Iterator[Family]:
-    """What each of several CUDA blocks did of the tile, and where their shares meet."""
+    """Faults in the share of one of several CUDA blocks, and at the seams between shares."""
     parts = suspect.parts
     if len(parts) < 2:
         return
@@ -161,7 +162,7 @@ def _shares(pulls: F64, p: F64, suspect: Suspect) -> Iterator[Family]:
 
 
 def _seams(steps: npt.NDArray[np.intp], parts: Sequence[Part]) -> dict[str, npt.NDArray[np.bool_]]:
-    """KV rows that have to do with where the shares of blocks meet."""
+    """Faults in KV rows next to the seams between blocks."""
     ends = [range(part.start, part.stop, part.every)[-1] for part in parts]
     longer = [end for end, part in zip(ends, parts, strict=True) if end > part.start]
     whole = {end + 1 for end in ends[:-1]}
@@ -170,13 +171,13 @@ def _seams(steps: npt.NDArray[np.intp], parts: Sequence[Part]) -> dict[str, npt.
         "the KV step before each seam, of CUDA blocks with several": np.isin(
             steps, [e for e in longer if e + 1 in whole]
         ),
-        "the KV step behind each seam of CUDA blocks": np.isin(steps, [part.start for part in parts[1:]]),
+        "the KV step after each seam of CUDA blocks": np.isin(steps, [part.start for part in parts[1:]]),
         "all but the last CUDA block's share": np.isin(steps, range(parts[-1].start, parts[-1].stop), invert=True),
     }
 
 
 def _swaps(error: F64, p: F64, V: F64) -> Family:
-    """Two rows of V in each other's place: the output moves by (p_a - p_b)(v_b - v_a)."""
+    """Two rows of V swapped: the output moves by (p_a - p_b)(v_b - v_a)."""
     along = V @ error
     order = np.argsort(np.where(p > 0, along, 0.0))
     ends = np.unique(np.concatenate([order[:CANDIDATES], order[-CANDIDATES:]]))
@@ -188,7 +189,7 @@ def _swaps(error: F64, p: F64, V: F64) -> Family:
 
 
 def _unmasked(row: AttentionRow, out: F64) -> Iterator[Family]:
-    """One KV row that the mask hides is seen none the less."""
+    """One masked KV row is seen nevertheless."""
     hidden = np.flatnonzero(np.isneginf(row.mask))
     seen = np.flatnonzero(~np.isneginf(row.mask))
     if not len(hidden) or not len(seen):
@@ -207,7 +208,7 @@ def _unmasked(row: AttentionRow, out: F64) -> Iterator[Family]:
 
 
 def _instead(row: AttentionRow, out: F64, others: Sequence[tuple[str, F64]]) -> Iterator[Family]:
-    """Other outputs than the right one: of the op without one of its parts, or of another row."""
+    """Other outputs in place of the right one: of the op without one of its parts, or of another row."""
     nothing = np.zeros_like(row.mask)
     variants = [
         ("the mask is ignored", row.mask.any(), replace(row, mask=nothing)),

@@ -1,4 +1,4 @@
-"""Where an output is wrong, which blocks made it, what the wrong elements have in common, and what was done wrongly."""
+"""Diagnose a wrong output: the wrong elements, what they have in common, their blocks, and the likely fault."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,23 +21,23 @@ from fattn_probe.truth.reference.adapter import stored_rows
 WORST = 5
 ROWS_TRIED = 8
 OTHERS = 512
-"""Other rows' answers that a row is compared with."""
+"""Number of other rows' answers that a row is compared with."""
 MOST_MASK = 1 << 28
-"""Mask entries up to which the mask is examined; larger masks are skipped."""
+"""Largest mask, in entries, that is examined; larger masks are skipped."""
 MOST_KV = 1 << 26
-"""Values of a K/V head that a row's weights are formed with; of a larger one no cause is sought."""
+"""Largest K/V head, in values, for which a cause is sought."""
 AGREED = 0.5
-"""The share of the rows looked into that must have the same cause."""
+"""The share of the examined rows that must have the same cause."""
 RowIndex = tuple[int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """A run whose output is wrong: the op with its bytes, the output, what is right, and which elements are not.
+    """A run with a wrong output: the op with its bytes, the output, the right output, and the wrong elements.
 
-    The deviation's base is right to the kernel's own rounding where there is a model of it. `geometry` is None where
-    the launches do not tell how the work was cut. Of a sample, `dst` and deviation have the `rows` (sequence, query,
-    head) as the queries of one head: (1, rows, 1, hsv).
+    The deviation's base includes the kernel's own rounding if there is a model of it. `geometry` is None if the
+    launches do not show the division of work. For a sample, `dst` and deviation hold the `rows` (sequence, query, head)
+    as the queries of one head: (1, rows, 1, hsv).
     """
 
     case: Case
@@ -48,7 +48,7 @@ class Evidence:
     rows: npt.NDArray[np.int64] | None = None
 
     def place(self, row: RowIndex) -> RowIndex:
-        """The (sequence, query, head) in the output of a row of the arrays."""
+        """The (sequence, query, head) of a row of the arrays in the whole output."""
         if self.rows is None:
             return row
         sequence, query, head = self.rows[row[1]].tolist()
@@ -66,18 +66,18 @@ class Evidence:
 
     @property
     def base(self) -> F64:
-        """What the output should be."""
+        """The right output."""
         return self.deviation.base
 
     @property
     def wrong(self) -> Bools:
-        """Which elements are not what they should be."""
+        """The wrong elements."""
         return self.deviation.wrong
 
 
 @dataclass(frozen=True)
 class Element:
-    """A wrong element, the output tile it is in and the CUDA blocks that made it; None where that is not known."""
+    """A wrong element, its output tile, and the CUDA blocks that computed it; None if unknown."""
 
     at: Coordinate
     value: float
@@ -89,7 +89,7 @@ class Element:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`worst` elements, one a row; `patterns` best first; `causes` with the number of rows tried that have each."""
+    """`worst` elements, one per row; `patterns`, best first; `causes`, each with its number of examined rows."""
 
     wrong: int
     elements: int
@@ -100,7 +100,7 @@ class Diagnosis:
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
-    """Look into a wrong output."""
+    """Diagnose a wrong output."""
     wrong = evidence.wrong
     found = tuple(find_patterns(wrong, evidence.labellings()))
     rows = _rows_to_try(evidence)
@@ -125,7 +125,7 @@ def _mask(evidence: Evidence) -> MaskFacts | None:
 
 
 def _rows_to_try(evidence: Evidence) -> list[RowIndex]:
-    """The rows with the largest errors, and others from all over the wrong ones."""
+    """The rows with the largest errors, and others spread over the wrong rows."""
     error = np.where(evidence.wrong, evidence.deviation.of(evidence.dst), -1.0).max(axis=3)
     order = np.argsort(-error, axis=None, kind="stable")[: int(evidence.wrong.any(axis=3).sum())]
     chosen = list(dict.fromkeys([*order[:WORST], *order[np.linspace(0, len(order) - 1, ROWS_TRIED).astype(int)]]))
@@ -143,7 +143,7 @@ def _element(evidence: Evidence, row: RowIndex, cause: Cause | None) -> Element:
 
 
 def _off(evidence: Evidence, row: RowIndex) -> F64:
-    """The absolute errors of a row; infinite where it is not finite."""
+    """The absolute errors of a row; infinite for NaN and infinity."""
     with np.errstate(invalid="ignore"):
         off = np.abs(evidence.dst[row] - evidence.base[row])
     return np.where(np.isfinite(evidence.dst[row]), off, np.inf)
@@ -155,7 +155,7 @@ def _parts(evidence: Evidence, row: RowIndex) -> Sequence[Part]:
 
 
 def _blamed(parts: Sequence[Part], cause: Cause | None) -> Sequence[Part]:
-    """The blocks that did a tile; only those that did the step, if it is known which went wrong."""
+    """The blocks that worked on a tile; only those of the wrong KV step, if it is known."""
     if cause is None or cause.step is None:
         return parts
     return [part for part in parts if cause.step in range(part.start, part.stop, part.every)] or parts
@@ -176,7 +176,7 @@ def _cause(evidence: Evidence, row: RowIndex) -> Cause | None:
 
 
 def _other_rows(evidence: Evidence, row: RowIndex) -> list[tuple[str, F64]]:
-    """What belongs into the rows nearest to one: other queries, other heads, other sequences."""
+    """The right answers of neighbouring rows: other queries, other heads, other sequences."""
     base = evidence.base
     sequence, query, head = row
     n_seq, n_q, n_head, _ = base.shape
@@ -190,6 +190,6 @@ def _other_rows(evidence: Evidence, row: RowIndex) -> list[tuple[str, F64]]:
 
 
 def _unlike(here: RowIndex, other: RowIndex) -> str:
-    """What another row is called: by what is not the same."""
+    """The name of another row: the coordinates that differ."""
     axes = zip(("sequence", "query", "head"), here, other, strict=True)
     return "that of " + ", ".join(f"{name} {there}" for name, own, there in axes if own != there)

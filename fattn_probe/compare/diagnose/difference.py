@@ -1,4 +1,4 @@
-"""Two captures of one op: whether their bits are equal, and where not, by element, tile and CUDA block."""
+"""The difference of two captures of one op, by element, output tile and CUDA block."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ Names = tuple[str, str]
 
 @dataclass(frozen=True)
 class Side:
-    """What one capture has of an element: its value, the output tile it is in and the CUDA blocks that made it."""
+    """An element in one capture: its value, its output tile, and the CUDA blocks that computed it."""
 
     value: float
     tile: Tile | None
@@ -32,7 +32,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Apart:
-    """An element that is not the same in both, the worst of its row."""
+    """An element that differs, the worst of its row."""
 
     at: Coordinate
     a: Side
@@ -41,7 +41,7 @@ class Apart:
 
 @dataclass(frozen=True)
 class Cut:
-    """The output tiles, of so many, and the CUDA blocks of a capture in which bits differ, by its launches."""
+    """The output tiles (`of` all) and the CUDA blocks in which bits differ, by the launches of one capture."""
 
     tiles: tuple[Tile, ...]
     of: int
@@ -50,9 +50,9 @@ class Cut:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two captures of one op side by side; `changed` where a bit differs, which by itself is no failure.
+    """Two captures of one op; the status is `changed` if a bit differs, which alone is no failure.
 
-    `cuts` are the tiles and blocks with differences, of each capture; None where its launches do not tell.
+    `cuts` are the tiles and blocks with differences, for each capture; None if its launches do not show them.
     """
 
     a: str
@@ -66,23 +66,23 @@ class Difference:
 
     @property
     def status(self) -> Status:
-        """`pass` where all bits are equal."""
+        """`pass` if all bits are equal, else `changed`."""
         return Status.PASS if self.likeness.identical else Status.CHANGED
 
     @property
     def reason(self) -> str:
-        """The finding in words."""
+        """The result in words."""
         like = self.likeness
         if like.identical:
-            return f"all {like.elements} elements are equal to the last bit"
-        words = f"{like.equal_bits} of {like.elements} elements ({100 * like.share:.2f} %) are equal to the last bit"
+            return f"all {like.elements} elements are equal in every bit"
+        words = f"{like.equal_bits} of {like.elements} elements ({100 * like.share:.2f} %) are equal in every bit"
         largest = f", largest difference {like.max_abs:.3g} at {like.worst}" if like.worst else ""
         where = f"; the others: {'; and '.join(map(str, self.patterns))}" if self.patterns else ""
         return f"{words}, NMSE {like.nmse:.2e}{largest}{where}"
 
 
 def compare_captures(a: Capture, b: Capture, names: Names = ("a", "b")) -> Difference:
-    """Compare two captures; `names` are what to call them. Raises InputError where they are not of the same op."""
+    """Compare two captures, called `names` in messages; InputError if they are not of the same op and inputs."""
     if a.digest != b.digest:
         digests = f"{a.digest} and {b.digest}"
         raise InputError(f"{names[0]} and {names[1]} are of different ops or inputs: digests {digests}")
@@ -106,12 +106,12 @@ def _tensors(capture: Capture) -> Mapping[str, object]:
 
 
 def _group(capture: Capture) -> int:
-    """How many heads of Q a K/V head has; 1 where the op does not tell."""
+    """Query heads per K/V head; 1 if unknown."""
     return capture.op.sizes.group if {"Q", "K", "V"} <= set(_tensors(capture)) else 1
 
 
 def _geometry(capture: Capture) -> Geometry | None:
-    """How a capture's launches cut the output; None for ggml's CPU backend, or where the capture says too little."""
+    """A capture's division of the output; None for ggml's CPU backend, or if the capture lacks the launches."""
     arch = capture.provenance.get("arch", "")
     if not capture.launches or not arch or not {"Q", "K", "V"} <= set(_tensors(capture)):
         return None
@@ -128,7 +128,7 @@ def _cut(wrong: Bools, geometry: Geometry | None) -> Cut | None:
 
 
 def _worst(a: F32, b: F32, wrong: Bools, cut: list[Geometry | None]) -> Iterator[Apart]:
-    """The rows that differ most, the element of each that does; one that is finite in one output only before others."""
+    """The worst element of the rows that differ most; elements that are finite in only one output come first."""
     with np.errstate(invalid="ignore"):
         off: npt.NDArray[np.float64] = np.abs(a.astype(np.float64) - b)
     off = np.where(wrong, np.where(np.isfinite(off), off, np.inf), -1.0)

@@ -1,4 +1,4 @@
-"""Which labels of a property go together with what is wrong: the cheapest set of each shape."""
+"""Find the labels of a property that go together with the errors: the cheapest set of each shape."""
 
 import math
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ import numpy.typing as npt
 from fattn_probe.arrays import Indices, Numbers
 
 FEW = 24
-"""Labels of which `all but one`, or all but some, is worth saying."""
+"""Fewest labels for which `all but one` or `all but some` is a useful description."""
 MOST_RUNS = 6
-"""Runs of neighbouring labels that people take in; a set with more is none."""
+"""Most runs of neighbouring labels in a set; people cannot take in more."""
 
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """By label, how many elements there are and how many are wrong; `outside` are (wrong, size) of all others."""
+    """The number of elements and of wrong elements by label; `outside` is (wrong, size) of all other elements."""
 
     wrong: Numbers
     size: Numbers
@@ -25,15 +25,15 @@ class Counts:
 
     @property
     def labels(self) -> int:
-        """How many there are."""
+        """The number of labels."""
         return len(self.size)
 
     def cost(self, member: npt.NDArray[np.bool_]) -> Numbers:
-        """Bits for the wrong elements, once it is said which labels are members."""
+        """Code length of the wrong elements in bits, given the chosen labels."""
         return self.cost_of(np.asarray(self.wrong[member].sum()), np.asarray(self.size[member].sum()))
 
     def cost_of(self, wrong: Numbers, size: Numbers) -> Numbers:
-        """The same for sets with so many wrong elements of so many; infinite where a set has fewer than the rest."""
+        """The cost of sets with `wrong` of `size` elements; infinite for a set that is less dense than the rest."""
         other_wrong = self.wrong.sum() + self.outside[0] - wrong
         other_size = self.size.sum() + self.outside[1] - size
         bits = code_length(wrong, size) + code_length(other_wrong, other_size)
@@ -43,14 +43,14 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """Some labels, and the bits it takes to say which."""
+    """Some labels, and the bits to name them."""
 
     labels: Indices
     bits: float
 
 
 def code_length(wrong: Numbers, size: Numbers) -> Numbers:
-    """Bits that say which elements of a set are wrong: their entropy, and half a logarithm for their number."""
+    """Bits to say which elements of a set are wrong: their entropy, plus half a logarithm for their number."""
     wrong, size = np.asarray(wrong, np.float64), np.asarray(size, np.float64)
     share = wrong / np.maximum(size, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -59,7 +59,7 @@ def code_length(wrong: Numbers, size: Numbers) -> Numbers:
 
 
 def subsets(counts: Counts, ordered: bool) -> Iterator[Subset]:
-    """The best single label, the best but one; the best beginning, end and range where `ordered`; the best of any."""
+    """The best single label, all but one, and any set; if `ordered`, also the best beginning, end and range."""
     if counts.labels < 2:
         return
     choice = math.log2(counts.labels)
@@ -82,7 +82,7 @@ def _one(counts: Counts, bits: float) -> Iterator[Subset]:
 
 
 def _ends(counts: Counts, bits: float) -> Iterator[Subset]:
-    """Labels below some limit, and labels from some limit on."""
+    """The best set of labels below a limit, and the best from a limit on."""
     wrong, size = np.cumsum(counts.wrong)[:-1], np.cumsum(counts.size)[:-1]
     below = counts.cost_of(wrong, size)
     above = counts.cost_of(counts.wrong.sum() - wrong, counts.size.sum() - size)
@@ -93,7 +93,7 @@ def _ends(counts: Counts, bits: float) -> Iterator[Subset]:
 
 
 def _range(counts: Counts, bits: float) -> Iterator[Subset]:
-    """The range that is denser than half-way to the densest label, by as many elements as possible (Kadane)."""
+    """The range with the largest surplus over half the density of the densest label (Kadane's algorithm)."""
     rates = counts.wrong / np.maximum(counts.size, 1)
     limit = (rates.max() + counts.wrong.sum() / max(counts.size.sum(), 1)) / 2
     surplus = np.concatenate([[0], np.cumsum(counts.wrong - limit * counts.size)])
@@ -106,7 +106,7 @@ def _range(counts: Counts, bits: float) -> Iterator[Subset]:
 
 
 def _any(counts: Counts, bits: float) -> Iterator[Subset]:
-    """The labels that are wrong most often, as many as pay."""
+    """The labels with the most errors, as many as lower the cost."""
     order = np.argsort(-(counts.wrong / np.maximum(counts.size, 1)), kind="stable")[:-1]
     costs = counts.cost_of(np.cumsum(counts.wrong[order]), np.cumsum(counts.size[order]))
     costs = costs + bits + np.array([_log2_choices(counts.labels, k) for k in range(1, len(order) + 1)])

@@ -1,4 +1,4 @@
-"""How sets of queries, heads, columns, tiles and the like are said; `chosen` is sorted and not empty."""
+"""Words for sets of queries, heads, columns, tiles and so on; `chosen` is sorted and not empty."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ LISTED = 4
 
 
 def along(one: str, many: str, total: int, chosen: Sequence[int]) -> str:
-    """Places on an axis of that length: `head 3`, `queries >= 64`, `every head but 2`."""
+    """Places on an axis: `head 3`, `queries >= 64`, `every head but 2`."""
     first, last, number = chosen[0], chosen[-1], len(chosen)
     if number == 1:
         return f"{one} {first}" + (f", the last of {total}" if first == total - 1 > 1 else "")
@@ -30,7 +30,7 @@ def every(one: str, symbol: str, step: int, chosen: Sequence[int]) -> str:
 
 
 def within(one: str, group: str, size: int, chosen: Sequence[int]) -> str:
-    """Places within groups of that size: `the last query of each tile of 8`."""
+    """Places within groups: `the last query of each tile of 8`."""
     if list(chosen) == [size - 1]:
         return f"the last {one} of each {group} of {size}"
     if list(chosen) == [0]:
@@ -39,17 +39,17 @@ def within(one: str, group: str, size: int, chosen: Sequence[int]) -> str:
 
 
 def either(yes: str, no: str, chosen: Sequence[int]) -> str:
-    """A property that rows have or not, label 1 or 0."""
+    """A property that rows have (label 1) or lack (label 0)."""
     return yes if 1 in chosen else no
 
 
 def named(each: Sequence[str], chosen: Sequence[int]) -> str:
-    """Labels that have words of their own: `the seam between blocks 46 and 47`."""
+    """Labels with their own words: `the seam between blocks 46 and 47`."""
     more = f" and {len(chosen) - LISTED} more" if len(chosen) > LISTED else ""
     return ", ".join(each[label] for label in chosen[:LISTED]) + more
 
 
 def ordinal(number: int) -> str:
-    """`8th`."""
+    """An ordinal: `8th`."""
     endings = {1: "st", 2: "nd", 3: "rd"}
     return f"{number}{'th' if number % 100 in (11, 12, 13) else endings.get(number % 10, 'th')}"

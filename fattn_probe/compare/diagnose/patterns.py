@@ -1,8 +1,8 @@
-"""A pattern in a mask of wrong elements, in words: hypotheses by description length, the shortest first.
+"""Find patterns in the wrong elements, and put them into words: the shortest description first.
 
-A hypothesis names a region of the output, rows times columns. Its cost, in bits, is that of saying it, and then that
+A hypothesis names a region of the output, rows times columns. Its cost in bits is that of naming the region plus that
 of saying which elements are wrong inside and outside of it (Rissanen's two-part code, Automatica 14, 1978). So a region
-too large, one too small and one that takes many words all lose to the one that fits.
+that is too large, too small or too complicated costs more than the one that fits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,32 +15,32 @@ from fattn_probe.arrays import Bools, Indices, Numbers
 from fattn_probe.compare.diagnose.label_sets import Counts, code_length, subsets
 
 Spelling = Callable[[Sequence[int]], str]
-"""How a set of labels is said, which is sorted and not empty."""
+"""Puts a set of labels, sorted and not empty, into words."""
 
 KEPT = 6
-"""Regions that are looked into further, at each depth."""
+"""Regions that are refined at each depth."""
 DEEPEST = 3
-"""Conditions that a pattern may join."""
+"""Most conditions that a pattern combines."""
 WORTH = 0.15
-"""The share of the bits left that a further condition, or a further pattern, must save."""
+"""The share of the remaining bits that another condition or pattern must save."""
 LEAST = 12.0
-"""Bits that a pattern must save, so that a few chance errors make none."""
+"""Bits that a pattern must save, so that a few chance errors do not form one."""
 MOST_PATTERNS = 3
 UNUSUAL = 4
-"""How much the bits of a property count when words are chosen for a region that has several."""
+"""Weight of a property's bits in the choice between several descriptions of a region."""
 LONGEST = 60
-"""Letters of other words for a region; longer ones explain nothing."""
+"""Longest other description of a region, in letters; longer ones explain nothing."""
 MORE, ALL = 1.25, 0.995
-"""How much denser than the whole a region must be, or which share of all that is wrong it must hold."""
+"""A region must be denser than the whole by the first factor, or hold the second share of all wrong elements."""
 
 
 @dataclass(frozen=True, eq=False)
 class Labelling:
-    """A property of rows or columns that errors may follow.
+    """A property of rows or columns that errors may depend on.
 
-    `labels` number the rows (n_seq, n_q, n_head) or the columns (hsv,) by it, 0 .. `size` - 1; `words` says a set of
-    these numbers, and `bits` is what it takes to name the property, more for one that is rarely the reason. Where
-    `ordered`, neighbouring numbers belong together.
+    `labels` gives each row (n_seq, n_q, n_head) or column (hsv,) a number from 0 to `size` - 1; `words` puts a set of
+    these numbers into words. `bits` is the cost of naming the property, higher for an unlikely one. `ordered`:
+    neighbouring numbers belong together.
     """
 
     axis: Literal["rows", "columns"]
@@ -53,7 +53,7 @@ class Labelling:
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """Rows times columns; `cost` in bits, of everything; `named` are the properties it uses."""
+    """Rows times columns; `cost` is the total in bits; `named` are the properties that it uses."""
 
     rows: Bools
     columns: Bools
@@ -66,15 +66,15 @@ class Region:
 
     @property
     def effort(self) -> float:
-        """How hard the words are to understand: their bits, and unusual properties once more."""
+        """How hard the description is to understand: its bits, plus extra for unusual properties."""
         return self.bits + UNUSUAL * sum(labelling.bits for labelling in self.named)
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A region in words: the share of it that is wrong, the share of all that is wrong that lies in it.
+    """A region in words; `precision` is its share of wrong elements, `recall` its share of all wrong elements.
 
-    `also` says the same region in other words; `saved` is the number of bits that the pattern saves.
+    `also` has other descriptions of the same region; `saved` is the number of bits that the pattern saves.
     """
 
     words: str
@@ -88,14 +88,14 @@ class Pattern:
         whole = "" if plain else "all " if self.words.startswith(("rows", "tiles")) else "all of "
         also = f" (that is: {'; '.join(self.also)})" if self.also else ""
         part = "" if self.precision > 0.95 else f"; {100 * self.precision:.2g} % of it is wrong"
-        rest = "" if self.recall > 0.995 else f"; {100 * self.recall:.3g} % of what is wrong is there"
+        rest = "" if self.recall > 0.995 else f"; it has {100 * self.recall:.3g} % of the wrong elements"
         return f"{whole}{self.words}{also}{part}{rest}"
 
 
 def find_patterns(wrong: Bools, labellings: Sequence[Labelling]) -> list[Pattern]:
     """What the wrong elements (n_seq, n_q, n_head, hsv) have in common, best explanation first; empty if nothing.
 
-    A second and third pattern explain what is wrong outside of those before them.
+    A second and third pattern explain wrong elements outside the patterns before them.
     """
     found: list[Pattern] = []
     evidence, total = _Evidence(wrong, np.ones(wrong.shape, np.bool_)), int(wrong.sum())
@@ -116,14 +116,14 @@ def find_patterns(wrong: Bools, labellings: Sequence[Labelling]) -> list[Pattern
 
 
 def _tells(region: Region, evidence: "_Evidence") -> bool:
-    """Whether a region holds far more than its share of what is wrong, or all of it."""
+    """Whether a region holds far more than its share of the wrong elements, or nearly all of them."""
     share = evidence.wrong.sum() / evidence.considered.sum()
     return bool(region.wrong / region.size >= MORE * share or region.wrong >= ALL * evidence.wrong.sum())
 
 
 @dataclass(frozen=True, eq=False)
 class _Evidence:
-    """Which elements are wrong, and which are still to be explained, right or wrong."""
+    """The wrong elements, and the elements (right or wrong) that no pattern explains yet."""
 
     wrong: Bools
     considered: Bools
@@ -146,7 +146,7 @@ class _Evidence:
 
 @dataclass(frozen=True, eq=False)
 class _Within:
-    """The wrong elements and all elements of a region, by its rows and by its columns; `outside` as in Counts."""
+    """The numbers of wrong and of all elements of a region by row and by column; `outside` as in Counts."""
 
     region: Region
     rows: tuple[Numbers, Numbers]
@@ -154,7 +154,7 @@ class _Within:
     outside: tuple[int, int]
 
     def counts(self, labelling: Labelling) -> Counts:
-        """By label of a property."""
+        """The counts by label of a property."""
         rows = labelling.axis == "rows"
         labels = labelling.labels[self.region.rows if rows else self.region.columns]
         wrong, size = (
@@ -165,7 +165,7 @@ class _Within:
 
 
 def _best(evidence: _Evidence, labellings: Sequence[Labelling]) -> tuple[Region | None, float]:
-    """The cheapest region but the whole, and what the errors cost without any."""
+    """The cheapest region other than the whole, and the cost of the errors without a region."""
     whole = _everything(evidence)
     frontier, best = [whole], None
     for _ in range(DEEPEST):
@@ -187,7 +187,7 @@ def _everything(evidence: _Evidence) -> Region:
 
 
 def _distinct(regions: Sequence[Region]) -> list[Region]:
-    """Each set of rows and columns once, in the words that are the most usual."""
+    """Each set of rows and columns once, in its most usual words."""
     kept: dict[tuple[bytes, bytes], Region] = {}
     for region in regions[: 8 * KEPT]:
         key = (np.packbits(region.rows).tobytes(), np.packbits(region.columns).tobytes())
@@ -198,7 +198,7 @@ def _distinct(regions: Sequence[Region]) -> list[Region]:
 
 
 def _inside(region: Region, evidence: _Evidence, labellings: Sequence[Labelling]) -> Iterator[Region]:
-    """The region with one more condition."""
+    """The region restricted by one more condition."""
     within = evidence.within(region)
     for labelling in labellings:
         if any(labelling is used for used in region.named):
@@ -228,7 +228,7 @@ def _narrowed(region: Region, labelling: Labelling, counts: Counts, chosen: Indi
 
 
 def _other_words(region: Region, evidence: _Evidence, labellings: Sequence[Labelling]) -> tuple[str, ...]:
-    """Other properties that alone name the very same elements, each once; at most two."""
+    """Up to two other properties that alone name exactly the same elements."""
     said: dict[int, str] = {}
     others = [one for one in labellings if one not in region.named]
     for other in _inside(_everything(evidence), evidence, others):

@@ -1,4 +1,4 @@
-"""The properties of rows and columns that errors may follow: axes, remainders, tiles, blocks, seams, masks."""
+"""The properties of rows and columns that errors may depend on: axes, remainders, tiles, blocks, seams, masks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ STEPS = (2, 4, 8, 16, 32, 64, 128)
 
 @dataclass(frozen=True, eq=False)
 class MaskFacts:
-    """What the mask hides, KV step by KV step: `hidden` (n_seq, n_q, steps) where a row sees nothing of a step."""
+    """What the mask hides by KV step: `hidden` (n_seq, n_q, steps) marks steps of which a row sees nothing."""
 
     hidden: Bools
 
     @classmethod
     def of(cls, mask: npt.NDArray[Any], n_seq: int, n_q: int, rows: int) -> "MaskFacts":
-        """From a mask (n_seq or 1, 1, n_q or more, n_kv), for steps of `rows` KV rows; heads share the mask."""
+        """The facts of a mask (n_seq or 1, 1, n_q or more, n_kv), for steps of `rows` KV rows; heads share the mask."""
         seen = ~np.isneginf(mask[:, 0, :n_q])
         padded = np.zeros((*seen.shape[:2], -(-seen.shape[2] // rows) * rows), np.bool_)
         padded[..., : seen.shape[2]] = seen
@@ -33,12 +33,12 @@ class MaskFacts:
         return cls(hidden[np.arange(n_seq) % len(hidden)])
 
     def properties(self) -> Iterator[tuple[str, str, Bools]]:
-        """Words for rows that have a property, for those that have it not, and which have, (n_seq, n_q)."""
+        """Words for the rows with a property and for those without, and the rows that have it, (n_seq, n_q)."""
         hidden = self.hidden
         first: Bools = np.asarray(hidden[..., 0])
         last: Bools = ~np.asarray(hidden[..., -1])
         whole: Bools = np.all(hidden, axis=2)
-        yield "rows that are masked everywhere", "rows that see something", whole
+        yield "fully masked rows", "rows that are not fully masked", whole
         yield "rows whose first KV tile is fully masked", "rows that see their first KV tile", first
         yield "rows that see the last KV tile", "rows whose last KV tile is fully masked", last
         late: Bools = np.any(hidden[..., :-1] & ~hidden[..., 1:], axis=2)
@@ -46,7 +46,7 @@ class MaskFacts:
 
 
 def labellings(shape: Shape, group: int, geometry: Geometry | None, mask: MaskFacts | None) -> list[Labelling]:
-    """All properties of an output (n_seq, n_q, n_head, hsv) whose K/V heads have `group` heads each."""
+    """All properties of an output (n_seq, n_q, n_head, hsv) with `group` query heads per K/V head."""
     found = [*_axes(shape, group), *_remainders(shape)]
     if geometry is not None:
         found += [*_tiles(shape, geometry), *_blocks(shape, geometry)]
@@ -92,7 +92,7 @@ def _tiles(shape: Shape, geometry: Geometry) -> Iterator[Labelling]:
 
 
 def _blocks(shape: Shape, geometry: Geometry) -> Iterator[Labelling]:
-    """The block that does a tile's end, and the seams within tiles."""
+    """The block that does a tile's end, and the seams inside tiles."""
     index = geometry.indices(shape[:3])
     shares = geometry.parts
     last = np.array([parts[-1].block if parts else 0 for parts in shares])

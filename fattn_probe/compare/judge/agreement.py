@@ -1,7 +1,7 @@
-"""How far an engine agrees with a recording of a real GPU: launches, bits, NMSE.
+"""Compare an engine with a recording of a real GPU: launches, bits, NMSE.
 
-A recording keeps what is small: the launches and the sha256 of each output, and at most SAMPLES of its floats at an
-even stride, so that a disagreement can be measured and not only noticed.
+A recording is small: it has the launches and the sha256 of each output, and at most SAMPLES of its floats at an even
+stride, so that a disagreement can be measured.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ SAMPLES = 4096
 
 @dataclass(frozen=True)
 class Recorded:
-    """One case of a recording; `digest` is the case's, `sample` the floats of `dst.ravel()[::stride_of(dst.size)]`."""
+    """One case of a recording; `digest` is the case's, `sample` is `dst.ravel()[::stride_of(dst.size)]`."""
 
     digest: str
     sha256: str
@@ -33,7 +33,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Agreement:
-    """An output against a recorded one: the share of equal floats and NMSE over the sample, and all bits or not."""
+    """An output compared with a recorded one: equal floats and NMSE over the sample, and whether all bits agree."""
 
     launches: bool
     all_bits: bool
@@ -42,7 +42,7 @@ class Agreement:
 
 
 def stride_of(elements: int) -> int:
-    """The stride at which at most SAMPLES of an output's floats are kept; odd, so that it meets every column."""
+    """The stride that gives at most SAMPLES of an output's floats; odd, so that it reaches every column."""
     return max(1, -(-elements // SAMPLES)) | 1
 
 
@@ -52,7 +52,7 @@ def digest_of(dst: F32) -> str:
 
 
 def write_recording(captures: Sequence[Capture], path: Path, about: dict[str, str]) -> None:
-    """Write PATH.json and PATH.npz; `about` says where and when (device, driver, date)."""
+    """Write PATH.json and PATH.npz; `about` gives device, driver and date."""
     cases = {}
     for capture in captures:
         cases[capture.name] = {
@@ -66,7 +66,7 @@ def write_recording(captures: Sequence[Capture], path: Path, about: dict[str, st
 
 
 def read_recording(path: Path, types: Types, names: Names) -> tuple[dict[str, str], dict[str, Recorded]]:
-    """What a recording says about itself, and its cases by name."""
+    """A recording's description (`about`), and its cases by name."""
     try:
         text: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())
         samples = dict(np.load(path.with_suffix(".npz")))
@@ -85,7 +85,7 @@ def read_recording(path: Path, types: Types, names: Names) -> tuple[dict[str, st
 
 
 def agreement(recorded: Recorded, dst: F32, launches: Sequence[LaunchRecord]) -> Agreement:
-    """How far an output and its launches are what was recorded; NaNs agree with NaNs, and are left out of the NMSE."""
+    """Compare an output and its launches with the recorded ones; NaN equals NaN, and the NMSE leaves NaNs out."""
     here = dst.ravel()[:: stride_of(dst.size)]
     there = recorded.sample
     if here.shape != there.shape:

@@ -1,4 +1,4 @@
-"""Whether an output's bits depend on what they should not: on the run, on the other rows of the batch."""
+"""Check whether an output's bits depend on the run, or on the other rows of the batch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +19,8 @@ MINUS_INFINITY = np.float16(-np.inf)
 class Check:
     """A bitwise check: `deterministic` or `batch invariant`.
 
-    `passes` if the bits are the same; `fails` if they should have been: what a row is computed with may depend on how
-    many there are, as another kernel is chosen, but never on the run.
+    `passes`: the bits are the same. `fails`: they differ although they should not. Runs must agree; a query computed
+    alone may differ, because the dispatch may choose another kernel for it.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Check:
 
 
 def repeated(first: F32, others: Sequence[F32], how: str) -> Check:
-    """Whether runs of the same gave the same bits; `how` says what was different about them."""
+    """Whether repeated runs gave the same bits; `how` says in which way the runs differed."""
     name, runs = "deterministic", len(others) + 1
     different = [number for number, other in enumerate(others, 2) if unequal(first, other).any()]
     if not different:
@@ -44,7 +44,7 @@ def repeated(first: F32, others: Sequence[F32], how: str) -> Check:
 
 @dataclass(frozen=True)
 class Alone:
-    """A query computed by itself: the kernels of that run, and how its output compares with that of the batch."""
+    """A query computed alone: the kernels of that run, and its output compared with the batch's."""
 
     query: int
     kernels: tuple[str, ...]
@@ -53,7 +53,7 @@ class Alone:
 
 
 def batch_invariance(alone: Sequence[Alone], kernel: str, name_of: Mapping[int, str]) -> Check:
-    """What rows computed alone say; `kernel` did the batch, `name_of` gives the kernel of each query's own run."""
+    """The check of queries computed alone; `kernel` is the batch's, `name_of` gives the kernel of each query's run."""
     name = "batch invariant"
     if not alone:
         return Check(name, False, False, "no row could be computed alone")
@@ -69,12 +69,12 @@ def batch_invariance(alone: Sequence[Alone], kernel: str, name_of: Mapping[int, 
 
 
 def chosen_queries(n_q: int, number: int) -> list[int]:
-    """So many queries from all over the batch, the first and the last among them."""
+    """`number` queries spread evenly over the batch, including the first and the last."""
     return sorted({int(query) for query in np.linspace(0, n_q - 1, min(number, n_q)).round()})
 
 
 def slice_of(case: Case, inputs: Mapping[str, Bytes], query: int) -> tuple[Case, dict[str, Bytes]]:
-    """The op with one query of a case alone, and its inputs; K and V are the same memory."""
+    """The op with only one query of a case, and its inputs; K and V share the case's memory."""
     q = np.asarray(stored_rows(case.op.tensors["Q"], inputs))[:, :, query : query + 1]
     made: dict[str, tuple[Root, npt.NDArray[np.generic]]] = {
         "Q": (Root("Q", "f32", (case.op.sizes.hsk, 1, case.op.sizes.n_head, case.op.sizes.n_seq)), q)
@@ -93,7 +93,7 @@ def slice_of(case: Case, inputs: Mapping[str, Bytes], query: int) -> tuple[Case,
 
 
 def beside(query: int, alone: F32, batch: F32, kernels: tuple[str, ...]) -> Alone:
-    """A query's output alone (n_seq, 1, n_head, hsv) beside its rows of the batch's."""
+    """Compare a query's output alone (n_seq, 1, n_head, hsv) with its rows of the batch's output."""
     rows: F32 = batch[:, query : query + 1]
     difference: F64 = (alone - rows).astype(np.float64)
     power = float(np.vdot(rows, rows))

@@ -1,4 +1,4 @@
-"""Run cases on targets, and judge each output by the exact reference and by what is expected of its kernel."""
+"""Run cases on targets, and judge each output by the exact reference and by the kernel's expected output."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -36,11 +36,11 @@ from fattn_probe.truth.reference.sampled import sample
 from fattn_probe.truth.rounding_model import MEASURED_ARCHS, by_row, model_of
 
 MODEL_FLOP = 4e9
-"""Operations of a case from which the rounding model takes too long for `auto`."""
+"""Operations of a case above which `auto` skips the rounding model, since it takes too long."""
 
 
 def judge_cases(session: Session, work: Work, checks: Checks | None = None) -> Iterator[Judgement]:
-    """Judge each case on each of its targets; each judgement as soon as it is known."""
+    """Judge each case on each of its targets; yields each judgement as soon as it is known."""
     with session.persistent_runner():
         for case, targets in work:
             with inputs_of(case) as inputs:
@@ -64,12 +64,12 @@ class JudgedCase:
     options: Checks
 
     def on(self, target: Target) -> Judgement:
-        """Run the case on a target, and judge what comes of it."""
+        """Run the case on a target, and judge the result."""
         result = self.session.capture(self.case, self.inputs, target)
         return replace(self.judged(result, target), digest=self.case.digest)
 
     def judged(self, result: Capture | RunOutcome, target: Target) -> Judgement:
-        """The judgement of one run's output, or of how it ended without one."""
+        """The judgement of one run, with or without an output."""
         if isinstance(result, Capture):
             check_output(self.case.op, result.dst, self.case.name)
             judge = self.sampled if self.options.samples(self.case) else self.whole
@@ -83,19 +83,19 @@ class JudgedCase:
 
     @functools.cached_property
     def reference(self) -> tuple[F64, Bools | None]:
-        """The exact answer, and which rows are fully masked."""
+        """The exact answer, and the fully masked rows."""
         op = self.case.op
         return reference_of(op, self.inputs, self.case.name), fully_masked_of(op, self.inputs)
 
     def whole(self, capture: Capture, target: Target) -> Judgement:
-        """Judge all of an output."""
+        """Judge the whole output."""
         reference, masked = self.reference
         expected = self.expected(capture, target)
         found = judgement_of(self.case, str(target), capture, reference, masked, expected=expected)
         return self.diagnosed(found, capture, target)
 
     def sampled(self, capture: Capture, target: Target) -> Judgement:
-        """Judge a sample of an output's rows, and whether the others are plausible."""
+        """Judge a sample of an output's rows exactly, and the others for being plausible."""
         case, geometry = self.case, self.geometry(capture, target)
         rows = sampled_rows(case, geometry, self.options.number_of_rows)
         found = sample(case, rows, {name: stored_rows(view, self.inputs) for name, view in case.op.tensors.items()})
@@ -109,14 +109,14 @@ class JudgedCase:
         return replace(judgement, diagnosis=diagnose(evidence))
 
     def geometry(self, capture: Capture, target: Target) -> Geometry | None:
-        """How the launches cut the output."""
+        """The launches' division of the output."""
         if not capture.launches:
             return None
         constants = known_constants(self.session.options.tree) or SHIPPED
         return geometry_of(self.case.op, capture.launches, arch_number(arch_of(target)), constants)
 
     def expected(self, capture: Capture, target: Target, rows: I64 | None = None) -> Expected:
-        """What the kernels that ran should have computed, of some rows or of all."""
+        """The expected output of the kernels that ran, for some rows or all."""
         if not capture.launches:
             return Expected(missing="ggml's CPU backend has no error model: the scenario's tolerance decides")
         constants = known_constants(self.session.options.tree)
@@ -141,7 +141,7 @@ class JudgedCase:
             yield self._batch_invariance(capture, target)
 
     def _repeated(self, capture: Capture, target: Target) -> Check:
-        """Run again; on a simulator with another order of warps each time, since that is what differs on a GPU."""
+        """Run again; on a simulator with another order of warps each time, as happens on a GPU."""
         others = []
         for number in range(1, self.options.repeat):
             simulation = replace(self.session.options.simulation, schedule=number)
@@ -170,7 +170,7 @@ class JudgedCase:
 
 @functools.cache
 def known_constants(tree: Tree | None) -> Constants | None:
-    """The step sizes and offsets of a source's kernels; None where they cannot be read: other kernels, or no source."""
+    """The step sizes and offsets of a source's kernels; None if they cannot be read (other kernels, or no source)."""
     try:
         return constants_of(tree) if tree is not None else None
     except (OSError, KeyError, ValueError):
@@ -178,10 +178,10 @@ def known_constants(tree: Tree | None) -> Constants | None:
 
 
 def bit_exact(provenance: Mapping[str, str], arch: int) -> bool:
-    """Whether a correct kernel of a build usually has the rounding model's every bit.
+    """Whether a correct kernel of a build usually equals the rounding model in every bit.
 
-    Not in debug builds, which fuse no multiply-adds (80 % of the elements of `gqa`), nor on real GPUs whose special
-    functions were not measured: with correctly rounded exponentials, 12 to 65 % of the elements are the model's.
+    False for debug builds, which fuse no multiply-adds (80 % of the elements of `gqa` are equal), and for real GPUs
+    whose special functions were not measured (with correctly rounded exponentials, 12 to 65 % are equal).
     """
     measured = provenance.get("engine") == "sim" or arch in MEASURED_ARCHS
     return measured and provenance.get("flavour") == "release"
@@ -197,27 +197,27 @@ def expected_of(
     constants: Constants | None = SHIPPED,
     rows: I64 | None = None,
 ) -> Expected:
-    """What the launches of a run make one expect; says what is missing and why.
+    """The expected output for the launches of a run; says what is missing and why.
 
-    `constants` are those of the source that was run, which the model needs; None if they are not known. With `rows`
-    (sequence, query, head), what is expected of these: (1, rows, 1, hsv).
+    `constants` are those of the source that ran, which the model needs; None if unknown. With `rows` (sequence, query,
+    head), the result is for these rows: (1, rows, 1, hsv).
     """
     values = {name: stored_rows(view, inputs) for name, view in case.op.tensors.items()}
     among = None if rows is None else np.unique(rows[:, 1])
     prediction = predict(case.op, values, capture.launches, arch, constants=constants or SHIPPED, among=among)
     if prediction is None:
-        return Expected(missing="no error model of this kernel: the scenario's tolerance decides")
+        return Expected(missing="there is no error model of this kernel: the scenario's tolerance decides")
     prediction = prediction if rows is None else prediction.at(rows)
     if model == "never" or (model == "auto" and _model_flop(case, capture, arch, constants, rows) > MODEL_FLOP):
-        return Expected(prediction, missing="the model of the kernel's rounding was left out (--model always)")
+        return Expected(prediction, missing="the rounding model was skipped (--model always computes it)")
     if constants is None:
-        return Expected(prediction, missing="the configurations of this source's kernels are not known to the model")
+        return Expected(prediction, missing="the rounding model lacks the configurations of this source's kernels")
     found = _model(case, inputs, capture, arch, constants=constants, rows=rows)
-    return Expected(prediction, found, "" if found is not None else "there is no model of this kernel's rounding")
+    return Expected(prediction, found, "" if found is not None else "there is no rounding model of this kernel")
 
 
 def _model_flop(case: Case, capture: Capture, arch: int, constants: Constants | None, rows: I64 | None) -> float:
-    """Operations that the rounding-faithful model has to do, beside converting K and V."""
+    """The operations of the rounding model, without the conversion of K and V."""
     if rows is None or constants is None or not by_row(capture.launches, arch, constants):
         return case.op.sizes.flop
     return case.op.sizes.flop / (case.op.sizes.n_seq * case.op.sizes.n_q * case.op.sizes.n_head) * len(rows)
@@ -226,7 +226,7 @@ def _model_flop(case: Case, capture: Capture, arch: int, constants: Constants | 
 def _model(
     case: Case, inputs: Mapping[str, Bytes], capture: Capture, arch: int, *, constants: Constants, rows: I64 | None
 ) -> F32 | None:
-    """What the model computes, of some rows or of all."""
+    """The rounding model's output, for some rows or all."""
     wanted, at = None, () if rows is None else tuple(rows.T)
     if rows is not None:
         wanted = np.zeros((case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head), np.bool_)

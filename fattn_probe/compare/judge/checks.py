@@ -1,4 +1,4 @@
-"""What is checked of a case: by the rounding model or not, which rows, how many runs."""
+"""How a case is checked: with the rounding model or without, which rows, how many runs."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -9,20 +9,20 @@ from fattn_probe.scenario import Case
 UseModel = Literal["auto", "always", "never"]
 Sample = int | Literal["auto", "all"]
 WHOLE_FLOP = 1e12
-"""Operations of a case from which only a sample of its rows is checked: ten seconds of two cores."""
+"""Operations of a case above which only a sample of its rows is checked: ten seconds on two cores."""
 WHOLE_BYTES = 4 << 30
-"""The same for the bytes of its inputs."""
+"""Bytes of a case's inputs above which only a sample of its rows is checked."""
 QUERIES_ALONE = 4
-"""Queries that a check of batch invariance computes alone."""
+"""Queries that the check of batch invariance computes alone."""
 
 
 @dataclass(frozen=True)
 class Checks:
-    """How a case is judged, beside holding its output against the exact answer and the error model.
+    """How a case is judged, in addition to the exact answer and the error model.
 
-    `model` says when the rounding model is computed (`auto`: up to 4 GFLOP); `sample` which rows are checked exactly
-    (`auto`: all, except in very large cases; a number: that many rows and those that must be among them); `repeat` runs
-    must have equal bits; `batch_invariance` is the number of queries that are computed alone too.
+    `model`: when the rounding model is computed (`auto`: up to 4 GFLOP). `sample`: which rows are checked exactly
+    (`auto`: all, except in very large cases; a number: that many, including the required ones). `repeat` runs must have
+    equal bits. `batch_invariance` is the number of queries that are also computed alone.
     """
 
     model: UseModel = "auto"

@@ -1,4 +1,4 @@
-"""What is expected of an output: the error model's prediction, and what the rounding-faithful model computes."""
+"""The expected output of a correct kernel: the error model's prediction, and the rounding model's output."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,32 +11,32 @@ from fattn_probe.compare.judge.metrics import Deviation
 from fattn_probe.figures import times
 
 RMSE_LIMIT = 2.0
-"""Measured by predicted RMSE, over the output: correct kernels have 0.5 to 1.5."""
+"""Limit of measured / predicted RMSE over the output; correct kernels have 0.5 to 1.5."""
 SAMPLING = 5.0
-"""Standard errors of the predicted mean square, where it is that of some rows, which widen this limit."""
+"""If the prediction samples rows, so many of its standard errors widen this limit."""
 ROW_LIMIT = 16.0
-"""The same of one row, whose few errors depend on each other."""
+"""The limit for one row, whose few errors depend on each other."""
 MODEL_LIMIT = 0.14
-"""The RMSE of an output beside the model's, as a share of the model's own error: 2 % of its NMSE."""
+"""Limit of the output's RMSE distance from the model, as a share of the model's own error: 2 % of its NMSE."""
 MODEL_ROW_LIMIT = 0.5
 LEAST_ULPS = 4.0
-"""Differences from the model of so many float32 ulps of a row's size are none: compilers fuse sums differently."""
+"""Differences from the model up to so many float32 ulps of a row's size are ignored: compilers fuse differently."""
 
 
 class Prediction(Protocol):
-    """What the error model says of a correct kernel (`fattn_probe.truth.error_model.Prediction`); absolute errors."""
+    """The predicted errors of a correct kernel (`fattn_probe.truth.error_model.Prediction`), absolute."""
 
     @property
     def rmse(self) -> float:
-        """Over the whole output."""
+        """The expected RMSE over the whole output."""
 
     @property
     def row_rmse(self) -> F64:
-        """(n_seq, n_q, n_head)."""
+        """The expected RMSE of each row, (n_seq, n_q, n_head)."""
 
     @property
     def sampled(self) -> npt.NDArray[np.bool_]:
-        """(n_seq, n_q, n_head): the rows that the model evaluated; the others copy the nearest of them."""
+        """The rows that the model evaluated, (n_seq, n_q, n_head); the others copy the nearest of them."""
 
     @property
     def relative_standard_error(self) -> float:
@@ -44,7 +44,7 @@ class Prediction(Protocol):
 
     @property
     def mean_error(self) -> float:
-        """Expected signed error over the whole output."""
+        """The expected mean signed error over the whole output."""
 
     @property
     def bound(self) -> F64:
@@ -56,14 +56,14 @@ class Prediction(Protocol):
 
     @property
     def why(self) -> str:
-        """The arithmetic, in words."""
+        """The kernel's arithmetic in words."""
 
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What is known beforehand of a run; either may be missing, `missing` says why.
+    """The expected output of a run; prediction or model may be missing, and `missing` says why.
 
-    `bit_exact` says that correct kernels usually have the model's every bit where they ran.
+    `bit_exact`: correct kernels usually equal the model in every bit on this target.
     """
 
     prediction: Prediction | None = None
@@ -74,12 +74,12 @@ class Expected:
 
 @dataclass(frozen=True)
 class Design:
-    """Whether an output is what its kernel's arithmetic makes of the inputs.
+    """Whether an output is what its kernel's arithmetic gives for the inputs.
 
-    `by` is what it was held against: `model`, `prediction` or `tolerance`. `error_by_bound` is the largest |error| as a
-    share of its element's bound, `rmse_by_predicted` and `row_rmse_by_predicted` (the worst row's) are against the
-    prediction, `off_model` and `row_off_model` are the RMSE of output - model as a share of the model's own error, and
-    `equal_bits` the share of elements equal to the model's in every bit. None is what could not be said.
+    `by` is the yardstick: `model`, `prediction` or `tolerance`. `error_by_bound` is the largest |error| as a share of
+    its element's bound. `rmse_by_predicted` and `row_rmse_by_predicted` (worst row) are relative to the prediction.
+    `off_model` and `row_off_model` are the RMSE of output - model as a share of the model's own error. `equal_bits` is
+    the share of elements that equal the model in every bit. Unknown values are None.
     """
 
     passes: bool
@@ -98,17 +98,17 @@ class Design:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """An output held against what is expected; `deviation` has its wrong elements (finite ones only)."""
+    """An output compared with the expected one; `deviation` has its wrong elements (finite ones only)."""
 
     design: Design
     deviation: Deviation
 
 
 def hold(dst: F32, reference: F64, expected: Expected) -> Held | None:
-    """Hold an output (n_seq, n_q, n_head, hsv) against its model and its prediction; None where there is neither.
+    """Compare an output (n_seq, n_q, n_head, hsv) with its model and its prediction; None if there is neither.
 
-    An output that is what the model computes is as designed, whatever the prediction says of the design. Elements that
-    are not finite are judged elsewhere, here only that the model's are the same.
+    An output that equals the model is as designed, whatever the prediction. NaNs and infinities are judged elsewhere;
+    here they only have to agree with the model's.
     """
     by_prediction = None if expected.prediction is None else _against_prediction(dst, reference, expected.prediction)
     if expected.model is None:
@@ -139,8 +139,8 @@ def _against_prediction(dst: F32, reference: F64, prediction: Prediction) -> Hel
     limit = RMSE_LIMIT * float(np.sqrt(1 + SAMPLING * prediction.relative_standard_error))
     problems = [
         _limit("an error is {} times its bound", float(by_bound.max()), 1.0),
-        _limit("the RMSE is {} times the predicted one", whole, limit),
-        _limit("a row's RMSE is {} times its predicted one", float(by_row.max()), ROW_LIMIT),
+        _limit("the RMSE is {} times the predicted RMSE", whole, limit),
+        _limit("a row's RMSE is {} times its predicted RMSE", float(by_row.max()), ROW_LIMIT),
     ]
     found = [problem for problem in problems if problem]
     wide = (by_row > ROW_LIMIT) | (by_row > limit if whole > limit else False)
@@ -174,7 +174,7 @@ def _against_model(dst: F32, reference: F64, model: F32) -> Held:
     whole = distance / spread if distance else 0.0
     unlike = ~both & ~equal
     problems = [
-        f"{int(unlike.sum())} elements are finite in the output or in the model only" if unlike.any() else "",
+        f"{int(unlike.sum())} elements are finite only in the output or only in the model" if unlike.any() else "",
         _limit("the output differs from the rounding model by {} times the kernel's own error", whole, MODEL_LIMIT),
         _limit("a row differs from the rounding model by {} times its own error", float(by_row.max()), MODEL_ROW_LIMIT),
     ]
@@ -184,7 +184,7 @@ def _against_model(dst: F32, reference: F64, model: F32) -> Held:
     design = Design(
         passes=not found,
         by="model",
-        reason=" and ".join(found) or f"{100 * share:.4g} % of the elements are the model's in every bit",
+        reason=" and ".join(found) or f"{100 * share:.4g} % of the elements equal the model in every bit",
         off_model=whole,
         row_off_model=float(by_row.max()),
         equal_bits=share,
@@ -197,5 +197,5 @@ def _limit(words: str, value: float, most: float) -> str:
 
 
 def _root_mean_square(values: F64) -> F64:
-    """By row."""
+    """The root mean square of each row."""
     return np.asarray(np.sqrt(np.einsum("sqhd,sqhd->sqh", values, values) / values.shape[3]))

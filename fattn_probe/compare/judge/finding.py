@@ -1,4 +1,4 @@
-"""What stopped a kernel, and where: the simulator's or a sanitizer's finding, or ggml's abort."""
+"""The fault that stopped a kernel, and its place: a finding of the simulator or a sanitizer, or ggml's abort."""
 
 import re
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ CUDA_ERROR = "CUDA error"
 class Finding:
     """Why a run ended before its output.
 
-    `kind` is the simulator's word (`out-of-bounds`, `race`), the sanitizer's name, `CUDA error` or `abort`; `kernel` as
-    the source writes it; `block` and `thread` are (x, y, z); `frames` from the innermost outwards. What is not known is
+    `kind` is the simulator's word (`out-of-bounds`, `race`), the sanitizer's name, `CUDA error` or `abort`; `kernel` is
+    written as in the source; `block` and `thread` are (x, y, z); `frames` start with the innermost. Unknown values are
     empty, 0 or None.
     """
 
@@ -32,7 +32,7 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """`KERNEL, block (0, 0, 0), thread (23, 2, 0), FILE:LINE`, as much of it as is known."""
+        """`KERNEL, block (0, 0, 0), thread (23, 2, 0), FILE:LINE`, without unknown parts."""
         indices = (("block", self.block), ("thread", self.thread))
         known = [f"{name} ({', '.join(map(str, index))})" for name, index in indices if index is not None]
         source = [f"{self.file}:{self.line}"] if self.file else []
@@ -40,7 +40,7 @@ class Finding:
 
 
 def finding_of(outcome: object) -> Finding | None:
-    """The finding of a run that a fault or ggml ended; None for any other outcome."""
+    """The finding of a run that ended with a fault or ggml's abort; None for any other outcome."""
     match outcome:
         case Fault(kind=kind, file=file, line=line, block=block, thread=thread):
             kernel = short_kernel(outcome.kernel) if outcome.kernel else ""
@@ -54,7 +54,7 @@ def finding_of(outcome: object) -> Finding | None:
 
 
 def finding_from(document: Mapping[str, Any] | None) -> Finding | None:
-    """The finding of a JSON document, as `dataclasses.asdict` makes it."""
+    """The finding in a JSON document made by `dataclasses.asdict`."""
     if document is None:
         return None
     lists = {name: tuple(document[name]) for name in ("block", "thread", "frames") if document[name] is not None}

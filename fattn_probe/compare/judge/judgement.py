@@ -1,4 +1,4 @@
-"""The judgement of a case on a target, and what judgements make of a command's exit code."""
+"""The judgement of a case on a target, and the exit code that follows from judgements."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -23,11 +23,11 @@ ATTENTION_KERNEL = re.compile(r"\bflash_attn_(ext|tile)")
 
 @dataclass(frozen=True)
 class Judgement:
-    """One case on one target: what ran, and everything that was found out about it.
+    """One case on one target: what ran, and all results.
 
-    `missing` says why less, or nothing, was expected of the output; `sampled` how much of it was checked exactly, None
-    for all; `finding` is what ended a run without an output; `output` is the sha256 of the output's bytes and `seconds`
-    the timed runs. `dst` is the output where all of it was checked.
+    `missing` says which expectations were not available and why. `sampled` says how much was checked exactly, None for
+    all. `finding` is the fault that ended a run without an output. `output` is the sha256 of the output's bytes,
+    `seconds` are the timed runs. `dst` is the output if all of it was checked.
     """
 
     case: str
@@ -48,28 +48,28 @@ class Judgement:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """The kernels launched, with template arguments, as the source writes them."""
+        """The launched kernels with template arguments, written as in the source."""
         return tuple(launch.spelling for launch in self.launches)
 
     @property
     def kernel(self) -> str:
-        """The spelling of the attention kernel proper; empty where none was launched."""
+        """The attention kernel with template arguments; empty if none was launched."""
         return attention_kernel(self.kernels)
 
     @property
     def status(self) -> Status:
-        """The verdict's; an output that passes but differs from run to run fails."""
+        """The verdict's status; fail if the output passes but differs from run to run."""
         fails = self.verdict.status is Status.PASS and any(check.fails for check in self.checks)
         return Status.FAIL if fails else self.verdict.status
 
     @property
     def reason(self) -> str:
-        """The verdict's reason, and those of the checks that failed."""
+        """The reasons of the verdict and of the failed checks."""
         return "; ".join([self.verdict.reason, *(check.reason for check in self.checks if check.fails)])
 
     @property
     def warning(self) -> str:
-        """What to know about an output that is finite and passes, or is as designed: how inaccurate it is."""
+        """The accuracy warning of an output that is finite and passes, or is as designed; empty without one."""
         accuracy, metrics, design = self.verdict.accuracy, self.verdict.metrics, self.verdict.design
         if accuracy is None or accuracy.passes or metrics is None or not metrics.all_finite:
             return ""
@@ -79,7 +79,7 @@ class Judgement:
 
 
 def attention_kernel(spellings: Iterable[str]) -> str:
-    """The kernel among those launched that computes attention; empty if there is none."""
+    """The launched kernel that computes attention; empty if there is none."""
     return next((spelling for spelling in spellings if ATTENTION_KERNEL.search(spelling)), "")
 
 
@@ -92,9 +92,9 @@ def judgement_of(
     *,
     expected: Expected | None = None,
 ) -> Judgement:
-    """Judge all of an output on one target, `sim:h200` or `cpu`, by the exact answer and by what is expected.
+    """Judge a whole output on one target, `sim:h200` or `cpu`, by the exact answer and the expected output.
 
-    `outcome` is the verdict where there is no output. For `reference` and `fully_masked` see `judge`.
+    `outcome` is the verdict if there is no output. For `reference` and `fully_masked` see `judge`.
     """
     if isinstance(outcome, Verdict):
         return Judgement(case.name, on, case.tolerance, outcome)
@@ -107,7 +107,7 @@ def judgement_of(
 def sampled_judgement(
     case: Case, on: str, capture: Capture, sample: Sample, *, expected: Expected, verdict: Verdict
 ) -> Judgement:
-    """The judgement of an output of which a sample was checked."""
+    """The judgement of an output from the verdict on its sample."""
     rows, reference = sample.of(capture.dst)[None, :, None], sample.reference[None, :, None]
     says, much = upstream_says(rows, reference), Sampled(len(sample.rows), capture.dst[..., 0].size)
     launches = tuple(capture.launches)
@@ -115,16 +115,16 @@ def sampled_judgement(
 
 
 def count(found: Iterable[Judgement]) -> dict[Status, int]:
-    """How many judgements have each status; every status is a key."""
+    """The number of judgements by status; every status is a key."""
     statuses = [judgement.status for judgement in found]
     return {status: statuses.count(status) for status in Status}
 
 
 def raise_if_failed(found: Sequence[Judgement]) -> None:
-    """End the command by its judgements; returns where at least one passed or changed and none failed or was lost.
+    """End the command by its judgements; returns if one passed or changed, and none failed or was lost.
 
-    Raises ComparisonError (exit 5) where one failed, LostError (4) where none failed but one was lost, ComparisonError
-    where nothing was compared because nothing is supported, InputError (2) where there are none.
+    Raises ComparisonError (exit 5) if one failed, LostError (4) if none failed but one was lost, ComparisonError if all
+    are unsupported, and InputError (2) if there are none.
     """
     counts = count(found)
     failed = [_in_short(row) for row in found if row.status is Status.FAIL]
@@ -140,5 +140,5 @@ def raise_if_failed(found: Sequence[Judgement]) -> None:
 
 
 def _in_short(row: Judgement) -> str:
-    """The reason without the stack, which the table has."""
+    """The reason without the stack, which the table shows."""
     return f"{row.case} on {row.on}: {row.reason.partition(chr(10))[0]}"

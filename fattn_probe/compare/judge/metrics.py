@@ -1,4 +1,4 @@
-"""How far an output is from an answer: pure functions of two arrays of dst's shape (n_seq, n_q, n_head, hsv)."""
+"""The distance of an output from an answer: pure functions of two arrays of dst's shape, (n_seq, n_q, n_head, hsv)."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,24 +10,24 @@ from fattn_probe.arrays import F32, F64, Bools
 from fattn_probe.errors import InputError
 
 POISON = 0x7FC0DEAD
-"""The bits every element of dst holds before a run: a NaN that no arithmetic makes."""
+"""The bits of every element of dst before a run: a NaN that no arithmetic produces."""
 
 
 class Tolerance(Protocol):
-    """What an output may be off by, as a scenario says it."""
+    """The allowed errors of an output, from a scenario."""
 
     @property
     def nmse(self) -> float:
-        """Of the whole output."""
+        """The allowed NMSE of the whole output."""
 
     @property
     def max_abs(self) -> float | None:
-        """Of any element; None for any."""
+        """The allowed absolute error of an element; None for no limit."""
 
 
 @dataclass(frozen=True)
 class Coordinate:
-    """One element of dst, in words of the op; `ne` order of dst is (d, head, query, sequence)."""
+    """One element of dst by the op's axes; the `ne` order of dst is (d, head, query, sequence)."""
 
     sequence: int
     query: int
@@ -40,14 +40,14 @@ class Coordinate:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What one output is like beside the exact answer.
+    """The errors of an output relative to the exact answer.
 
-    `nmse` is sum((dst-ref)^2)/sum(ref^2) over everything, NaN as soon as one element is not finite; the other errors
-    are over the finite elements. `rmse` is their root mean square. `mean_error` is the mean of dst-ref, `bias` the same
-    as a share of the mean |ref|: noise averages out of it, a lost term does not. `max_rel` is the largest error as a
-    share of its element's own answer, where that is not 0; `f16_ulps` and `mean_f16_ulps` are errors in units of the
-    spacing of f16 numbers at the answer. `nan` does not count the `unwritten`. `worst` has the largest absolute error,
-    `first_bad` is the first element, in memory order, that is NaN, infinite or unwritten.
+    `nmse` is sum((dst-ref)^2)/sum(ref^2) over all elements, NaN if one is not finite; the other errors are over the
+    finite elements. `rmse` is their root mean square. `mean_error` is the mean of dst-ref, `bias` the same as a share
+    of the mean |ref|: noise averages out, a lost term does not. `max_rel` is the largest error relative to its
+    element's answer, if that is not 0. `f16_ulps` (largest) and `mean_f16_ulps` are errors in units of the f16 spacing
+    at the answer. `nan` does not include `unwritten`. `worst` has the largest absolute error; `first_bad` is the first
+    element, in memory order, that is NaN, infinite or unwritten.
     """
 
     elements: int
@@ -67,12 +67,12 @@ class Metrics:
 
     @property
     def all_finite(self) -> bool:
-        """Whether every element was written and is a finite number."""
+        """Whether every element was written and is finite."""
         return self.nan == self.inf == self.unwritten == 0
 
 
 def measure(dst: F32, reference: F64) -> Metrics:
-    """The metrics of an output; raises InputError where the shapes differ."""
+    """The metrics of an output; InputError if the shapes differ."""
     _same_shape(dst.shape, reference.shape)
     unwritten = unwritten_elements(dst)
     finite = np.isfinite(dst)
@@ -101,13 +101,13 @@ def measure(dst: F32, reference: F64) -> Metrics:
 
 
 def f16_spacing(values: F64) -> F64:
-    """The distance of f16 numbers from each other at these values; that of the largest ones above 65504."""
+    """The distance between neighbouring f16 numbers at these values; above 65504, that of the largest numbers."""
     exponent = np.where(values == 0.0, -14, np.clip(np.frexp(values)[1] - 1, -14, 15))
     return np.asarray(np.ldexp(1.0, exponent - 10), np.float64)
 
 
 def nmse(dst: npt.NDArray[np.floating[Any]], reference: F64) -> float:
-    """sum((dst-ref)^2)/sum(ref^2) in float64; for an answer of zeros 0 if dst is zero too, else infinite."""
+    """sum((dst-ref)^2)/sum(ref^2) in float64; for an answer of zeros, 0 if dst is zero too, else infinite."""
     difference = (dst - reference).ravel()
     answer = reference.ravel()
     return _ratio(float(difference @ difference), float(answer @ answer))
@@ -126,16 +126,16 @@ def upstream_nmse(dst: F32, oracle: F32) -> float:
 
 
 def unwritten_elements(dst: F32) -> Bools:
-    """Which elements still hold the poison."""
+    """The elements that still hold the pattern from before the run."""
     return np.asarray(np.ascontiguousarray(dst).view(np.uint32) == POISON)
 
 
 @dataclass(frozen=True, eq=False)
 class Deviation:
-    """How an output is off, element by element.
+    """The errors of an output, element by element.
 
-    `base` is what it should be and `wrong` where it is not, (n_seq, n_q, n_head, hsv); `unit` (n_seq, n_q, n_head) is
-    the error that a row may be expected to have.
+    `base` is the right output and `wrong` marks the wrong elements, (n_seq, n_q, n_head, hsv); `unit` (n_seq, n_q,
+    n_head) is the expected error of a row.
     """
 
     wrong: Bools
@@ -143,7 +143,7 @@ class Deviation:
     unit: F64
 
     def of(self, dst: F32) -> F64:
-        """The absolute error of an output in these units; infinite where it is not finite or should have none."""
+        """The absolute error of an output in units of `unit`; infinite where it is not finite, or where `unit` is 0."""
         with np.errstate(invalid="ignore", divide="ignore"):
             off = np.abs(dst - self.base)
             return np.where(off == 0.0, 0.0, np.where(np.isfinite(dst), off / self.unit[..., None], np.inf))
@@ -151,9 +151,9 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Likeness:
-    """How alike two outputs of one op are; `nmse` takes the first as the answer, NaN if either is not finite.
+    """The agreement of two outputs of one op; `nmse` takes the first as the answer, and is NaN if either is not finite.
 
-    `worst` is where they differ most, an element that is finite in one output only before all others.
+    `worst` is the largest difference; an element that is finite in only one output comes first.
     """
 
     elements: int
@@ -164,7 +164,7 @@ class Likeness:
 
     @property
     def share(self) -> float:
-        """The share of elements equal to the last bit."""
+        """The share of elements that are equal in every bit."""
         return self.equal_bits / self.elements
 
     @property
@@ -174,7 +174,7 @@ class Likeness:
 
 
 def liken(a: F32, b: F32) -> Likeness:
-    """Compare two outputs bit by bit and by value; NaN equals NaN where the bits do. InputError where shapes differ."""
+    """Compare two outputs by bits and by value; NaNs are equal if their bits are. InputError if the shapes differ."""
     _same_shape(a.shape, b.shape)
     equal = ~unequal(a, b)
     answer = a.astype(np.float64)
@@ -192,12 +192,12 @@ def liken(a: F32, b: F32) -> Likeness:
 
 
 def unequal(a: F32, b: F32) -> Bools:
-    """Which elements differ in a bit."""
+    """The elements that differ in a bit."""
     return np.asarray(np.ascontiguousarray(a).view(np.uint32) != np.ascontiguousarray(b).view(np.uint32))
 
 
 def deviation_from(dst: F32, reference: F64, tolerance: Tolerance) -> Deviation:
-    """Which elements are not finite, or much of what makes their row (sequence, query, head) break the tolerance."""
+    """Non-finite elements, and the main contributors to rows (sequence, query, head) over tolerance."""
     finite = np.isfinite(dst)
     difference = np.where(finite, dst, 0.0) - np.where(finite, reference, 0.0)
     off = np.einsum("sqhd,sqhd->sqh", difference, difference)
@@ -221,7 +221,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _largest(values: F64) -> Coordinate | None:
-    """Where the largest value is; None where all are zero."""
+    """The index of the largest value; None if all are zero."""
     index = int(values.argmax())
     return coordinate(index, values.shape) if values.flat[index] > 0.0 else None
 
@@ -231,5 +231,5 @@ def _first(which: Bools) -> Coordinate | None:
 
 
 def coordinate(index: int, shape: tuple[int, ...]) -> Coordinate:
-    """The element of dst at a place in memory order."""
+    """The element of dst at an index in memory order."""
     return Coordinate(*(int(i) for i in np.unravel_index(index, shape)))

@@ -1,4 +1,4 @@
-"""The verdict on a run that left no output."""
+"""The verdict on a run without an output."""
 
 from fattn_probe.compare.judge.verdict import Status, Verdict
 from fattn_probe.run.frames import describe_fault, short_frames
@@ -6,16 +6,16 @@ from fattn_probe.run.outcome import Failed, Fault, Lost, Missing, Unsupported
 
 
 def verdict_without_output(outcome: Unsupported | Missing | Fault | Failed | Lost) -> Verdict:
-    """What can be said without an output; a crash that nothing explains and a missing function are no verdict (`lost`).
+    """The verdict on a run without an output; an unexplained crash or a missing function is `lost`.
 
-    The reason is the checker's, the sanitizer's or ggml's own message; the stack, if there is one, follows on lines of
-    its own, innermost first.
+    The reason is the message of the checker, the sanitizer or ggml; the stack, if there is one, follows on separate
+    lines, innermost first.
     """
     match outcome:
         case Unsupported(reason):
             return Verdict(Status.UNSUPPORTED, reason)
         case Missing(symbol):
-            return Verdict(Status.LOST, f"the build left out a function that was called: {symbol}")
+            return Verdict(Status.LOST, f"the build lacks a function that was called: {symbol}")
         case Fault():
             return Verdict(Status.FAIL, describe_fault(outcome))
         case Failed(message, stack):

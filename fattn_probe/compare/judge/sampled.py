@@ -1,4 +1,4 @@
-"""The verdict on an output too large to check whole: some rows exactly, all of it for being finite and plausible."""
+"""The verdict on a large output: a sample of rows is checked exactly, the others for being finite and plausible."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from fattn_probe.truth.reference.sampled import Sample, choose_rows, fully_maske
 
 LISTED = 3
 AT_RANDOM = 8
-"""Random rows per head besides the required ones, unless the user gives a number of rows."""
+"""Random rows per head in addition to the required ones, unless the user gives a number of rows."""
 RNG = 78
 MOST_ZERO = 64
 """Zero rows outside the hull that are checked for being fully masked."""
@@ -24,7 +24,7 @@ MOST_ZERO = 64
 
 @dataclass(frozen=True)
 class Sampled:
-    """How much of an output was held against the exact answer: `rows` (sequence, query, head) `of` all."""
+    """How much of an output was checked exactly: `rows` rows (sequence, query, head) `of` all."""
 
     rows: int
     of: int
@@ -37,7 +37,7 @@ class Sampled:
 
 
 def rows_of(case: Case, geometry: Geometry | None, number: int | None = None) -> I64:
-    """The rows (sequence, query, head) to look at: those that must be, and others at random, up to a `number`."""
+    """The rows (sequence, query, head) to check: the required ones, and random ones up to `number` in total."""
     seams = [] if geometry is None else _tile_seams(case, geometry)
     rows = [] if geometry is None else list(_block_seams(case, geometry))
     if number is None:
@@ -51,13 +51,13 @@ def rows_of(case: Case, geometry: Geometry | None, number: int | None = None) ->
 
 
 def _tile_seams(case: Case, geometry: Geometry) -> list[int]:
-    """Queries where an output tile begins; a few, where there are many."""
+    """The first queries of output tiles; a few of them if there are many."""
     ncols1 = geometry.kernel.ncols1
     return [int(query) for query in spaced(np.arange(ncols1, case.op.sizes.n_q, ncols1))]
 
 
 def _block_seams(case: Case, geometry: Geometry) -> Iterator[tuple[int, int, int]]:
-    """The first and the last row of output tiles that several CUDA blocks share; of a few, where there are many."""
+    """The first and the last row of output tiles that several CUDA blocks share; of a few tiles if there are many."""
     kernel = geometry.kernel
     shared = np.array([index for index, parts in enumerate(geometry.parts) if len(parts) > 1], np.intp)
     for index in spaced(shared):
@@ -71,11 +71,11 @@ def _block_seams(case: Case, geometry: Geometry) -> Iterator[tuple[int, int, int
 def judge_sample(
     case: Case, dst: F32, sample: Sample, expected: Expected | None = None, tolerance: Tolerance | None = None
 ) -> Verdict:
-    """Hold an output (n_seq, n_q, n_head, hsv) against a sample of its rows, and all of it against V's convex hull.
+    """Check a sample of the rows of an output (n_seq, n_q, n_head, hsv) exactly, and all rows against V's convex hull.
 
-    `expected` is of the sample's rows, as the queries of one head (1, rows, 1, hsv); so is the verdict's deviation. Its
-    metrics are those of the sample, with the coordinates of the whole. A row that is not sampled may lie outside of the
-    hull by the bound of its head's rows; where nothing is predicted, by what the tolerance allows.
+    `expected` and the verdict's deviation are for the sampled rows, as the queries of one head: (1, rows, 1, hsv). The
+    metrics are those of the sample, with coordinates in the whole output. An unsampled row may lie outside the hull by
+    the error bound of its head, or, without a prediction, by the tolerance.
     """
     tolerance = case.tolerance if tolerance is None else tolerance
     rows, reference = sample.of(dst)[None, :, None], sample.reference[None, :, None]
@@ -89,14 +89,14 @@ def judge_sample(
     if not len(odd):
         return replace(found, reason=f"{found.reason}; sampled: {rows.shape[1]} of {dst[..., 0].size} rows")
     unwritten = int(unwritten_elements(dst).sum())
-    words = f"{_listed(odd)} are not finite, or outside of V's convex hull"
+    words = f"{_listed(odd)} are not finite, or outside V's convex hull"
     words += f"; {unwritten} elements never written" if unwritten else ""
     reason = f"{words}; {found.reason}" if found.status is Status.FAIL else words
     return replace(found, status=Status.FAIL, reason=reason)
 
 
 def _slack(sample: Sample, expected: Expected | None, tolerance: Tolerance) -> F64:
-    """How far outside of the hull an element may be, (n_seq, n_head, hsv)."""
+    """How far outside the hull an element may be, (n_seq, n_head, hsv)."""
     if expected is None or expected.prediction is None:
         largest = np.maximum(np.abs(sample.low), np.abs(sample.high)).max(axis=2, keepdims=True)
         return np.asarray(np.sqrt(tolerance.nmse) * largest)
@@ -106,7 +106,7 @@ def _slack(sample: Sample, expected: Expected | None, tolerance: Tolerance) -> F
 
 
 def _odd(case: Case, dst: F32, sample: Sample, slack: F64) -> I64:
-    """The rows that are implausible; zeros are not, where a row is fully masked."""
+    """The implausible rows; zeros are plausible in a fully masked row."""
     odd = sample.implausible(dst, slack)
     zero = np.flatnonzero((dst[tuple(odd.T)] == 0).all(axis=1))[:MOST_ZERO]
     right = zero[fully_masked(case, odd[zero])] if len(zero) else zero

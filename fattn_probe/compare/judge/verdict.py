@@ -1,4 +1,4 @@
-"""From metrics to a verdict, with its reason in words."""
+"""Turn metrics into a verdict, with its reason in words."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -13,23 +13,21 @@ from fattn_probe.compare.judge.wrong_rows import describe_rows
 from fattn_probe.errors import InputError
 
 UPSTREAM_TOLERANCE = 5e-4
-"""What `test_flash_attn_ext::max_nmse_err` of tests/test-backend-ops.cpp returns, whatever the op."""
+"""The result of `test_flash_attn_ext::max_nmse_err` (tests/test-backend-ops.cpp), the same for every op."""
 
 BIASED = 1e-3
-"""Share of the answer's size from which a mean error is worth a warning."""
+"""Mean error, as a share of the answer's size, that gives a warning."""
 LEAST_BITS = 0.9
-"""Share of elements with the rounding model's every bit, below which a kernel computes in another way: the shipped
-cases have 1.0 on an H200 and on simulated GPUs, and at least 0.97 is expected of other compilers."""
+"""Share of elements equal to the rounding model below which a kernel must compute in another way. The shipped cases
+have 1.0 on an H200 and on simulated GPUs; other compilers should give at least 0.97."""
 CHANCE = 5.0
-"""Standard deviations that a mean error must be away from 0."""
+"""Standard deviations by which a mean error must differ from 0."""
 
-ZERO_BY_ZERO = (
-    "only in rows that are masked everywhere: the op is 0 there, the kernel divides 0 by 0, see upstream's 19098"
-)
+ZERO_BY_ZERO = "only in fully masked rows: the op is 0 there, but the kernel divides 0 by 0; see llama.cpp #19098"
 
 
 class Status(StrEnum):
-    """What can be said of one case. `lost` (a dead debugger, a hung GPU, a time-out) says nothing about the kernel."""
+    """The status of one case. `lost` (a dead debugger, a hung GPU, a time-out) is no verdict on the kernel."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -40,7 +38,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How near to the exact answer an output is, whatever its kernel is designed to do; `reason` in words."""
+    """Whether an output is close to the exact answer, whatever its kernel's arithmetic; `reason` in words."""
 
     passes: bool
     reason: str
@@ -48,11 +46,11 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A status, why, and, where there was an output to judge, its metrics.
+    """A status, its reason, and the metrics of the output if there is one.
 
-    `design` says whether the output is what the kernel's arithmetic makes of the inputs, None where nothing is known of
-    it; `accuracy` whether that is near the exact answer, which by itself fails nothing. `deviation` says how far off
-    each element is, and which make the verdict fail.
+    `design`: whether the output is what the kernel's arithmetic gives, None if that is unknown. `accuracy`: whether it
+    is close to the exact answer, which alone does not decide the status. `deviation`: the error of each element, and
+    the elements that make the verdict fail.
     """
 
     status: Status
@@ -65,7 +63,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class UpstreamSays:
-    """What upstream's test would have said of an output, had its oracle been exact."""
+    """What upstream's test would say of an output if its oracle were exact."""
 
     passes: bool
     nmse: float
@@ -81,13 +79,13 @@ def judge(
     *,
     describe: Callable[[Bools], str] = describe_rows,
 ) -> Verdict:
-    """Hold an output against the exact answer, and against what is expected of its kernel.
+    """Judge an output by the exact answer and by the expected output of its kernel.
 
-    It passes if all of it was written, is finite, is as designed, and is within the tolerance; a tolerance that the
-    scenario does not give counts only where nothing is expected. Arrays have dst's shape (n_seq, n_q, n_head, hsv).
-    `fully_masked` (n_seq, n_q, n_head) marks the rows whose mask is -inf everywhere; it changes no verdict, but NaN
-    found only there gets its known reason; `describe` says which rows (n_seq, n_q, n_head) are wrong. Raises InputError
-    for different shapes or a reference that is not finite.
+    It passes if every element is written and finite, and the output is as designed and within the tolerance. A default
+    tolerance applies only without an expectation. Arrays have dst's shape (n_seq, n_q, n_head, hsv). `fully_masked`
+    (n_seq, n_q, n_head) marks the rows whose mask is -inf everywhere; it does not change the verdict, but explains NaNs
+    that occur only there. `describe` puts the wrong rows (n_seq, n_q, n_head) into words. InputError for different
+    shapes or a reference that is not finite.
     """
     if not np.isfinite(reference).all():
         raise InputError("the exact answer is not finite everywhere: an input holds NaN or an infinity")
@@ -109,7 +107,7 @@ def judge(
 
 
 def _deviation(dst: F32, reference: F64, tolerance: Tolerance, held: Held | None, inaccurate: bool) -> Deviation:
-    """How far off each element is, from what the design is held against, if it is."""
+    """The error of each element relative to the model, the prediction or the tolerance, whichever decides."""
     by_tolerance = deviation_from(dst, reference, tolerance)
     if held is None or (held.design.passes and inaccurate):
         return by_tolerance
@@ -119,15 +117,15 @@ def _deviation(dst: F32, reference: F64, tolerance: Tolerance, held: Held | None
 
 
 def given(tolerance: Tolerance) -> bool:
-    """Whether a scenario says its tolerance; one that it does not say is upstream's."""
+    """Whether the scenario sets the tolerance; otherwise it is upstream's."""
     return bool(getattr(tolerance, "model_fields_set", {"nmse"}))
 
 
 def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None, *, bit_exact: bool = False) -> Accuracy:
-    """How near to the exact answer an output is: its NMSE against upstream's bound, and whether its errors are biased.
+    """How close an output is to the exact answer: its NMSE relative to upstream's bound, and whether errors are biased.
 
-    A mean error counts where it is a thousandth of the answer's size, and predicted, or far more than chance makes.
-    With `bit_exact`, an output that lacks many of the rounding model's bits is worth a warning too.
+    A mean error counts if it is at least a thousandth of the answer's size, and either predicted or far more than
+    chance. With `bit_exact`, an output with many elements unlike the rounding model's gets a warning too.
     """
     if not metrics.all_finite:
         return Accuracy(False, "not finite everywhere")
@@ -138,28 +136,28 @@ def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None, 
         warnings.append(f"NMSE {metrics.nmse:.2e} is above {UPSTREAM_TOLERANCE:.0e}, which upstream allows")
     bits = None if design is None or not bit_exact else design.equal_bits
     if bits is not None and bits < LEAST_BITS:
-        warnings.append(f"{100 * bits:.2g} % of the elements are the rounding model's in every bit; usually all are")
+        warnings.append(f"{100 * bits:.2g} % of the elements equal the rounding model in every bit; usually all do")
     return Accuracy(not warnings, "; ".join(warnings) or f"NMSE {metrics.nmse:.2e}")
 
 
 def _is_systematic(error: F64) -> bool:
-    """Whether the rows' mean errors are all of one sign, by and large."""
+    """Whether the mean error is far larger than chance would make it."""
     rows = error.mean(axis=3).ravel()
     spread = rows.std() / np.sqrt(rows.size) if rows.size > 1 else error.std() / np.sqrt(error.size)
     return bool(abs(rows.mean()) > CHANCE * spread)
 
 
 def _why_biased(metrics: Metrics, design: Design | None) -> str:
-    """The reason, if the kernel's arithmetic explains so large a mean error."""
+    """The cause of the mean error in words."""
     if _foretold(metrics, design):
         return "increments below half an ulp of the f16 accumulator are lost"
     if design is not None and design.by == "model" and design.passes:
-        return "the kernel's own arithmetic makes it"
-    return "nothing that is known of the kernel explains it"
+        return "it follows from the kernel's own arithmetic"
+    return "the kernel's known arithmetic does not explain it"
 
 
 def _foretold(metrics: Metrics, design: Design | None) -> bool:
-    """Whether the prediction has a mean error like the one that was measured."""
+    """Whether the predicted mean error is within a factor of 2 of the measured one."""
     expected = None if design is None else design.predicted_mean_error
     return expected is not None and 0.5 < expected / metrics.mean_error < 2
 
@@ -171,10 +169,9 @@ def _praise(metrics: Metrics, tolerance: Tolerance, design: Design | None, judge
 
 
 def upstream_says(dst: F32, reference: F64, tolerance: float = UPSTREAM_TOLERANCE) -> UpstreamSays:
-    """The verdict of test-backend-ops, by its own rules, with the exact answer (rounded to float32) for its CPU oracle.
+    """The verdict of test-backend-ops by its own rules, with the exact answer (rounded to float32) as its oracle.
 
-    By those rules an element of +-FLT_MAX counts as infinite, and two outputs of nothing but zeros, whose NMSE is 0/0,
-    pass.
+    By those rules an element of +-FLT_MAX counts as infinite, and two outputs of only zeros, whose NMSE is 0/0, pass.
     """
     oracle = reference.astype(np.float32)
     if np.isnan(dst).any():
@@ -188,7 +185,7 @@ def upstream_says(dst: F32, reference: F64, tolerance: float = UPSTREAM_TOLERANC
 
 
 def _not_finite(metrics: Metrics, dst: F32, fully_masked: Bools | None) -> list[str]:
-    """What was not written, or written as NaN or an infinity, in words."""
+    """The unwritten, NaN and infinite elements, in words."""
     counts = {"never written": metrics.unwritten, "NaN": metrics.nan, "infinite": metrics.inf}
     found = [f"{count} of {metrics.elements} elements {what}" for what, count in counts.items() if count]
     if not found:
@@ -201,7 +198,7 @@ def _not_finite(metrics: Metrics, dst: F32, fully_masked: Bools | None) -> list[
 
 
 def _inaccurate(metrics: Metrics, tolerance: Tolerance) -> list[str]:
-    """What is wrong with the numbers themselves, in words."""
+    """The exceeded tolerances, in words."""
     words = []
     if metrics.all_finite and metrics.nmse > tolerance.nmse:
         words.append(f"NMSE {metrics.nmse:.2e} is above the tolerance {tolerance.nmse:.0e}")

@@ -1,4 +1,4 @@
-"""Which part of an output is wrong, in words."""
+"""The wrong part of an output, in words."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ LISTED = 6
 
 
 def describe_rows(wrong: npt.NDArray[np.bool_]) -> str:
-    """How many rows (n_seq, n_q, n_head) are wrong and which axes hold them; an axis wholly wrong is left out."""
+    """The number of wrong rows (n_seq, n_q, n_head) and their places along each axis; fully wrong axes are left out."""
     if wrong.all():
         return f"all {wrong.size} rows are wrong"
     found = [np.unique(indices) for indices in wrong.nonzero()]
@@ -20,7 +20,7 @@ def describe_rows(wrong: npt.NDArray[np.bool_]) -> str:
 
 
 def ranges(indices: Iterable[int]) -> str:
-    """Sorted numbers as ranges, `0..3, 7`; a long list ends in `...`."""
+    """Sorted numbers as ranges, `0..3, 7`; a long list ends with `...`."""
     runs: list[list[int]] = []
     for index in indices:
         if runs and index == runs[-1][1] + 1:
@@ -32,7 +32,7 @@ def ranges(indices: Iterable[int]) -> str:
 
 
 def _axis(name: str, found: npt.NDArray[np.intp], length: int) -> str:
-    """Where on one axis wrong rows are; empty if everywhere."""
+    """The places of wrong rows along one axis; empty if everywhere."""
     if found.size == length:
         return ""
     return f"{name if found.size == 1 else PLURAL[name]} {ranges(found.tolist())} of {length}"

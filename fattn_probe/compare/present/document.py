@@ -1,4 +1,4 @@
-"""Verdict rows and differences for programs: JSON documents."""
+"""Verdict rows and differences as JSON documents."""
 
 import math
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ def rows_as_json(rows: Sequence[Judgement]) -> dict[str, Any]:
     """The JSON document: `counts` (by status) and `rows`.
 
     A row has case, digest, on, status, reason, tolerance (nmse, max_abs), kernel, kernels, output, upstream, metrics,
-    design, accuracy, finding, diagnosis, sampled (each null where there is none), missing and checks; docs/compare.md
-    lists their keys. A number that is not finite is null.
+    design, accuracy, finding, diagnosis, sampled (each null if there is none), missing and checks; docs/compare.md
+    lists their keys. NaN and infinities are null.
     """
     counts = {status.value: number for status, number in count(rows).items()}
     return {"counts": counts, "rows": [_row(row) for row in rows]}
@@ -106,6 +106,6 @@ def _element(element: Element) -> dict[str, Any]:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """The same with null for numbers JSON has no word for."""
+    """The value with null for NaN and infinities, which JSON lacks."""
     odd = [key for key, value in values.items() if isinstance(value, float) and not math.isfinite(value)]
     return values | dict.fromkeys(odd)

@@ -1,4 +1,4 @@
-"""Error maps: the largest error of each place, in units of the error expected of its row."""
+"""Error maps: the largest error at each place, in units of the expected error of its row."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ WIDTH, HEIGHT, LABEL = 72, 16, 12
 
 @dataclass(frozen=True, eq=False)
 class ErrorMap:
-    """The errors of an output over two of its axes, the largest along the others; rows of the picture first."""
+    """The errors of an output over two of its axes (picture rows first), the largest along the other axes."""
 
     title: str
     across: str
@@ -28,7 +28,7 @@ class ErrorMap:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         small = shrunk(self.values, HEIGHT, max(1, min(WIDTH, options.max_width - LABEL - 3)))
         rows, columns = self.values.shape
-        yield Text(f"{self.title} (largest error, in units of the error expected of the row)")
+        yield Text(f"{self.title} (largest error, in units of the row's expected error)")
         for number, line in enumerate(small):
             first = number * rows // len(small)
             text = Text(f"{self.down + ' ' + str(first):>{LABEL}} │", no_wrap=True)
@@ -41,7 +41,7 @@ class ErrorMap:
 
 
 def error_maps(dst: F32, deviation: Deviation) -> tuple[ErrorMap, ErrorMap]:
-    """Head by query and query by d; infinite where an element is not finite."""
+    """The maps head by query and query by d; infinite where an element is not finite."""
     error = deviation.of(dst)
     return (
         ErrorMap("head x query", "query", "head", error.max(axis=(0, 3)).T),
@@ -50,7 +50,7 @@ def error_maps(dst: F32, deviation: Deviation) -> tuple[ErrorMap, ErrorMap]:
 
 
 def shrunk(values: F64, height: int, width: int) -> F64:
-    """At most so many rows and columns, each the largest of those it stands for."""
+    """The map reduced to at most `height` x `width` places, each the largest of those that it replaces."""
     for axis, most in ((0, height), (1, width)):
         length = values.shape[axis]
         if length > most:
@@ -59,7 +59,7 @@ def shrunk(values: F64, height: int, width: int) -> F64:
 
 
 def legend() -> Text:
-    """What the characters mean."""
+    """The meaning of the characters."""
     text = Text()
     words = [f"< {LIMITS[0]:g}", *(f"{limit:g}" for limit in LIMITS)]
     for character, style, word in zip(CHARACTERS, STYLES, words, strict=True):

@@ -20,7 +20,7 @@ NOT_FINITE = "#d55e00"
 
 
 def plot_row(row: Judgement, folder: Path) -> Iterator[Path]:
-    """Write the error maps of a row's output, where it has one, as CASE@TARGET.png and .svg; yields the files."""
+    """Write the error maps of a row's output, if it has one, as CASE@TARGET.png and .svg; yields the files."""
     if row.dst is None or row.verdict.deviation is None:
         return
     figure = Figure(figsize=(9.0, 3.6), dpi=100, layout="constrained", facecolor="white")
@@ -30,7 +30,7 @@ def plot_row(row: Judgement, folder: Path) -> Iterator[Path]:
     axes = figure.subplots(1, len(maps))
     for axis, found in zip(axes, maps, strict=True):
         image = _draw(axis, found)
-    label = "largest error / error expected of the row"
+    label = "largest error / expected error of the row"
     figure.colorbar(image, ax=list(axes), label=label, extend="both", shrink=0.9)
     folder.mkdir(parents=True, exist_ok=True)
     for ending in ("png", "svg"):

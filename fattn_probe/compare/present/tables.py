@@ -1,4 +1,4 @@
-"""Verdict rows and differences for people."""
+"""Verdict rows and differences as text."""
 
 from collections.abc import Iterator, Sequence
 
@@ -31,13 +31,13 @@ COLUMNS = ("case\non", "kernel", "NMSE\nallowed", "max error\nat s, q, h, d", "b
 PLACE = ("seq", "query", "head", "d")
 LISTED_BLOCKS = 4
 MOST_MAPS = 4
-"""Failed rows whose error maps are drawn; a longer page is not read."""
+"""Most failed rows whose error maps are drawn, so that the output stays readable."""
 
 
 def render(rows: Sequence[Judgement], maps: bool = True) -> RenderableType:
-    """A table of the rows, then a paragraph for each of which there is more to say, then the count.
+    """A table of the rows, then details of rows that need an explanation, then the counts.
 
-    With `maps`, the first of those that fail get error maps.
+    With `maps`, the first failed rows get error maps.
     """
     cells = tuple(_cells(row) for row in rows)
     table = Table(COLUMNS, cells, heading=("verdict", "case\non"), spaced=True)
@@ -47,7 +47,7 @@ def render(rows: Sequence[Judgement], maps: bool = True) -> RenderableType:
 
 
 def render_difference(difference: Difference) -> RenderableType:
-    """Two captures side by side: a sentence, their kernels where they differ, tiles, blocks and the worst elements."""
+    """Show two captures: a sentence, the kernels if they differ, tiles, blocks and the worst elements."""
     status = Text(difference.status.value, STYLES[difference.status])
     head = Text.assemble(f"{difference.a} and {difference.b}: ", status, f", {difference.reason}")
     parts: list[RenderableType] = [head]
@@ -84,7 +84,7 @@ def _apart(row: Apart) -> tuple[str, ...]:
 
 
 def _cells(row: Judgement) -> tuple[Text, ...]:
-    """A row's words; a kernel breaks before its template arguments, so that the table fits 100 columns."""
+    """A row's cells; a kernel's name breaks before its template arguments, so that the table fits 100 columns."""
     kernel = row.kernel.replace("<", "\n<", 1) or ("-" if row.verdict.metrics is None else "no attention kernel")
     words = [f"{row.case}\n{row.on}", kernel, *_numbers(row.verdict, row.tolerance), _by_design(row.verdict.design)]
     verdict = Text(row.status.value, STYLES[row.status])
@@ -94,7 +94,7 @@ def _cells(row: Judgement) -> tuple[Text, ...]:
 
 
 def _numbers(verdict: Verdict, tolerance: Tolerance) -> tuple[str, str]:
-    """NMSE, and the largest error and its place, as the table shows them."""
+    """The cells for NMSE, and for the largest error and its place."""
     metrics = verdict.metrics
     if metrics is None:
         return ("-", "-")
@@ -110,7 +110,7 @@ def _not_finite(metrics: Metrics) -> int:
 
 
 def _by_design(design: Design | None) -> str:
-    """RMSE by the predicted one, error by bound, and the share of the model's bits."""
+    """The cell `by design`: RMSE / predicted, error / bound, and the share of elements equal to the model."""
     if design is None:
         return "-"
     words = []
@@ -132,7 +132,7 @@ def _short(place: Coordinate | None) -> str:
 
 
 def _explanation(row: Judgement, maps: bool) -> Iterator[RenderableType]:
-    """Why a row did not pass, and whether upstream's test would have; what is to be warned of in one that did."""
+    """Why a row did not pass, and whether upstream's test would pass it; or the warning of one that did."""
     if row.status is not Status.PASS:
         text = Text.assemble((row.status.value, STYLES[row.status]), f" {row.case} on {row.on}: {row.reason}")
         if row.status is Status.FAIL and row.upstream is not None:
@@ -156,7 +156,7 @@ def _explanation(row: Judgement, maps: bool) -> Iterator[RenderableType]:
 
 
 def _missing(rows: Sequence[Judgement]) -> Iterator[Text]:
-    """What could not be expected of some rows, and so what decided instead; each reason once."""
+    """The missing expectations of rows, and what decided instead; each reason once."""
     for reason in dict.fromkeys(row.missing for row in rows if row.missing):
         concerned = [row for row in rows if row.missing == reason]
         more = f" and {len(concerned) - 1} more" if len(concerned) > 1 else ""
@@ -164,12 +164,12 @@ def _missing(rows: Sequence[Judgement]) -> Iterator[Text]:
 
 
 def _sampled(rows: Sequence[Judgement]) -> Iterator[Text]:
-    """Of which outputs some rows were judged only."""
+    """The outputs of which only some rows were judged."""
     return (Text(f"{row.case} on {row.on}: {row.sampled}", "dim") for row in rows if row.sampled is not None)
 
 
 def _errors(metrics: Metrics) -> str:
-    """The errors in one line."""
+    """The errors on one line."""
     return (
         f"errors: RMSE {metrics.rmse:.3g}, largest {metrics.max_abs:.3g}, by the answer's size {metrics.max_rel:.3g}, "
         f"in f16 ulps {metrics.f16_ulps:.3g} (mean {metrics.mean_f16_ulps:.2g}), mean error {100 * metrics.bias:+.2g} %"
@@ -181,7 +181,7 @@ def _diagnosis(found: Diagnosis) -> RenderableType:
     lines = [Text(f"where: {found.wrong} of {found.elements} elements ({share:.3g} %)")]
     lines += [Text.assemble("       ", (str(pattern), "bold")) for pattern in found.patterns]
     if not found.patterns:
-        lines.append(Text("       no pattern: they are everywhere, or scattered", "dim"))
+        lines.append(Text("       no pattern: they are everywhere or scattered", "dim"))
     for cause, number in found.causes:
         detail = f" ({cause.detail})" if cause.detail else ""
         explains = (

@@ -59,7 +59,7 @@ PLANTED = {
     "every 8th column (d % 8 = 5)": D % 8 == 5,
     "d % 8 in 4..7": D % 8 >= 4,
     "rows whose first KV tile is fully masked": HIDDEN[..., 0][..., None, None],
-    "rows that are masked everywhere": np.all(HIDDEN, axis=2, keepdims=True)[..., None],
+    "fully masked rows": np.all(HIDDEN, axis=2, keepdims=True)[..., None],
     "rows that see the last KV tile": ~HIDDEN[..., 15][..., None, None],
     f"the seam between blocks {BLOCKS[0]} and {BLOCKS[1]}": TILE == SEAM,
 }

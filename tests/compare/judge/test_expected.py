@@ -70,7 +70,7 @@ def test_an_error_too_large_over_all_fails():
     dst = (REFERENCE + 3 * NOISE).astype(np.float32)
     design = hold(dst, REFERENCE, Expected(Prediction())).design
     assert not design.passes
-    assert "the RMSE is 3 times the predicted one" in design.reason
+    assert "the RMSE is 3 times the predicted RMSE" in design.reason
 
 
 def test_an_output_below_every_bound_but_unlike_the_model_fails():
@@ -149,7 +149,7 @@ def test_a_share_of_bits_far_below_the_usual_is_said_and_fails_nothing(other, wa
     verdict = judge(with_other_bits(other), REFERENCE, DEFAULT, expected=replace(MODELLED, bit_exact=True))
     assert verdict.status is Status.PASS
     share = f"{100 * verdict.design.equal_bits:.2g} %"
-    words = f"accuracy warning: {share} of the elements are the rounding model's in every bit; usually all are"
+    words = f"accuracy warning: {share} of the elements equal the rounding model in every bit; usually all do"
     assert verdict.reason.endswith(words) == warned
     assert verdict.accuracy.passes == (not warned)
 

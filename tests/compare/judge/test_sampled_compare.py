@@ -125,7 +125,7 @@ def test_a_fault_in_one_row_that_is_not_sampled_is_seen_by_the_hull(session, val
 
     row = judged(session, spoil, sample=1)
     assert row.status is Status.FAIL
-    assert "1 rows (sequence, query, head: (0, 101, 5)) are not finite, or outside of V's convex hull" in row.reason
+    assert "1 rows (sequence, query, head: (0, 101, 5)) are not finite, or outside V's convex hull" in row.reason
 
 
 def test_rows_that_were_never_written_are_counted(session):

@@ -54,8 +54,7 @@ def test_a_row_that_is_not_sampled_must_be_plausible(case, rows, dst, value):
     verdict = judge_sample(case, dst, rows)
     assert verdict.status is Status.FAIL
     assert (
-        f"1 rows (sequence, query, head: (0, {query}, 1)) are not finite, or outside of V's convex hull"
-        in verdict.reason
+        f"1 rows (sequence, query, head: (0, {query}, 1)) are not finite, or outside V's convex hull" in verdict.reason
     )
 
 

@@ -20,7 +20,7 @@ FAULT = Fault(
     ("outcome", "status", "reason"),
     [
         (Unsupported("CUDA0 does not support the op"), Status.UNSUPPORTED, "CUDA0 does not support the op"),
-        (Missing("_Z3foov"), Status.LOST, "the build left out a function that was called: _Z3foov"),
+        (Missing("_Z3foov"), Status.LOST, "the build lacks a function that was called: _Z3foov"),
         (Lost("no answer after 60 s"), Status.LOST, "no answer after 60 s"),
         (
             Failed("fattn.cu:95: fatal error", ("#1 launch_fattn", "#2 main")),
