@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console, RenderableType
+from rich.control import Control
+from rich.segment import ControlType
 
 from fattn_probe.errors import FattnProbeError
 from fattn_probe.files import writing
 
 STDOUT = Path("stdout")
 PIPE_WIDTH = 120
+ERASED = Control((ControlType.ERASE_IN_LINE, 2))
 
 
 class Answers(Console):
@@ -36,8 +39,9 @@ NOTES = Console(stderr=True, highlight=False, width=width_for(sys.stderr))
 
 
 def rewrite(console: Console, line: RenderableType, *, last: bool = False) -> None:
-    """Write a terminal's line anew; the `last` one stays."""
-    console.print("\x1b[2K", line, sep="", end="\n" if last else "\r")
+    """Write a terminal's line anew, cut to its width; the `last` one stays."""
+    console.control(ERASED)
+    console.print(line, end="\n" if last else "\r", no_wrap=True, overflow="ellipsis")
 
 
 def show(value: object, rendered: Callable[[], RenderableType], as_json: bool) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from typer.models import ArgumentInfo
 
 from fattn_probe import shipped
+from fattn_probe.activity import Activity
 from fattn_probe.build import open_build
 from fattn_probe.build.command import announced, status_line
 from fattn_probe.build.key import Flavour
@@ -22,8 +23,8 @@ from fattn_probe.errors import BuildError, InputError
 from fattn_probe.files import is_folder
 from fattn_probe.run.gpu import has_gpu
 from fattn_probe.run.progress import Watch
-from fattn_probe.run.progress_line import progress_line
-from fattn_probe.run.session import RunOptions
+from fattn_probe.run.progress_line import SHOWN_AFTER, progress_line
+from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case, expand, load
 from fattn_probe.source import DEFAULT_SOURCE, Tree, resolve
@@ -275,3 +276,13 @@ def build_progress(notes: Console, title: str = "building") -> Report:
 def watch(notes: Console) -> Watch:
     """What shows the progress of long runs."""
     return Watch(progress_line(notes))
+
+
+def session_of(options: RunOptions, activity: Activity) -> Session:
+    """A session whose builds and long runs have their own lines in place of the activity's."""
+    notes = activity.console
+    building = activity.beside(build_progress(notes), lambda progress: progress.done < progress.total)
+    running = activity.beside(
+        progress_line(notes), lambda progress: progress.seconds >= SHOWN_AFTER and not progress.ended
+    )
+    return Session(options, building, watch=Watch(running))

@@ -54,8 +54,6 @@ def status_line(progress: Progress) -> Text:
         ("━" * (BAR - filled), "dim"),
         f" {progress.done}/{progress.total} {progress.label} ",
         (f"{progress.seconds:.0f} s", "dim"),
-        no_wrap=True,
-        overflow="ellipsis",
     )
 
 

@@ -7,16 +7,16 @@ from typing import Annotated
 import typer
 
 from fattn_probe import flags
+from fattn_probe.activity import Activity
 from fattn_probe.compare.diagnose.difference import compare_captures
 from fattn_probe.compare.judge.cases import judge_cases
 from fattn_probe.compare.judge.checks import QUERIES_ALONE, Checks, UseModel, sample_of
-from fattn_probe.compare.judge.judgement import raise_if_failed
+from fattn_probe.compare.judge.judgement import Judgement, raise_if_failed
 from fattn_probe.compare.present import tables as verdicts
 from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError
 from fattn_probe.run.capture import read_capture
 from fattn_probe.run.prepare import prepare
-from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source import DEFAULT_SOURCE
 from fattn_probe.truth.reference.adapter import check_inputs, check_output
@@ -64,21 +64,27 @@ def compare(
     checks = Checks(model, sample_of(sample), repeat, QUERIES_ALONE if batch_invariance else 0)
     chosen = flags.BuildFlags(source, patch, debug, check, sanitize, quants, folder)
     work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
-    session = Session(
-        chosen.run_options(NOTES, Simulation(schedule, threads), timeout=timeout),
-        flags.build_progress(NOTES),
-        watch=flags.watch(NOTES),
-    )
-    prepare(session, work)
+    options = chosen.run_options(NOTES, Simulation(schedule, threads), timeout=timeout)
     rows = []
-    for row in judge_cases(session, work, checks):
-        if plot is not None:
-            from fattn_probe.compare.present.plot import plot_row  # matplotlib takes a second to load
-
-            NOTES.print(*(f"wrote {path}" for path in plot_row(row, plot)), sep="\n")
-        rows.append(row)
+    with Activity(NOTES, sum(len(targets) for _, targets in work)) as activity:
+        session = flags.session_of(options, activity)
+        activity.step("finding the kernels that the cases need")
+        prepare(session, work)
+        for row in judge_cases(session, work, checks, activity.step):
+            activity.count(row.status)
+            if plot is not None:
+                write_pictures(row, plot, activity)
+            rows.append(row)
     show(verdicts.rows_as_json(rows), lambda: verdicts.render(rows, maps), as_json)
     raise_if_failed(rows)
+
+
+def write_pictures(row: Judgement, folder: Path, activity: Activity) -> None:
+    """Write the error maps of a row, and name the files."""
+    from fattn_probe.compare.present.plot import plot_row  # matplotlib takes a second to load
+
+    for path in plot_row(row, folder):
+        activity.note(f"wrote {path}")
 
 
 def compare_files(paths: Sequence[Path], as_json: bool) -> None:

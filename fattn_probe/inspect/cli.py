@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fattn_probe import flags
+from fattn_probe.activity import Activity
 from fattn_probe.build import RUNNER
 from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError, LostError
@@ -100,13 +101,22 @@ def inspect(
         transcript=transcript,
         deadline=timeout,
     )
-    session = Session(build.run_options(NOTES, Simulation(threads=1)), flags.build_progress(NOTES))
-    inspector = Inspector(session, options)
-    if program == RUNNER:
+    run_options = build.run_options(NOTES, Simulation(threads=1))
+    targets = [] if program == RUNNER else flags.targets_of(on, devices, NOTES)
+    done = []
+    with Activity(NOTES, len(targets) or sum(map(len, (targets for _, targets in work)))) as activity:
+        session = flags.session_of(run_options, activity)
+        activity.step("finding the kernels that the cases need")
         prepare(session, work)
-        done = list(Examiner(inspector, extras).examine_all(work))
-    else:
-        done = list(inspect_upstream_on(inspector, program, only, flags.targets_of(on, devices, NOTES)))
+        inspector = Inspector(session, options)
+        examined = (
+            Examiner(inspector, extras, activity.step).examine_all(work)
+            if program == RUNNER
+            else inspect_upstream_on(inspector, program, only, targets, activity.step)
+        )
+        for item in examined:
+            done.append(item)
+            activity.count("inspected" if item.facts else "without a kernel")
     if npz is not None and npz.is_file():
         NOTES.print(f"wrote {npz}")
     for path, write in ((html, inspecting.write_page), (svg, inspecting.write_map)):

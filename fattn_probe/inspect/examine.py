@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fattn_probe.activity import Step, quiet
 from fattn_probe.arrays import Bytes
 from fattn_probe.build import RUNNER, TEST_BACKEND_OPS
 from fattn_probe.device import Target
@@ -77,6 +78,8 @@ class Examiner:
 
     inspector: Inspector
     extras: Extras
+    step: Step = quiet
+    """Told what is being done."""
 
     def examine_all(self, work: Work) -> Iterator[Examined]:
         """Examine each case on its targets."""
@@ -89,16 +92,20 @@ class Examiner:
 
     def examine(self, case: Case, inputs: dict[str, Bytes], target: Target) -> Examined:
         """Examine one case on one target; an op without a kernel has no extras."""
+        label = f"{case.name} on {target}"
+        self.step(f"{label}: reading the dispatch, the launch and the blocks")
         examined = Examined(self.inspector.inspect(case, inputs, target), case.expect)
         if examined.facts is None:
             return examined
         if self.extras.values or self.extras.captures:
+            self.step(f"{label}: reading the tensors in memory")
             values, captures = self.extras.values, self.extras.captures
             read = read_tensors(self.inspector, case, inputs, target, wanted=values, captures=captures)
             if not isinstance(read, TensorReading):
                 return examined.ended(read)
             examined = replace(examined, tensors=read)
         if self.extras.watch is not None:
+            self.step(f"{label}: running to the breakpoints")
             stops = watch(self.inspector, case, inputs, target, self.extras.watch)
             if not isinstance(stops, WatchResult):
                 return examined.ended(stops)
@@ -111,10 +118,13 @@ class Examiner:
         case, target = tracer.case, tracer.target
         if case.name in self.extras.traced:
             at = case.inspect.trace or Place()
+            self.step(f"{case.name} on {target}: tracing warp {at.warp} of block {at.block}")
             examined = replace(examined, trace=tracer.trace(at.block, at.warp, at.kb0), lane=at.lane)
             if self.extras.npz is not None:
+                self.step(f"{case.name} on {target}: reading the registers of all warps of block {at.block}")
                 write_arrays(tracer.arrays(at.block, at.kb0), self.extras.npz)
         if self.extras.find_nan:
+            self.step(f"{case.name} on {target}: searching for the first NaN or infinity")
             ran = self.inspector.session.capture(case, tracer.inputs, target)
             if not isinstance(ran, Capture):
                 raise LostError(f"{case.name} on {target}: {describe(ran)}")
@@ -122,9 +132,12 @@ class Examiner:
         return examined
 
 
-def inspect_upstream_on(inspector: Inspector, program: str, only: str, targets: Sequence[Target]) -> Iterator[Examined]:
+def inspect_upstream_on(
+    inspector: Inspector, program: str, only: str, targets: Sequence[Target], step: Step = quiet
+) -> Iterator[Examined]:
     """Inspect one of upstream's own cases on targets."""
     if program != TEST_BACKEND_OPS:
         raise InputError(f"--program {program!r}: allowed: {RUNNER}, {TEST_BACKEND_OPS}")
     for target in targets:
+        step(f"{program} on {target}, under the debugger")
         yield Examined(inspect_upstream(inspector, only, target))

@@ -5,7 +5,6 @@ import csv
 import functools
 import getpass
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
@@ -14,10 +13,9 @@ from typing import Annotated
 
 import platformdirs
 import typer
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fattn_probe import flags
+from fattn_probe.activity import Activity
 from fattn_probe.compare.judge.checks import UseModel, sample_of
 from fattn_probe.console import NOTES, OUT, show
 from fattn_probe.device import load_devices, parse_targets
@@ -32,7 +30,8 @@ from fattn_probe.regress.junit import junit
 from fattn_probe.regress.night import nights
 from fattn_probe.regress.records import Part, Result, Run, parse_shard
 from fattn_probe.regress.report import report
-from fattn_probe.regress.runner import OnResult, Outcome, SuiteRunner, outcome_of, outcomes
+from fattn_probe.regress.results import OnResult
+from fattn_probe.regress.runner import Outcome, SuiteRunner, outcome_of, outcomes
 from fattn_probe.regress.selection import select
 from fattn_probe.regress.suite import load_suite
 from fattn_probe.run.gpu import has_gpu
@@ -47,7 +46,6 @@ COLUMNS = (
     *("run", "started", "suite", "device", "source"),
     *("case", "digest", "status", "nmse", "seconds", "output", "reason"),
 )
-PROGRESS = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
 HistoryFile = Annotated[Path, typer.Option("--history", help="The SQLite database of all runs.")]
 Markdown = Annotated[
     Path | None, typer.Option("--markdown", dir_okay=False, help="Append a summary to this file, for a CI job.")
@@ -97,8 +95,11 @@ def regress(
     checks = replace(checks, model=model or checks.model, sample=sample_of(sample) if sample else checks.sample)
     chosen = flags.BuildFlags(source or suite.source, patch, folder=folder)
     options = chosen.run_options(NOTES, Simulation(), repeat=suite.repeat, timeout=timeout)
-    session = Session(options, flags.build_progress(NOTES))
-    with open_history(history_file) as history, results_bar() as on_result:
+    with (
+        open_history(history_file) as history,
+        Activity(NOTES, words=f"selecting the cases of {suite_file.stem}") as activity,
+    ):
+        session, on_result = flags.session_of(options, activity), results_to(activity)
         runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers, part, cluster, checks, only)
         chosen_of = functools.partial(select, suite, suite_file.parent, session, only=only, shard=part.shard)
         found = list(outcomes(runner, chosen_of, targets))
@@ -147,10 +148,13 @@ def diff(
     """Compare two llama.cpp versions on the same inputs: kernel, launch, bits, error."""
     cases = flags.cases_of(paths)
     targets = parse_targets(on, load_devices(devices))
-    session_of = sessions(timeout)
-    for source in (a, b):
-        prepare(session_of(source), [(case, targets) for case in cases])
-    found = [versions.diff(session_of, (a, b), cases, target) for target in targets]
+    with Activity(NOTES) as activity:
+        session_of, on_result = sessions(timeout, activity), results_to(activity)
+        for source in (a, b):
+            session = session_of(source)
+            activity.step("finding the kernels that the cases need")
+            prepare(session, [(case, targets) for case in cases])
+        found = [versions.diff(session_of, (a, b), cases, target, on_result) for target in targets]
     show(regressing.versions_json(found), lambda: regressing.render_versions(found), as_json)
     alarms = [f"{change.case}: {change.words}" for item in found for change in item.changes if change.alarm]
     if alarms:
@@ -173,7 +177,9 @@ def bisect(
         raise InputError("bisect runs on one target")
     sources = versions.between(all_releases(good), good, bad)
     NOTES.print(f"{len(sources)} releases; bisect runs about {len(sources).bit_length() + 1} of them", style="dim")
-    found = versions.bisect(sessions(timeout), sources, flags.one_case(path, case_name), target)
+    case = flags.one_case(path, case_name)
+    with Activity(NOTES) as activity:
+        found = versions.bisect(sessions(timeout, activity), sources, case, target, activity.step)
     show(regressing.bisection_json(found), lambda: regressing.render_bisection(found), as_json)
 
 
@@ -185,32 +191,26 @@ def all_releases(spec: str) -> list[str]:
     return [f"pypi:{name}=={version}" for version in releases(name)]
 
 
-def sessions(timeout: float) -> versions.SessionOf:
+def sessions(timeout: float, activity: Activity) -> versions.SessionOf:
     """One session per source, created on first use."""
 
     @functools.cache
     def session_of(source: str) -> Session:
+        activity.step("")  # a download has a line of its own
         options = flags.BuildFlags(source).run_options(NOTES, Simulation(), timeout=timeout)
-        return Session(options, flags.build_progress(NOTES))
+        return flags.session_of(options, activity)
 
     return session_of
 
 
-@contextlib.contextmanager
-def results_bar() -> Iterator[OnResult]:
-    """A progress bar that counts results, on a terminal only."""
-    counts: Counter[str] = Counter()
-    with Progress(*PROGRESS, console=NOTES, transient=True, disable=not NOTES.is_terminal) as bar:
-        task = bar.add_task("", total=None)
+def results_to(activity: Activity) -> OnResult:
+    """Counts results, and names the last one."""
 
-        def on_result(result: Result, done: int, planned: int) -> None:
-            counts[result.status] += 1
-            said = ", ".join(f"{count} {status}" for status, count in counts.items())
-            rate = bar.tasks[0].finished_speed or bar.tasks[0].speed or 0.0
-            words = f"{rate:.1f} a second: {said} ({short(result.name)})"
-            bar.update(task, description=escape(words), completed=done, total=planned)
+    def on_result(result: Result, done: int, planned: int) -> None:
+        activity.step(short(result.name))
+        activity.count(result.status, done, planned)
 
-        yield on_result
+    return on_result
 
 
 @history_app.command("list")

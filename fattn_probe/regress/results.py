@@ -1,6 +1,7 @@
 """Turn a judgement into a result for the history."""
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from fattn_probe.compare.judge.cases import judge_case
@@ -16,6 +17,12 @@ from fattn_probe.scenario import Case
 
 BY_PREDICTION = ("error_by_bound", "rmse_by_predicted")
 BY_MODEL = ("off_model", "equal_bits")
+OnResult = Callable[[Result, int, int], None]
+"""Called with a result, the number of results so far, and the planned number."""
+
+
+def unseen(result: Result, done: int, planned: int) -> None:
+    """Do nothing with a result."""
 
 
 def result_of(session: Session, case: Case, target: Target, checks: Checks | None = None) -> Result:

@@ -16,7 +16,7 @@ from fattn_probe.regress.history import History
 from fattn_probe.regress.night import Night
 from fattn_probe.regress.pool import Job, cores, judged, prepare
 from fattn_probe.regress.records import WHOLE, Identity, Part, Result, Run, Settings, StoredCase
-from fattn_probe.regress.results import result_of, result_without_times
+from fattn_probe.regress.results import OnResult, result_of, result_without_times, unseen
 from fattn_probe.regress.selection import matching
 from fattn_probe.run.gpu import gpu_name
 from fattn_probe.run.prepare import prepare as prepare_kernels
@@ -24,9 +24,6 @@ from fattn_probe.run.provenance import driver, version
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
 from fattn_probe.source import kernel_cases
-
-OnResult = Callable[[Result, int, int], None]
-"""Called with a result, the number of results so far, and the planned number."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ class SuiteRunner:
     session: Session
     suite: str
     resume: bool = False
-    on_result: OnResult = lambda result, done, planned: None
+    on_result: OnResult = unseen
     workers: int | None = None
     part: Part = WHOLE
     cluster: Cluster | None = None

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fattn_probe.activity import Step, quiet
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
 from fattn_probe.regress.changes import Change, changes
 from fattn_probe.regress.records import Result
-from fattn_probe.regress.results import result_of
+from fattn_probe.regress.results import OnResult, result_of, unseen
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
 
@@ -30,10 +31,17 @@ class Versions:
         return changes(self.a, self.b)
 
 
-def diff(session_of: SessionOf, sources: tuple[str, str], cases: Sequence[Case], target: Target) -> Versions:
+def diff(
+    session_of: SessionOf, sources: tuple[str, str], cases: Sequence[Case], target: Target, on_result: OnResult = unseen
+) -> Versions:
     """Run all cases with both sources and compare."""
-    a, b = ({case.name: result_of(session_of(source), case, target) for case in cases} for source in sources)
-    return Versions(str(target), sources, a, b)
+    found: list[dict[str, Result]] = []
+    for source in sources:
+        found.append({})
+        for case in cases:
+            found[-1][case.name] = result_of(session_of(source), case, target)
+            on_result(found[-1][case.name], sum(map(len, found)), 2 * len(cases))
+    return Versions(str(target), sources, *found)
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class Bisection:
     result: Result
 
 
-def bisect(session_of: SessionOf, sources: Sequence[str], case: Case, target: Target) -> Bisection:
+def bisect(session_of: SessionOf, sources: Sequence[str], case: Case, target: Target, step: Step = quiet) -> Bisection:
     """Bisect for the first source that fails the case.
 
     `sources` go from the good one to the bad one. InputError if the ends are not good and bad.
@@ -54,7 +62,9 @@ def bisect(session_of: SessionOf, sources: Sequence[str], case: Case, target: Ta
 
     def good(source: str) -> bool:
         if source not in tried:
-            tried[source] = result_of(session_of(source), case, target)
+            session = session_of(source)
+            step(f"{case.name} on {target} with {source}")
+            tried[source] = result_of(session, case, target)
         return tried[source].status == "pass"
 
     if not good(sources[0]):

@@ -45,7 +45,7 @@ def line_of(progress: RunProgress) -> Text:
     parts = [f"{progress.done} of {progress.blocks} blocks"] if progress.blocks else []
     parts.append(clock(progress.seconds))
     parts += [f"about {clock(progress.left)} left"] if progress.left is not None else []
-    return Text(f"{progress.name}: {', '.join(parts)}", no_wrap=True, overflow="ellipsis")
+    return Text(f"{progress.name}: {', '.join(parts)}")
 
 
 def warning(progress: RunProgress) -> str:

@@ -158,7 +158,7 @@ def parameters_table(parameters: dict[str, list[str]]) -> Table:
 def download_bar(console: Console) -> Iterator[Callback]:
     """A progress callback that draws a bar on `console` during a download."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks = {}
 
         def report(what: str, done: int, total: int | None) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fattn_probe.activity import Step, quiet
 from fattn_probe.arrays import F32, F64, I64, Bools, Bytes
 from fattn_probe.compare.diagnose.diagnosis import Evidence, diagnose
 from fattn_probe.compare.judge.agreement import digest_of
@@ -39,12 +40,15 @@ MODEL_FLOP = 4e9
 """Operations of a case above which `auto` skips the rounding model, since it takes too long."""
 
 
-def judge_cases(session: Session, work: Work, checks: Checks | None = None) -> Iterator[Judgement]:
-    """Judge each case on each of its targets; yields each judgement as soon as it is known."""
+def judge_cases(session: Session, work: Work, checks: Checks | None = None, step: Step = quiet) -> Iterator[Judgement]:
+    """Judge each case on each of its targets; yields each judgement as soon as it is known.
+
+    `step` is told what is being done.
+    """
     with session.persistent_runner():
         for case, targets in work:
             with inputs_of(case) as inputs:
-                judged = JudgedCase(session, case, inputs, checks or Checks())
+                judged = JudgedCase(session, case, inputs, checks or Checks(), step)
                 yield from map(judged.on, targets)
 
 
@@ -62,9 +66,11 @@ class JudgedCase:
     case: Case
     inputs: Mapping[str, Bytes]
     options: Checks
+    step: Step = quiet
 
     def on(self, target: Target) -> Judgement:
         """Run the case on a target, and judge the result."""
+        self.step(f"{self.case.name} on {target}: running")
         result = self.session.capture(self.case, self.inputs, target)
         return replace(self.judged(result, target), digest=self.case.digest)
 
@@ -84,6 +90,7 @@ class JudgedCase:
     @functools.cached_property
     def reference(self) -> tuple[F64, Bools | None]:
         """The exact answer, and the fully masked rows."""
+        self.step(f"{self.case.name}: computing the exact reference")
         op = self.case.op
         return reference_of(op, self.inputs, self.case.name), fully_masked_of(op, self.inputs)
 
@@ -98,6 +105,7 @@ class JudgedCase:
         """Judge a sample of an output's rows exactly, and the others for being plausible."""
         case, geometry = self.case, self.geometry(capture, target)
         rows = sampled_rows(case, geometry, self.options.number_of_rows)
+        self.step(f"{case.name}: computing the exact reference of {len(rows)} rows")
         found = sample(case, rows, {name: stored_rows(view, self.inputs) for name, view in case.op.tensors.items()})
         expected = self.expected(capture, target, rows)
         verdict = judge_sample(case, capture.dst, found, expected)
@@ -119,6 +127,7 @@ class JudgedCase:
         """The expected output of the kernels that ran, for some rows or all."""
         if not capture.launches:
             return Expected(missing="ggml's CPU backend has no error model: the scenario's tolerance decides")
+        self.step(f"{self.case.name} on {target}: computing the error model and the rounding model")
         constants = known_constants(self.session.options.tree)
         arch = arch_number(arch_of(target))
         model = self.options.model
@@ -130,6 +139,7 @@ class JudgedCase:
         deviation = found.verdict.deviation
         if found.verdict.status is not Status.FAIL or deviation is None:
             return found
+        self.step(f"{self.case.name} on {target}: finding what is wrong")
         evidence = Evidence(self.case, self.inputs, capture.dst, deviation, self.geometry(capture, target))
         return replace(found, diagnosis=diagnose(evidence))
 

@@ -91,7 +91,13 @@ def zero_row(dst):
 def test_where_accumulators_stand_still_a_kernel_is_as_designed_and_bad(n_kv, n_q, percent, sample):
     (case,) = expand(loads(GROUP.format(n_kv=n_kv, n_q=n_q), "biased.yaml"))
     options = Checks(model="never", sample=sample)
-    (row,) = judge_cases(H200(), [(case, [TARGET])], options)
+    steps: list[str] = []
+    (row,) = judge_cases(H200(), [(case, [TARGET])], options, steps.append)
+    assert [step.partition(": ")[2].partition(" of ")[0] for step in steps] == [
+        "running",
+        "computing the exact reference",
+        "computing the error model and the rounding model",
+    ]
     assert row.status is Status.PASS
     assert row.verdict.design.by == "prediction"
     assert row.verdict.metrics.bias * 100 == pytest.approx(percent, abs=6)

@@ -1,0 +1,123 @@
+"""One line on a terminal that says what a command does, how far it is and how long it will take."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self, TypeVar
+
+from rich.console import Console
+from rich.text import Text
+
+from fattn_probe.console import rewrite
+from fattn_probe.figures import clock
+
+SHOWN_AFTER = 2.0
+TICK_SECONDS = 1.0
+Step = Callable[[str], None]
+"""Takes what is being done now, in words."""
+Item = TypeVar("Item")
+
+
+def quiet(step: str) -> None:
+    """Show nothing."""
+
+
+@dataclass
+class Activity:
+    """The line, rewritten every second while the `with` block runs, from its third second on.
+
+    Elsewhere than on a terminal nothing is written. `step` says what is being done, `count` that one more of `total`
+    cases is done.
+    """
+
+    console: Console
+    total: int = 0
+    words: str = ""
+    done: int = 0
+    counted: Counter[str] = field(default_factory=Counter)
+    began: float = field(default_factory=time.monotonic)
+    _first: float = 0.0
+    _other: bool = False
+    _up: bool = False
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            threading.Thread(target=self._tick, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._ended.set()
+            self._clear()
+
+    def step(self, words: str) -> None:
+        """Say what is being done from now on; empty: no line."""
+        with self._lock:
+            self.words = words
+            if not words:
+                self._clear()
+
+    def count(self, status: str, done: int | None = None, total: int | None = None) -> None:
+        """One more case has this status: the next, or number `done` of `total`; a smaller `done` is a new target's."""
+        number = self.done + 1 if done is None else done
+        if number <= self.done:
+            self.counted, self.began = Counter(), time.monotonic()
+        self._first = self._first if self.counted else time.monotonic()
+        self.counted[status] += 1
+        self.done, self.total = number, self.total if total is None else total
+
+    def beside(self, report: Callable[[Item], None], shows: Callable[[Item], bool]) -> Callable[[Item], None]:
+        """A report with a line of its own, for instance of a build: this one is hidden while that one `shows`."""
+
+        def both(item: Item) -> None:
+            with self._lock:
+                self._other = shows(item)
+                if self._other:
+                    self._clear()
+                report(item)
+
+        return both if self.console.is_terminal else report
+
+    def note(self, words: str) -> None:
+        """Print a line that stays."""
+        with self._lock:
+            self._clear()
+            self.console.print(words, markup=False)
+
+    @property
+    def line(self) -> str:
+        """`17 of 120 cases, 1 fail, 16 pass, 0:41, about 4:08 left: gqa on sim:h200: exact reference`."""
+        seconds = time.monotonic() - self.began
+        if self.total <= 1:
+            return f"{self.words}, {clock(seconds)}"
+        found = [f"{number} {status}" for status, number in sorted(self.counted.items())]
+        return (
+            f"{', '.join([f'{self.done} of {self.total} cases', *found, clock(seconds), *self._left()])}: {self.words}"
+        )
+
+    def _left(self) -> list[str]:
+        """The time left, at the rate since the first case was done: before it, builds may have taken minutes."""
+        rated, left = self.counted.total() - 1, self.total - self.done
+        if rated < 1 or left < 1:
+            return []
+        return [f"about {clock((time.monotonic() - self._first) * left / rated)} left"]
+
+    def _tick(self) -> None:
+        while not self._ended.wait(TICK_SECONDS):
+            with self._lock:
+                seconds = time.monotonic() - self.began
+                if self.words and not self._other and not self._ended.is_set() and (self._up or seconds >= SHOWN_AFTER):
+                    rewrite(self.console, Text(self.line))
+                    self._up = True
+
+    def _clear(self) -> None:
+        if self._up:
+            rewrite(self.console, Text(""))
+            self._up = False
