@@ -339,12 +339,12 @@ def device_show(identifier: str, devices: flags.Devices = None, as_json: flags.J
 
 @contextlib.contextmanager
 def exit_codes(as_json: bool = False) -> Iterator[None]:
-    """The one place where exceptions become exit codes; with `as_json`, stdout has the error as a document."""
+    """Turn exceptions into exit codes, only here; with `as_json`, stdout gets the error as a document."""
     OUT.answered = False
     try:
         yield
         with writing(STDOUT):
-            sys.stdout.flush()  # a full disk shows here, not after the exit code was chosen
+            sys.stdout.flush()  # a full disk must show here, before the exit code is chosen
     except (KeyboardInterrupt, typer.Abort):
         NOTES.print("interrupted")
         sys.exit(130)
@@ -364,7 +364,7 @@ def end_with(error: Exception, as_json: bool) -> NoReturn:
     try:
         show_error(problem, as_json)
         sys.stdout.flush()
-    except (OSError, MachineError):  # stdout is what failed, and stderr has said so
+    except (OSError, MachineError):  # stdout itself failed, and stderr has the error
         drop_stdout()
     sys.exit(problem.exit_code)
 

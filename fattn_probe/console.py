@@ -20,17 +20,17 @@ ERASED = Control((ControlType.ERASE_IN_LINE, 2))
 
 
 class Answers(Console):
-    """stdout; `answered` says whether this command's JSON document is there already."""
+    """stdout; `answered`: this command has already printed its JSON document."""
 
     answered = False
 
     def on_broken_pipe(self) -> None:
-        """Leave the exit code to the command; rich's own answer is to end with 1, our code for a bug."""
+        """Leave the exit code to the command; rich would exit with 1, our code for a bug."""
         raise BrokenPipeError
 
 
 def width_for(stream: TextIO) -> int | None:
-    """Columns to write to a stream: what a terminal has; else COLUMNS, or 120 if that is not set."""
+    """The width to use for a stream: the terminal's, else $COLUMNS, else 120."""
     return None if stream.isatty() or os.environ.get("COLUMNS", "").isdigit() else PIPE_WIDTH
 
 
@@ -39,13 +39,13 @@ NOTES = Console(stderr=True, highlight=False, width=width_for(sys.stderr))
 
 
 def rewrite(console: Console, line: RenderableType, *, last: bool = False) -> None:
-    """Write a terminal's line anew, cut to its width; the `last` one stays."""
+    """Rewrite the terminal's current line, cut to its width; the `last` version stays."""
     console.control(ERASED)
     console.print(line, end="\n" if last else "\r", no_wrap=True, overflow="ellipsis")
 
 
 def show(value: object, rendered: Callable[[], RenderableType], as_json: bool) -> None:
-    """One answer: JSON for programs, or rich text for people."""
+    """Print one answer: JSON for programs, or rich text for people."""
     with writing(STDOUT):
         if as_json:
             OUT.answered = True
@@ -55,7 +55,7 @@ def show(value: object, rendered: Callable[[], RenderableType], as_json: bool) -
 
 
 def show_error(error: FattnProbeError, as_json: bool) -> None:
-    """What ended a command: on stderr, and for programs as the document on stdout, if none is there."""
+    """Print the error that ended a command: on stderr, and for programs as the document on stdout, if there is none."""
     NOTES.print(str(error), style="red", markup=False, soft_wrap=True)
     if as_json and not OUT.answered:
         found = {"kind": type(error).__name__, "exit_code": error.exit_code, "message": str(error)}

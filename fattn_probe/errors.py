@@ -2,7 +2,7 @@
 
 
 class FattnProbeError(Exception):
-    """Something a person must act on; `str()` is the whole message, without a traceback."""
+    """An error that the user must act on; `str()` is the whole message, without a traceback."""
 
     exit_code = 1
 
@@ -42,13 +42,13 @@ class ComparisonError(FattnProbeError):
 
 
 class RegressionError(FattnProbeError):
-    """Something got worse against the accepted history."""
+    """Something is worse than in the accepted baseline."""
 
     exit_code = 6
 
 
 def machine_error(error: OSError | MemoryError) -> MachineError:
-    """An error of the operating system that no other code expected, in one sentence with its path."""
+    """An unexpected error of the operating system, in one sentence with its path."""
     if isinstance(error, MemoryError):
         return MachineError(f"there is not enough memory: {error}" if str(error) else "there is not enough memory")
     paths = [str(path) for path in (error.filename, error.filename2) if path is not None]

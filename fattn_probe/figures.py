@@ -2,7 +2,7 @@
 
 
 def times(value: float, digits: int = 3) -> str:
-    """How many times one thing is another: `0.133`, `12.3`, `1,230`; a power of ten from a million on.
+    """A factor as text: `0.133`, `12.3`, `1,230`; a power of ten from a million on.
 
     The caller adds "times" or "x".
     """
@@ -11,12 +11,12 @@ def times(value: float, digits: int = 3) -> str:
 
 
 def minute(started: str) -> str:
-    """`2026-11-22 04:40` of an ISO time, which the history keeps."""
+    """An ISO time of the history, to the minute: `2026-11-22 04:40`."""
     return started[:16].replace("T", " ")
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds; hours where there are some."""
+    """A duration in minutes and seconds, with hours if necessary."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

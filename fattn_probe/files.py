@@ -1,4 +1,4 @@
-"""The user's files: read whole and within bounds, written with the path in every error."""
+"""The user's files: reading with a size limit, writing with the path in every error."""
 
 import os
 import stat
@@ -10,14 +10,14 @@ from fattn_probe.errors import InputError, MachineError
 
 MIB = 1 << 20
 MOST_TEXT = MIB
-"""Bytes of a scenario, suite or device file; the largest that ships has 30 KB."""
+"""Largest scenario, suite or device file in bytes; the largest shipped one has 30 KB."""
 MOST_PATCH = 16 * MIB
 
 
 def read_text(path: Path, what: str, most: int = MOST_TEXT) -> str:
     """The text of a user's file; `what` names it in messages, such as `the scenario`.
 
-    InputError if it is no regular file, has more than `most` bytes, cannot be read, or is not UTF-8.
+    InputError if it is not a regular file, has more than `most` bytes, cannot be read, or is not UTF-8.
     """
     check_readable(path, what, most)
     try:
@@ -35,7 +35,7 @@ def read_text(path: Path, what: str, most: int = MOST_TEXT) -> str:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path is a folder; a name that the system refuses is none."""
+    """Whether a path is a folder; False for a name that the system refuses."""
     try:
         return path.is_dir()
     except OSError:
@@ -43,7 +43,7 @@ def is_folder(path: Path) -> bool:
 
 
 def check_readable(path: Path, what: str, most: int | None = None) -> None:
-    """Refuse what is not a regular file of at most `most` bytes, before it is opened: opening a fifo waits."""
+    """InputError unless the path is a regular file of at most `most` bytes; runs before opening, as a fifo blocks."""
     try:
         status = path.stat()
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
@@ -55,7 +55,7 @@ def check_readable(path: Path, what: str, most: int | None = None) -> None:
 
 
 def kind_of(mode: int) -> str:
-    """What a path that is no regular file is, in words."""
+    """The kind of a path that is not a regular file, in words."""
     if stat.S_ISDIR(mode):
         return "a folder"
     return "a fifo" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
@@ -68,7 +68,7 @@ def too_large(most: int) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Within, an OSError is a MachineError that names `path`; a reader that went away is none."""
+    """Turn an OSError inside into a MachineError that names `path`; except a broken pipe."""
     try:
         yield
     except BrokenPipeError:
@@ -84,7 +84,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def make_folder(path: Path, what: str) -> None:
-    """Make a folder if it is not there; MachineError if something else is, or it may not be made."""
+    """Make a folder if it does not exist; MachineError if a file is in the way, or permission is missing."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:

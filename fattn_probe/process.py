@@ -1,4 +1,4 @@
-"""Running a program to its end, with a timeout; the only place that does so."""
+"""Run a program to its end, with a timeout; the only place that does so."""
 
 import contextlib
 import logging

@@ -1,6 +1,6 @@
-"""Scenarios as pytest items: `pytest scenarios/ --fattn-on sim:h200`, one item a case and device.
+"""Scenarios as pytest items: `pytest scenarios/ --fattn-on sim:h200`, one item per case and device.
 
-Nothing is collected without `--fattn-on`, so that YAML files of other projects are left alone. A failure shows the
+Nothing is collected without `--fattn-on`, so that YAML files of other projects stay untouched. A failure shows the
 reason of the verdict. A case that the backend does not support is skipped. A lost case is an error of the run, not of
 the kernel. `-k`, `-n` (pytest-xdist) and `--junitxml` are pytest's own.
 """
@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:  # the plugin is loaded in every pytest run of an environment: it imports nothing of ours until asked
+if TYPE_CHECKING:  # every pytest run of an environment loads this plugin, so it imports the rest only when needed
     from fattn_probe.device import Target
     from fattn_probe.run.session import Session
     from fattn_probe.scenario import Case
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The flags, in a group of their own."""
+    """Add the flags, in their own group."""
     group = parser.getgroup("fattn-probe", "flash-attention scenarios")
     group.addoption("--fattn-on", default="", help="run scenarios (*.yaml) on these devices: sim:ID, gpu, gpu:N")
     group.addoption("--fattn-source", default="", help="the llama.cpp to run: pypi:NAME==VERSION, git:REF, or a folder")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Scenario files, if devices to run them on are named."""
+    """Collect scenario files if `--fattn-on` names devices."""
     if file_path.suffix != ".yaml" or not parent.config.getoption("--fattn-on"):
         return None
     return ScenarioFile.from_parent(parent, path=file_path)
@@ -35,7 +35,7 @@ class ScenarioFile(pytest.File):
     """A scenario file."""
 
     def collect(self) -> Iterator["ScenarioItem"]:
-        """One item a case and device."""
+        """One item per case and device."""
         from fattn_probe.device import load_devices, parse_targets
         from fattn_probe.errors import InputError
         from fattn_probe.scenario import expand, load
@@ -59,7 +59,7 @@ class ScenarioItem(pytest.Item):
         self.target = target
 
     def runtest(self) -> None:
-        """Run and judge it."""
+        """Run and judge the case."""
         from fattn_probe.regress.results import result_of
 
         result = result_of(session_of(self.config), self.case, self.target)
@@ -74,8 +74,8 @@ class ScenarioItem(pytest.Item):
 
     def repr_failure(
         self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None
-    ) -> str:  # a traceback through fattn-probe says nothing of a kernel
-        """The reason alone."""
+    ) -> str:  # a traceback through fattn-probe tells nothing about a kernel
+        """Only the reason."""
         if isinstance(excinfo.value, Wrong | Lost):
             return f"{type(excinfo.value).__name__.lower()}: {excinfo.value}"
         return str(super().repr_failure(excinfo))
@@ -90,14 +90,14 @@ class Wrong(Exception):
 
 
 class Lost(Exception):
-    """Nothing can be said of the case."""
+    """There is no verdict on the case."""
 
 
 SESSION = pytest.StashKey["Session"]()
 
 
 def session_of(config: pytest.Config) -> "Session":
-    """One session for all items of a process: a build is looked for once."""
+    """One session for all items of a process, so that a build is located once."""
     from fattn_probe.run.session import RunOptions, Session
     from fattn_probe.source import DEFAULT_SOURCE, resolve
 

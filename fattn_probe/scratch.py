@@ -1,4 +1,4 @@
-"""Folders for the files of one run: gone when it ends, and at the next start if it was killed."""
+"""Temporary folders for one run, removed when it ends, or at the next start if it was killed."""
 
 import contextlib
 import fcntl
@@ -18,10 +18,10 @@ LOCK = ".lock"
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A new folder, removed at the end; first, the folders of processes that were killed are.
+    """A new folder, removed at the end; first removes the folders of killed processes.
 
-    Its owner holds a lock beside it, `NAME.lock`, which the kernel takes back when the owner dies: process numbers are
-    used again, and mean nothing in another container that shares the folder.
+    Its owner holds a lock on `NAME.lock` beside it, which the kernel releases when the owner dies. Process numbers
+    would not do: they are reused, and meaningless in another container that shares the folder.
     """
     root = scratch_root()
     sweep(root)
@@ -57,7 +57,7 @@ def sweep(root: Path) -> None:
 
 
 def _new_lock(root: Path) -> tuple[int, Path]:
-    """A lock file that is held; another process may sweep it away before it is, and then there is another try."""
+    """A new lock file, locked; retries if another process removes it before it is locked."""
     with writing(root):
         while True:
             descriptor, name = tempfile.mkstemp(suffix=LOCK, dir=root)

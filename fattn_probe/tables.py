@@ -1,6 +1,6 @@
-"""Tables of words: side by side where the terminal has room, else every record over several lines.
+"""Tables that fit the terminal: columns side by side if there is room, otherwise each record over several lines.
 
-Nothing is ever cut. A record that does not fit a line becomes a heading and its other words below it, each after the
+Nothing is cut off. A record that does not fit a line becomes a heading, with its other cells below it, each after the
 name of its column.
 """
 
@@ -17,17 +17,17 @@ from rich.text import Text
 
 GAP = 3
 GAPS = (3, 2, 1)
-"""Columns between those of a table; fewer where the terminal is narrow."""
+"""Space between the columns of a table; less on a narrow terminal."""
 INDENT = 2
 TEMPLATE_ARGUMENTS = re.compile(r"(?<=\w)<(?=\w)")
 LEAST_PROSE = 24
-"""Columns of the terminal that a sentence needs at least."""
+"""Narrowest width for a sentence."""
 Word = str | Text
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns, rows, and which columns are numbers, `prose` that may be folded, and the `heading` of a record.
+    """A table: its columns and rows; which columns are numbers, `prose` that may be folded, or a record's `heading`.
 
     The heading is the first column unless it is named. An empty heading continues the record above. `spaced` puts an
     empty line between rows.
@@ -97,7 +97,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Flow:
-    """Names and values one after the other: lines break between pairs; each begins at a multiple of `cell` columns."""
+    """Names and values in a row; lines break between pairs, and each pair begins at a multiple of `cell` columns."""
 
     pairs: Sequence[tuple[str, Text]]
     cell: int = 1
@@ -119,11 +119,11 @@ class Flow:
         yield from self._lines(line, console, width)
 
     def _cell(self, width: int) -> int:
-        """The columns that a pair takes up, with the gap after it."""
+        """The width of a pair, including the gap after it."""
         return -(-(width + GAP) // self.cell) * self.cell
 
     def _lines(self, line: Text, console: Console, width: int) -> Iterator[Text]:
-        """A line; one that is too long is folded, a kernel's name before its template arguments."""
+        """A line, folded if it is too long; a kernel's name breaks before its template arguments."""
         line.rstrip()
         folded = [line]
         if cell_len(line.plain) > width > 2 * INDENT:
@@ -145,7 +145,7 @@ def labelled(rows: Mapping[str, RenderableType]) -> RichTable:
 
 
 def listed(sentences: Sequence[str]) -> RichTable:
-    """Sentences, each with a dash before it and its further lines indented."""
+    """Sentences as a list, each with a dash; continuation lines are indented."""
     table = RichTable.grid(padding=(0, 1, 0, 0))
     for sentence in sentences:
         table.add_row("-", Text(sentence, overflow="fold"))
@@ -153,7 +153,7 @@ def listed(sentences: Sequence[str]) -> RichTable:
 
 
 def _pairs(name: str, word: Text) -> Iterator[tuple[str, Text]]:
-    """A cell with the name of its column; a pair a line where both have as many."""
+    """A cell with the name of its column; line by line if both have equally many lines."""
     names, lines = name.split("\n"), word.split("\n")
     if len(names) == len(lines):
         yield from ((one, line) for one, line in zip(names, lines, strict=True) if line)
@@ -162,7 +162,7 @@ def _pairs(name: str, word: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _joined(word: Text) -> Text:
-    """A cell in one line: a kernel gets back the template arguments that stood below it."""
+    """A cell on one line; a kernel's template arguments follow its name again."""
     first, *rest = word.split("\n")
     for line in rest:
         first.append("" if line.plain.lstrip().startswith("<") else ", ").append_text(line)
@@ -170,7 +170,7 @@ def _joined(word: Text) -> Text:
 
 
 def _text(word: Word) -> Text:
-    """None of a table's words is markup."""
+    """A cell as Text, so that brackets in it are not read as markup."""
     return word if isinstance(word, Text) else Text(word)
 
 

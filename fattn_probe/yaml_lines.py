@@ -42,7 +42,7 @@ _Loader.add_implicit_resolver(
 
 @dataclass(frozen=True)
 class Mistake:
-    """Something that YAML lets pass and fattn-probe does not."""
+    """A mistake that YAML allows but fattn-probe does not."""
 
     line: int
     text: str
@@ -50,21 +50,21 @@ class Mistake:
 
 @dataclass
 class Document:
-    """A file's value, the line (from 1) of every key in it, and the mistakes met on the way."""
+    """A file's value, the line (from 1) of every key, and its mistakes."""
 
     value: Any = None
     lines: dict[Key, int] = field(default_factory=dict)
     mistakes: list[Mistake] = field(default_factory=list)
 
     def line(self, key: Key) -> int:
-        """The line of a key, or of the nearest one around it."""
+        """The line of a key, or of its nearest parent."""
         while key and key not in self.lines:
             key = key[:-1]
         return self.lines.get(key, 1)
 
 
 def parse(text: str) -> Document:
-    """Parse one YAML document; yaml.YAMLError if it is none."""
+    """Parse one YAML document; yaml.YAMLError if it is invalid."""
     loader = _Loader(text)
     document = Document()
     try:
@@ -104,7 +104,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, key: Key, document: Docume
 
 
 def _scalar(loader: _Loader, node: yaml.Node) -> object:
-    """A scalar's value, a date as text; yaml.YAMLError for a tag that safe YAML does not know or that does not fit."""
+    """A scalar's value, a date as text; yaml.YAMLError for a tag that safe YAML lacks or that does not fit."""
     if node.tag == "tag:yaml.org,2002:timestamp":
         return node.value
     try:

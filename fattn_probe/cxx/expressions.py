@@ -29,7 +29,7 @@ class Reader:
         return " ".join("".join(token.text if token.kind in CODE_KINDS else " " for token in tokens).split())
 
     def logic(self, start: int, stop: int) -> Logic:
-        """A condition as the tree of its operators, brackets taken off."""
+        """A condition as a tree of its operators, without brackets."""
         words = self.draft.words
         while stop - start > 2 and words[start] == "(" and self.draft.mates[start] == stop - 1:
             start, stop = start + 1, stop - 1
@@ -56,7 +56,7 @@ class Reader:
         return Logic("atom", text, (), debugger_expression(text, self.macros), variables)
 
     def outer(self, start: int, stop: int) -> Iterator[int]:
-        """The tokens that stand in no bracket of the range."""
+        """The tokens outside all brackets of the range."""
         index = start
         while index < stop:
             yield index
@@ -78,7 +78,7 @@ class Reader:
                 index = end
 
     def _chain(self, index: int, stop: int) -> int | None:
-        """The index behind the variable that begins at a token; None if none does."""
+        """The index after the variable that begins at a token; None if none begins there."""
         draft, word = self.draft, self.draft.words[index]
         if not draft.is_name(index) or draft.word(index - 1) in (".", "->", "::") or not self._is_variable(word):
             return None

@@ -15,7 +15,7 @@ POINTER = re.compile(r"(?:\(.*\*\) ?)?0x[0-9a-f]+\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable of a condition: `text` as in the source, `ask` as a debugger evaluates it (empty if it cannot)."""
+    """A variable of a condition: `text` as in the source, `ask` in the debugger's form (empty if there is none)."""
 
     text: str
     ask: str
@@ -45,7 +45,7 @@ class Logic:
 
 
 def truth_of_value(value: str | None) -> bool | None:
-    """Whether a value, as gdb prints it, is true as a condition."""
+    """The truth of a value that gdb printed, as a condition."""
     if value in ("true", "false", None):
         return None if value is None else value == "true"
     if POINTER.match(value):
@@ -55,7 +55,7 @@ def truth_of_value(value: str | None) -> bool | None:
 
 
 def truths(logic: Logic, values: Mapping[str, str | None]) -> Truths:
-    """The truth of each atom from the debugger's values, by the atom's text."""
+    """The truth of each atom, by its text, from the debugger's values."""
     return {atom.text: truth_of_value(values.get(atom.ask)) for atom in logic.atoms()}
 
 
@@ -73,9 +73,9 @@ def holds(logic: Logic, known: Mapping[str, bool | None]) -> bool | None:
 
 
 def settle(logic: Logic, outcome: bool | None, known: Truths) -> None:
-    """Fill in what follows from the outcome: if an `and` held, every child held.
+    """Fill in the truths that follow from the outcome: if an `and` held, every child held.
 
-    If an `and` did not hold and all children but one did, that one did not.
+    If an `and` did not hold and all children but one did, that child did not hold.
     """
     if outcome is None:
         return
@@ -94,7 +94,7 @@ def settle(logic: Logic, outcome: bool | None, known: Truths) -> None:
 
 
 def lacking(logic: Logic, known: Mapping[str, bool | None]) -> tuple[Logic, ...]:
-    """The smallest parts that kept the whole from holding: of `a && b && (c || d)`, those of the three not True."""
+    """The smallest parts that prevented the condition: for `a && b && (c || d)`, those of the three not True."""
     if holds(logic, known) is True:
         return ()
     if logic.kind == "and":

@@ -1,4 +1,4 @@
-"""The `#define`s of a tree, and expressions with their macros expanded: nvcc builds have no macros for a debugger."""
+"""The `#define`s of a tree, and macro expansion: nvcc builds have no macro information for a debugger."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ class Macro:
 
 
 def read_macros(texts: Iterable[str]) -> dict[str, Macro]:
-    """One-line macros by name; those that are defined differently in different places are left out."""
+    """One-line macros by name; macros with different definitions are left out."""
     found: dict[str, set[Macro]] = {}
     for text in texts:
         for name, brackets, parameters, body in DEFINE.findall(COMMENT.sub(" ", text)):
@@ -31,7 +31,7 @@ def read_macros(texts: Iterable[str]) -> dict[str, Macro]:
 
 
 def expand(text: str, macros: Mapping[str, Macro], depth: int = DEPTH) -> str:
-    """The text with its macros replaced, each in parentheses unless it is one word; `nullptr` is 0 to a debugger."""
+    """The text with its macros expanded, each in parentheses unless it is one word; `nullptr` becomes 0."""
     words: list[str] = WORD.findall(text)
     out, index = [], 0
     while index < len(words):
@@ -51,7 +51,7 @@ def expand(text: str, macros: Mapping[str, Macro], depth: int = DEPTH) -> str:
 
 
 def debugger_expression(text: str, macros: Mapping[str, Macro]) -> str:
-    """The expression as a debugger evaluates it; empty if that would call a function of the program."""
+    """The expression in a form that a debugger can evaluate; empty if that would call a function of the program."""
     expanded = expand(text, macros)
     return "" if CALL.search(expanded) or "{" in expanded else expanded
 
@@ -61,7 +61,7 @@ def _bracketed(text: str) -> str:
 
 
 def _arguments(words: list[str], index: int) -> tuple[list[str], int]:
-    """The arguments of a call whose `(` is at `index`, and the index behind its `)`."""
+    """The arguments of a call whose `(` is at `index`, and the index after its `)`."""
     arguments, depth = [""], 0
     while index < len(words):
         word = words[index]

@@ -1,4 +1,4 @@
-"""The functions of a C++ file and their statements, read from tokens: enough to follow an `if` in any release."""
+"""The functions and statements of a C++ file, parsed from tokens well enough to follow an `if` in any release."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ BEHIND_MACRO = frozenset({";", ",", ".", "->", "(", "[", "=", "+", "-", "*", "/"
 class Statement:
     """A statement of the tokens [start, stop).
 
-    `head` are the tokens of the condition between the parentheses, or of a returned expression. `body` is what follows
-    if it holds, without the braces of a block; the body of a switch are its cases, which have `labels`.
+    `head` is the condition between the parentheses, or the returned expression. `body` are the statements that run if
+    it holds, without the braces of a block; the body of a switch are its cases, which have `labels`.
     """
 
     kind: Kind
@@ -30,7 +30,7 @@ class Statement:
     labels: tuple[str, ...] = ()
 
     def all(self) -> Iterator["Statement"]:
-        """This statement and those in it, in the source's order."""
+        """This statement and those inside it, in source order."""
         yield self
         for child in (*self.body, *self.orelse):
             yield from child.all()
@@ -38,7 +38,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Function:
-    """A function defined in a file; `parameters` are its template's; [start, stop) are the tokens in its braces."""
+    """A function defined in a file; `parameters` are its template parameters, [start, stop) the tokens of its body."""
 
     name: str
     returns: str
@@ -49,7 +49,7 @@ class Function:
 
 
 def functions(draft: Draft) -> Iterator[Function]:
-    """The functions defined at a file's outermost level."""
+    """The functions defined at file level."""
     index, began = 0, 0
     while index < len(draft.words):
         word = draft.words[index]
@@ -64,7 +64,7 @@ def functions(draft: Draft) -> Iterator[Function]:
 
 
 def _function(draft: Draft, began: int, brace: int) -> Function | None:
-    """The function whose body opens at `brace`, its declaration somewhere in [began, brace)."""
+    """The function whose body opens at `brace` and whose declaration is in [began, brace)."""
     closer = brace - 1
     while draft.word(closer) in BEHIND_PARAMETERS:
         closer -= 1
@@ -80,7 +80,7 @@ def _function(draft: Draft, began: int, brace: int) -> Function | None:
 
 
 def _template(words: list[str]) -> tuple[str, ...]:
-    """The names in `<int DKQ, int DV, bool b = false>`, at the beginning of the words."""
+    """The names in a template parameter list at the beginning of the words: `<int DKQ, int DV, bool b = false>`."""
     names, last, depth = [], "", 0
     for word in words:
         depth += (word == "<") - (word == ">")
@@ -95,7 +95,7 @@ def _template(words: list[str]) -> tuple[str, ...]:
 
 
 def parse(draft: Draft, start: int, stop: int) -> tuple[Statement, ...]:
-    """The statements of the tokens [start, stop), which are those between two braces."""
+    """The statements of the tokens [start, stop) between two braces."""
     found: list[Statement] = []
     while start < stop:
         statement = _statement(draft, start, stop)
@@ -123,7 +123,7 @@ def _statement(draft: Draft, start: int, stop: int) -> Statement:
 
 
 def _simple(draft: Draft, start: int, stop: int) -> Statement:
-    """A statement that ends with its semicolon, or a macro's call without one."""
+    """A statement that ends with a semicolon, or a macro call without one."""
     if draft.words[start].isupper() and draft.word(start + 1) == "(":
         end = _mate(draft, start + 1, stop) + 1
         if end >= stop or draft.words[end] not in BEHIND_MACRO:
@@ -157,7 +157,7 @@ def _headed(draft: Draft, start: int, stop: int, kind: Kind) -> Statement:
 
 
 def _cases(flat: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """Labels and what follows them, as one statement a group of labels."""
+    """The cases of a switch: one statement for each group of labels."""
     groups: list[list[Statement]] = []
     for statement in flat:
         opens = statement.kind == "case" and (not groups or groups[-1][-1].kind != "case")

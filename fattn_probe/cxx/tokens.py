@@ -1,4 +1,4 @@
-"""CUDA C++ text as tokens: what the rewriter reads, and the draft it writes on."""
+"""CUDA C++ text as tokens, and the draft in which the rewriter changes them."""
 
 import re
 from bisect import bisect_right
@@ -31,9 +31,9 @@ UNMATCHED = -1
 
 
 class Token(NamedTuple):
-    """One token, trivia included; the texts of all tokens joined are the file.
+    """One token, including trivia; the texts of all tokens make up the file.
 
-    A tuple, because a tree has a million of them.
+    A tuple, because a tree has a million tokens.
     """
 
     kind: str
@@ -44,7 +44,7 @@ def tokenize(text: str) -> list[Token]:
     """Split a file into tokens.
 
     A preprocessor directive, with its continued lines, is one token. `<<<` is always the launch bracket, because C++
-    has no other use of it; `>` never joins another `>`, because only the reader knows whether `>>>` closes a launch
+    has no other use for it. Each `>` is a token of its own, because only the reader knows whether `>>>` closes a launch
     or three template argument lists.
     """
     return [Token(match.lastgroup or "other", match.group()) for match in MASTER.finditer(text)]
@@ -52,10 +52,10 @@ def tokenize(text: str) -> list[Token]:
 
 @dataclass
 class Draft:
-    """A file's code tokens (no trivia, no directives), and the text that each is going to be replaced with.
+    """A file's code tokens (no trivia, no directives), and the text that replaces each.
 
-    Passes address a token by its index among the code tokens. A pass changes what is written, never `words`, and
-    never the number of newlines of a token. `lines` are the tokens' first lines, from 1.
+    Passes address a token by its index among the code tokens. A pass changes the replacement text, never `words` or the
+    number of newlines of a token. `lines` are the tokens' first lines, from 1.
     """
 
     tokens: list[Token]
@@ -68,34 +68,34 @@ class Draft:
     out: list[str] = field(default_factory=list)
 
     def word(self, index: int) -> str:
-        """A token's text, or nothing before the file's first token and behind its last."""
+        """A token's text; empty before the file's first token and after its last."""
         return self.words[index] if 0 <= index < len(self.words) else ""
 
     def replace(self, index: int, text: str) -> None:
-        """Write `text` in the place of a token, and keep its newlines."""
+        """Replace a token by `text`, and keep its newlines."""
         place = self.places[index]
         newlines = self.tokens[place].text.count("\n") - text.count("\n")
         self.out[place] = text + "\n" * newlines
 
     def blank(self, start: int, stop: int) -> None:
-        """Write nothing in the place of the tokens [start, stop)."""
+        """Remove the tokens [start, stop)."""
         for index in range(start, stop):
             self.replace(index, "")
 
     def before(self, index: int, text: str) -> None:
-        """Write `text` in front of what a token has become."""
+        """Insert `text` before a token's replacement."""
         self.out[self.places[index]] = text + self.out[self.places[index]]
 
     def after(self, index: int, text: str) -> None:
-        """Write `text` behind what a token has become."""
+        """Insert `text` after a token's replacement."""
         self.out[self.places[index]] += text
 
     def written(self, start: int, stop: int) -> str:
-        """What the tokens [start, stop) have become, on one line and without comments."""
+        """The replacement text of the tokens [start, stop), on one line and without comments."""
         return " ".join(" ".join(self.out[self.places[index]].split()) for index in range(start, stop))
 
     def first_on_line(self, index: int) -> bool:
-        """Whether only blanks stand before a token on its line."""
+        """Whether only blanks precede a token on its line."""
         for token in reversed(self.tokens[: self.places[index]]):
             if "\n" in token.text:
                 return token.kind == "space"
@@ -104,7 +104,7 @@ class Draft:
         return True
 
     def same_line(self, start: int, stop: int) -> bool:
-        """Whether no newline stands between two tokens."""
+        """Whether there is no newline between two tokens."""
         return not any("\n" in token.text for token in self.tokens[self.places[start] : self.places[stop]])
 
     def directives(self, start: int, stop: int) -> list[str]:
@@ -135,7 +135,7 @@ class Draft:
 
 
 class _Brackets:
-    """Matches brackets in a file whose preprocessor branches may each open or close their own."""
+    """Matches brackets in a file in which each preprocessor branch may open or close brackets."""
 
     def __init__(self) -> None:
         self.open: list[int] = []
@@ -193,7 +193,7 @@ class Spans:
 
 
 def spans_of(ranges: list[tuple[int, int]]) -> Spans:
-    """Ranges, some of them inside others, as the outermost ones."""
+    """The outermost of some ranges, which may be nested."""
     ordered = sorted(ranges)
     reach = list(accumulate((stop for _, stop in ordered), max))
     outer = [span for place, span in enumerate(ordered) if place == 0 or span[0] >= reach[place - 1]]

@@ -21,7 +21,7 @@ MAX_INT = 2**31 - 1
 class Device:
     """One GPU in the names of cudaDeviceProp: sizes in bytes, `clockRate` in kHz, `integrated` 0 or 1.
 
-    `sources` maps a field to the document that gives its figure (nothing for fields that a user's file gives).
+    `sources` maps a field to the document with its figure (none for fields from a user's file).
     """
 
     id: str

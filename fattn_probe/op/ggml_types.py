@@ -1,4 +1,4 @@
-"""The ggml types that K and V may have: sizes of their blocks, and conversion from and to floats."""
+"""The ggml types of K and V: block sizes, and conversion from and to floats."""
 
 from typing import Literal, get_args
 
@@ -36,15 +36,15 @@ def row_size(name: str, ne0: int) -> int:
 
 
 def is_quantized(name: str) -> bool:
-    """Whether a type packs elements in blocks."""
+    """Whether a type stores elements in blocks."""
     return block_size(name) > 1
 
 
 def encode(values: F32, name: str) -> Bytes:
     """Convert floats to the raw bytes of a ggml type, last axis first; 1-D result.
 
-    Quantisation is that of the `gguf` package, which follows ggml's reference functions; iq4_nl, which it cannot
-    write, takes the nearest code with the block's largest value at the end of the table.
+    Quantisation is done by the `gguf` package, which follows ggml's reference functions. It cannot write iq4_nl, for
+    which this takes the nearest code, with the block's largest value at the end of the table.
     """
     if name == "f32":
         return np.ascontiguousarray(values, dtype=np.float32).reshape(-1).view(np.uint8)
@@ -75,7 +75,7 @@ def decode(data: Bytes, name: str) -> F32:
 
 
 def rounded(values: F32, name: str) -> F32:
-    """What floats are once a ggml type has stored them: decode(encode(values)), of the same shape."""
+    """Floats rounded to a ggml type, decode(encode(values)), in the same shape."""
     if name == "f32":
         return values
     if name == "f16":
@@ -84,10 +84,10 @@ def rounded(values: F32, name: str) -> F32:
 
 
 def _rounded_to_f16(values: F32) -> F32:
-    """The nearest f16, ties to even, in a quarter of the time that converting there and back takes.
+    """The nearest f16, ties to even, in a quarter of the time of a conversion there and back.
 
-    In integers: add half of the last place that stays, less one if that place is even, then cut. Where f16 is
-    subnormal or ends, NumPy converts.
+    It works on the bits: add half of the last remaining place, minus one if that place is even, then truncate. NumPy
+    converts subnormal numbers and overflows.
     """
     flat = values.reshape(-1)
     bits = flat.view(np.uint32)
@@ -106,7 +106,7 @@ def _rounded_to_f16(values: F32) -> F32:
 
 
 def count_non_finite(data: Bytes, name: str) -> int:
-    """How many elements of some raw bytes are NaN or infinite; a quantised block is so as a whole, by its scales."""
+    """The number of NaN or infinite elements in raw bytes; a quantised block's scales decide for all its elements."""
     if name == "f32":
         return int((~np.isfinite(data.view(np.float32))).sum())
     if not is_quantized(name):
@@ -119,7 +119,7 @@ def count_non_finite(data: Bytes, name: str) -> int:
 
 
 def nan_blocks(count: int, name: str) -> Bytes:
-    """Blocks of a type whose every element decodes to NaN."""
+    """Blocks of a type in which every element decodes to NaN."""
     if not is_quantized(name):
         return encode(np.full(count, np.nan, np.float32), name)
     blocks = np.zeros((count, type_size(name)), np.uint8)

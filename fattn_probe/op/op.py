@@ -1,4 +1,4 @@
-"""One FLASH_ATTN_EXT: parameters and tensors; everything else about it is derived from these."""
+"""One FLASH_ATTN_EXT op: parameters and tensors; everything else is derived from these."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -64,7 +64,7 @@ class Params:
         return self.scale / self.logit_softcap if self.logit_softcap else self.scale
 
     def cap(self, logits: F64) -> F64:
-        """The softcap, softcap * tanh(logits), done in place."""
+        """Apply softcap * tanh(logits) in place."""
         if self.logit_softcap:
             np.tanh(logits, out=logits)
             logits *= self.logit_softcap
@@ -107,12 +107,12 @@ class Op:
 
     @property
     def V_is_K_view(self) -> bool:
-        """Whether V's rows are the beginning of K's, as in the MLA kernels."""
+        """Whether V is the beginning of K's rows, as in the MLA kernels."""
         K, V = self.tensors["K"], self.tensors["V"]
         return (K.root, K.offset, K.nb) == (V.root, V.offset, V.nb)
 
     def to_json(self) -> dict[str, Any]:
-        """The op as plain data, which `from_json` reads."""
+        """The op as plain data, for `from_json`."""
         views = {name: {key: value for key, value in asdict(view).items() if key != "name"}
                  for name, view in self.tensors.items()}  # fmt: skip
         roots = {name: {"type": root.type, "ne": root.ne} for name, root in self.roots.items()}
@@ -120,7 +120,7 @@ class Op:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> "Op":
-        """An op from what `to_json` made, as it is or once JSON has turned its tuples into lists."""
+        """An op from the data of `to_json`, directly or after a JSON round trip, which turns tuples into lists."""
         views = {
             name: TensorView(name, view["type"], view["root"], _four(view["ne"]), _four(view["nb"]), view["offset"])
             for name, view in plain["tensors"].items()
@@ -132,7 +132,7 @@ class Op:
     def contiguous(
         cls, sizes: Sizes, params: Params, types: tuple[str, str], *, mask: bool = False, sinks: bool = False
     ) -> "Op":
-        """An op whose tensors are allocations of their own; `types` are those of K and V."""
+        """An op whose tensors are separate contiguous allocations; `types` are those of K and V."""
         s = sizes
         roots = [
             Root("Q", "f32", (s.hsk, s.n_q, s.n_head, s.n_seq)),
@@ -146,7 +146,7 @@ class Op:
 
 
 def default_scale(hsk: int) -> float:
-    """1/sqrt(hsk), rounded as the float32 arithmetic of ggml's callers rounds it."""
+    """1/sqrt(hsk), rounded as in the float32 arithmetic of ggml's callers."""
     return float(np.float32(1) / np.sqrt(np.float32(hsk)))
 
 

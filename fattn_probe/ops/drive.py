@@ -31,7 +31,7 @@ class Timeouts:
 class Ending:
     """How the program ended: its exit code (negative: a signal), or the timeout that stopped it.
 
-    `timed_out` says that it was the overall timeout.
+    `timed_out`: the overall timeout stopped it.
     """
 
     code: int = 0

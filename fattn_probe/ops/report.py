@@ -13,14 +13,10 @@ from fattn_probe.ops.parse import OpResult, Summary
 class OpsReport:
     """The results in order of completion; `stopped` is the reason why the program ended early.
 
-    `timed_out` says that the time for the whole program was over.
-
-    `backends` are those that the program lists, `description` is that of the one it ran on.
-
-    `crashes` are the reasons why the program crashed and was restarted for the remaining cases.
-
-    `missing` is the mangled name of a function that is not in the build: add it and run again. `finding` is the report
-    of the simulator's checker. `tail` has the last lines of output of a run that stopped.
+    `timed_out`: the overall timeout stopped the program. `backends` are those that the program lists, `description` is
+    that of the backend it ran on. `crashes` are the reasons of crashes after which the program was restarted for the
+    remaining cases. `missing` is the mangled name of a function that the build lacks. `finding` is the report of the
+    simulator's checker. `tail` has the last lines of output of a run that stopped.
     """
 
     command: tuple[str, ...]

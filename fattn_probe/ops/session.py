@@ -1,4 +1,4 @@
-"""test-backend-ops on a target of a session, which compiles in what the program turns out to miss."""
+"""Run test-backend-ops on a target of a session, which compiles the functions that the program lacks."""
 
 from fattn_probe.build import TEST_BACKEND_OPS
 from fattn_probe.device import Target

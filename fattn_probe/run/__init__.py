@@ -1,1 +1,1 @@
-"""Running one case on one engine: case file, native runner, outcome, launch records, capture."""
+"""Run one case on one engine: case file, native runner, outcome, launch records, capture."""

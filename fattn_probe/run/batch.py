@@ -30,7 +30,7 @@ class RunnerEndedError(LostError):
 class BatchRunner:
     """A running `fattn-runner --batch`, which has set up its GPU.
 
-    What it writes is in `folder`: `said` is its stderr, `launches` the records of the case in flight.
+    Its output is in `folder`: `said` is its stderr, `launches` the records of the case in progress.
     """
 
     process: "subprocess.Popen[str]"
@@ -45,7 +45,7 @@ class BatchRunner:
 
     @property
     def said(self) -> Path:
-        """Its output other than its answers."""
+        """The file with its stderr."""
         return self.folder / "stderr"
 
     @property
@@ -56,12 +56,12 @@ class BatchRunner:
     def run(self, case_file: Path, out_file: Path, timeout: float) -> RunOutcome:
         """Run one case.
 
-        If the process ends or takes longer, RunnerEndedError, which says nothing of the case; but a function that the
-        build left out is an outcome.
+        If the process ends or times out, RunnerEndedError, which is no verdict on the case; but a missing function is
+        an outcome.
         """
         start = time.monotonic()
         for file in (self.said, self.launches):
-            os.truncate(file, 0)  # both are appended to
+            os.truncate(file, 0)  # the runner appends to both
         try:
             self._ask(f"{case_file}\t{out_file}\n")
             self.expect(DONE, timeout)
@@ -86,7 +86,7 @@ class BatchRunner:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(END_SECONDS)
         if line.rstrip("\n") != answer:
-            kill_group(self.process)  # what it says next would be of another case
+            kill_group(self.process)  # its next line would belong to another case
             raise RunnerEndedError(f"the runner ended, or said {line!r}")
 
     def _ask(self, line: str) -> None:

@@ -1,4 +1,4 @@
-"""The capture: everything that one run of one case left, in one GGUF file."""
+"""The capture: all results of one run of one case, in one GGUF file."""
 
 import statistics
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Capture:
 
     `name`, `digest` and `op` are the case's; `inputs` are the bytes of each root; `dst` is float32 (n_seq, n_q, n_head,
     hsv), dst's `ne` reversed; `launches` are those of the first run; `seconds` has one time for each repeat by `clock`
-    (`gpu` or `wall`, see RunResult), none where nothing was timed; `provenance` says what ran where.
+    (`gpu` or `wall`, see RunResult), empty if nothing was timed; `provenance` says what ran where.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Capture:
 
 
 def capture_of(case: Case | CaseFile, inputs: Mapping[str, Bytes], ran: Ran, provenance: Mapping[str, str]) -> Capture:
-    """The capture of a case that ran to its end."""
+    """The capture of a case that completed."""
     result = ran.result
     if result.dst is None:
         raise InputError(f"{case.name}: nothing was computed (--support-only), so there is nothing to capture")
@@ -72,7 +72,7 @@ def capture_of(case: Case | CaseFile, inputs: Mapping[str, Bytes], ran: Ran, pro
 
 
 def write_capture(capture: Capture, path: Path) -> None:
-    """Write a capture, whole or not at all."""
+    """Write a capture completely or not at all."""
     fields = case_fields(capture.name, capture.digest, capture.op) | {
         "fattn.run.backend": string(capture.backend),
         "fattn.run.device": string(capture.device),
@@ -90,7 +90,7 @@ def write_capture(capture: Capture, path: Path) -> None:
 
 
 def read_capture(path: Path, *, types: Types | None = None, names: Names | None = None) -> Capture:
-    """Read a capture; InputError for a file that is truncated, or is not a capture."""
+    """Read a capture; InputError for a truncated file, or one that is not a capture."""
     file = read_gguf(path)
     case = case_of(file)
     lines = "\n".join(file.fields.get("fattn.launches", ()))

@@ -46,7 +46,7 @@ class CaseFile:
 
 
 def write_case(case: Case | CaseFile, inputs: Mapping[str, Bytes], path: Path) -> None:
-    """Write a case file, whole or not at all; `inputs` holds each root's bytes by the root's name."""
+    """Write a case file completely or not at all; `inputs` holds each root's bytes by name."""
     write_gguf(path, case_fields(case.name, case.digest, case.op), case_tensors(case.op, inputs))
 
 

@@ -1,4 +1,4 @@
-"""`fattn-probe run` and `fattn-probe plan`: cases on targets, to tables and JSON."""
+"""`fattn-probe run` and `fattn-probe plan`: run cases on targets, and print tables and JSON."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -33,7 +33,7 @@ class Done:
 
     @property
     def launches(self) -> tuple[LaunchRecord, ...]:
-        """The kernels launched, as far as known."""
+        """The launched kernels, as far as known."""
         return self.result.launches if isinstance(self.result, Capture | Ran) else ()
 
     @property
@@ -43,7 +43,7 @@ class Done:
 
 
 def describe(outcome: RunOutcome) -> str:
-    """How a run ended, in words, with the stack where there is one."""
+    """How a run ended, in words, with the stack if there is one."""
     match outcome:
         case Ran():
             return "ran"
@@ -60,7 +60,7 @@ def describe(outcome: RunOutcome) -> str:
 
 
 def stack(frames: Sequence[str]) -> str:
-    """The innermost frames, one a line."""
+    """The innermost frames, one per line."""
     return "".join(f"    {frame}\n" for frame in short_frames(frames))
 
 
@@ -78,7 +78,7 @@ def run_cases(session: Session, work: Work, folder: Path | None = None) -> Itera
 
 
 def keep(result: Capture | RunOutcome, case: Case, target: Target, folder: Path | None) -> Path | None:
-    """Write a capture to a folder; its path."""
+    """Write a capture to a folder; returns its path."""
     if folder is None or not isinstance(result, Capture):
         return None
     make_folder(folder, "--captures")
@@ -88,7 +88,7 @@ def keep(result: Capture | RunOutcome, case: Case, target: Target, folder: Path 
 
 
 def plan_cases(session: Session, work: Work) -> Iterator[Done]:
-    """The launches of each case on its targets, without running a kernel; the session must be a dry one."""
+    """The launches of each case on its targets, without running a kernel; needs a dry session."""
     with scratch() as folder, session.persistent_runner():
         for case, targets in work:
             inputs = make_dry_file(case, folder / "case.gguf")
@@ -100,7 +100,7 @@ def check_simulated(work: Work) -> None:
     """InputError if a target is not a simulated GPU."""
     for target in (target for _, targets in work for target in targets):
         if target.engine != "sim":
-            raise InputError(f"plan --on {target}: only a simulated GPU can be asked what it would launch (sim:ID)")
+            raise InputError(f"plan --on {target}: plan works only for simulated GPUs (sim:ID)")
 
 
 def raise_if_failed(done: Sequence[Done]) -> None:
@@ -113,7 +113,7 @@ def raise_if_failed(done: Sequence[Done]) -> None:
 
 
 def render_run(done: Sequence[Done]) -> RenderableType:
-    """A table of the kernels that ran, and of the cases that did not run."""
+    """A table of the kernels that ran, and of the cases that did not."""
     rows: list[tuple[str, ...]] = []
     for item in done:
         result = item.result
@@ -151,7 +151,7 @@ def _ending(item: Done) -> str:
 
 
 def geometry(launch: LaunchRecord) -> tuple[str, str, str, str]:
-    """Kernel, grid, block, dynamic shared memory."""
+    """The table cells of a launch: kernel, grid, block, dynamic shared memory."""
     grid, block = ("x".join(map(str, dim)) for dim in (launch.grid, launch.block))
     return launch.spelling, grid, block, f"{launch.shared} B"
 

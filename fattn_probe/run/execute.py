@@ -1,4 +1,4 @@
-"""Run the native runner on one case file, and classify how it ended."""
+"""Run the native runner on one case file, and classify its ending."""
 
 import dataclasses
 import re
@@ -14,7 +14,7 @@ from fattn_probe.run.outcome import Fault, Lost, Ran, RunOutcome, Unsupported, p
 from fattn_probe.run.result import read_result
 
 LAUNCHES_ENV = "FATTN_PROBE_LAUNCHES"
-# What calls kernels, and what reports on them.
+# The functions that call kernels, and those that report on them.
 # Frames of the simulator itself, of the C++ library (its templates are inlined into any file), of the compiler's
 # intrinsics, of a sanitizer
 MACHINERY = re.compile(r"^std::| at (\S*native/sim/|\S*/include/c\+\+/|\S*/gcc/\S*/include/|\S*/libsanitizer/|\?\?)")
@@ -31,9 +31,9 @@ def execute(
     types: Types | None = None,
     names: Names | None = None,
 ) -> RunOutcome:
-    """Run `runner case_file out_file *args` and read what it left.
+    """Run `runner case_file out_file *args` and read its results.
 
-    Launch records go to `out_file` + `.launches`; `types` and `names` are what `parse_launches` takes. A runner that
+    Launch records go to `out_file` + `.launches`; `types` and `names` are passed to `parse_launches`. A runner that
     cannot be started raises BuildError; everything else is an outcome.
     """
     launches = out_file.with_name(out_file.name + ".launches")
@@ -66,7 +66,7 @@ def read_launches(path: Path, *, types: Types | None = None, names: Names | None
 
 
 def symbolised(fault: Fault) -> Fault:
-    """The fault with its frames as functions and lines, from the kernel's line outwards."""
+    """The fault with symbolised frames (function and line), from the kernel's line outwards."""
     if not fault.frames:
         return fault
     frames = kernel_frames(symbolise(fault.frames))
@@ -75,7 +75,7 @@ def symbolised(fault: Fault) -> Fault:
 
 
 def symbolise(frames: Sequence[str]) -> tuple[str, ...]:
-    """`module+0xoffset` as `function at file:line` with what was inlined, where addr2line can tell."""
+    """Turn `module+0xoffset` into `function at file:line`, with inlined functions, if addr2line finds it."""
     addresses = defaultdict(list)
     for frame in frames:
         module, plus, offset = frame.rpartition("+0x")
@@ -88,7 +88,7 @@ def symbolise(frames: Sequence[str]) -> tuple[str, ...]:
 
 
 def kernel_frames(frames: Sequence[str]) -> tuple[str, ...]:
-    """The frames from the kernel's line outwards to the kernel; all of them if none is a kernel's."""
+    """The frames from the kernel's line outwards to the kernel; all frames if none is a kernel's."""
     own = [index for index, frame in enumerate(frames) if " at " in frame and not MACHINERY.search(frame)]
     return tuple(frames[own[0] : own[-1] + 1]) if own else tuple(frames)
 
@@ -96,13 +96,13 @@ def kernel_frames(frames: Sequence[str]) -> tuple[str, ...]:
 def _addr2line(module: str, offsets: list[str]) -> Iterable[tuple[str, tuple[str, ...]]]:
     try:
         done = run(["addr2line", "-aCfpie", module, *offsets], timeout=60, failure=None)
-    except (BuildError, TimedOutError):  # no binutils here, or debug info too large to wait for: the raw frame stays
+    except (BuildError, TimedOutError):  # no binutils, or addr2line takes too long: keep the raw frame
         return ()
     return parse_addr2line(offsets, done.stdout)
 
 
 def parse_addr2line(offsets: Sequence[str], text: str) -> list[tuple[str, tuple[str, ...]]]:
-    """(offset, its frames from the innermost outwards) of the output of `addr2line -aCfpi`; unknown places left out."""
+    """(offset, frames from the innermost outwards) in the output of `addr2line -aCfpi`, without unknown places."""
     groups: list[list[str]] = []
     for line in text.splitlines():
         if line.startswith("0x"):

@@ -1,4 +1,4 @@
-"""Stack frames and kernel names as people read them: no parameter lists, no machine's paths, nothing twice."""
+"""Readable stack frames and kernel names: no parameter lists, no local paths, no repeated places."""
 
 import posixpath
 import re
@@ -13,25 +13,25 @@ OVERLAY = "/overlay/"
 
 
 def short_kernel(signature: str) -> str:
-    """`flash_attn_ext_f16<64,64,8,8,false,false,false>` of __PRETTY_FUNCTION__ or a demangled name."""
+    """`flash_attn_ext_f16<64,64,8,8,false,false,false>`, from __PRETTY_FUNCTION__ or a demangled name."""
     name = parse_kernel_name(signature)
     values = ",".join(value for key, value in name.args if not is_alias(key, value))
     return f"{name.base}<{values}>" if values else name.base
 
 
 def is_alias(key: str, value: str) -> bool:
-    """Whether g++ only says what a type's name stands for, as in `float2 = float2`."""
+    """Whether g++ only explains a type's name, as in `float2 = float2`."""
     return key == value
 
 
 def headline(fault: Fault) -> str:
-    """`misaligned: a vector is accessed ...`; a sanitizer's own message says its kind."""
+    """The fault in one line: `misaligned: a vector is accessed ...`; a sanitizer's message includes its kind."""
     named = fault.kind and not fault.kind.endswith("Sanitizer")
     return f"{fault.kind}: {fault.message}" if named else fault.message
 
 
 def describe_fault(fault: Fault) -> str:
-    """What was found, then in which kernel, block and thread, then the stack, a line each."""
+    """The fault, then kernel, block and thread, then the stack, one line each."""
     named = [short_kernel(fault.kernel)] if fault.kernel else []
     indices = (("block", fault.block), ("thread", fault.thread))
     named += [f"{name} ({', '.join(map(str, index))})" for name, index in indices if index is not None]
@@ -53,13 +53,13 @@ def short_frame(frame: str) -> str:
 
 
 def place_of(frame: str) -> tuple[str, int]:
-    """File and line of one frame of addr2line; empty and 0 if it names none."""
+    """The file and line of one frame of addr2line; empty and 0 if it has none."""
     match = FRAME.match(frame)
     return (short_path(match["path"]), int(match["line"])) if match and match["line"] != "?" else ("", 0)
 
 
 def short_path(path: str) -> str:
-    """A source file as its tree names it, `ggml/src/ggml-cuda/common.cuh`; any other path as it is."""
+    """A source file's path in its tree, `ggml/src/ggml-cuda/common.cuh`; any other path unchanged."""
     path = posixpath.normpath(path)
     return f"/{path}".rpartition(OVERLAY)[2] if OVERLAY in f"/{path}" else path
 
@@ -79,7 +79,7 @@ def short_function(name: str) -> str:
 
 
 def once(frames: Iterable[str]) -> Iterable[str]:
-    """Without frames of a place that was just named: inlining and recursion of lambdas repeat it."""
+    """Drop frames with the same place as the one before, which inlined and recursive lambdas repeat."""
     last = ""
     for frame in frames:
         place = frame.rpartition(" at ")[2]

@@ -31,7 +31,7 @@ class Field:
 
 @dataclass(frozen=True, eq=False)
 class TensorData:
-    """A contiguous tensor: ggml type name, `ne`, and its bytes as they lie in memory (uint8, 1-D)."""
+    """A contiguous tensor: ggml type name, `ne`, and its bytes in memory order (uint8, 1-D)."""
 
     type: str
     ne: Ne
@@ -82,7 +82,7 @@ def u64(value: int) -> Field:
 
 
 def array(type: GGUFValueType, values: Sequence[Any]) -> Field:
-    """An array field; GGUF has no empty arrays, so one of no elements is left out of the file."""
+    """An array field; GGUF has no empty arrays, so an empty one is left out of the file."""
     return Field(type, list(values), array=True)
 
 
@@ -95,7 +95,7 @@ def ggml_type(name: str) -> GGMLQuantizationType:
 
 
 def type_name(type: GGMLQuantizationType) -> str:
-    """The name that ggml_type_name gives: lower-case, but for the K of the K-quants (`q4_K`)."""
+    """The name from ggml_type_name: lower-case, except the K of the K-quants (`q4_K`)."""
     name = type.name.lower()
     return name[:-1] + "K" if name.endswith("_k") else name
 
@@ -128,7 +128,7 @@ def allocate_gguf(path: Path, fields: Mapping[str, Field], roots: Mapping[str, t
 
 
 def write_hollow(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> None:
-    """Make a file of zero tensors that takes no room for them on the disk."""
+    """Make a sparse file of zero tensors, which takes almost no space on the disk."""
     os.truncate(path, _places(path, fields, roots)[1])
 
 
@@ -176,7 +176,7 @@ def _header(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[s
 
 
 class BoundedReader(GGUFReader):
-    """GGUFReader, which by itself reads nothing, endlessly, behind the end of a file that was cut."""
+    """GGUFReader with a bound; the original reads on forever past the end of a truncated file."""
 
     def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:  # noqa: ANN401
         if int(offset) + int(count) * np.dtype(dtype).itemsize > len(self.data):

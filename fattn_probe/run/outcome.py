@@ -41,7 +41,7 @@ class Unsupported:
 
 @dataclass(frozen=True)
 class Missing:
-    """The program called a function that the build left out, or a table of functions failed to load."""
+    """The program called a function that the build lacks, or failed to load a table of functions."""
 
     symbol: str
 
@@ -51,11 +51,11 @@ Index = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault in a kernel, found by the simulator or by a sanitizer.
+    """A fault in a kernel, found by the simulator or a sanitizer.
 
     `kind` is the simulator's word (`out-of-bounds`, `race`, ...) or the sanitizer's name. `kernel` is the signature as
-    the compiler writes it; `block` and `thread` are (x, y, z). `frames` go from the innermost outwards, and `file` and
-    `line` are the innermost one's. What the report does not say is empty, None or 0.
+    the compiler writes it; `block` and `thread` are (x, y, z). `frames` start with the innermost, whose place is `file`
+    and `line`. Unknown values are empty, None or 0.
     """
 
     kind: str
@@ -88,7 +88,7 @@ Ending = Missing | Fault | Failed | Lost
 
 
 def parse_ending(done: Completed) -> Ending | None:
-    """The ending that exit code and stderr report; None for success. A fault's frames are not symbolised."""
+    """The ending, from exit code and stderr; None for success. A fault's frames are not symbolised."""
     if done.code == 0:
         return None
     if symbol := missing_symbol(done):
@@ -97,7 +97,7 @@ def parse_ending(done: Completed) -> Ending | None:
 
 
 def missing_symbol(done: Completed) -> str | None:
-    """The mangled name of a left-out function, from its stub (exit 87) or from the dynamic linker (exit 127)."""
+    """The mangled name of a missing function, from its stub (exit 87) or from the dynamic linker (exit 127)."""
     if done.code not in (MISSING_CODE, LINKER_CODE):
         return None
     match = MISSING.search(done.stderr)
@@ -169,7 +169,7 @@ def abort_stack(done: Completed) -> tuple[str, ...]:
 
 
 def cuda_error(lines: list[str]) -> list[str]:
-    """The block that ggml prints of a CUDA error: the error, then indented where and what was called."""
+    """ggml's message of a CUDA error: the error, then indented lines with the place and the call."""
     for i, line in enumerate(lines):
         if "CUDA error: " in line:
             return [line.strip(), *(more.strip() for more in lines[i + 1 : i + 3] if more.startswith("  "))]

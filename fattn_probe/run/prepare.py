@@ -1,4 +1,4 @@
-"""Before cases run: one build of all the kernels that they need."""
+"""Build all the kernels that cases need before they run."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from fattn_probe.source import KernelCase
 def prepare(session: Session, work: Work) -> None:
     """Compile the kernels that the cases need and the builds of their targets lack, each build in one go.
 
-    A session with a build made elsewhere has nothing to prepare. A kernel that is missing all the same is compiled
-    when a case calls it (`Session.completing`).
+    A session with a build made elsewhere has nothing to prepare. A kernel that is still missing is compiled when a case
+    calls it (`Session.completing`).
     """
     if session.options.build is not None or session.options.tree is None:
         return

@@ -1,4 +1,4 @@
-"""How far a run is: its time, the blocks that the simulator has done, and an estimate of the time left."""
+"""The progress of a run: its time, the blocks that the simulator has done, and an estimate of the time left."""
 
 import contextlib
 import os
@@ -17,14 +17,14 @@ BLOCKS_ENV = "FATTN_PROBE_BLOCKS"
 COUNTS = struct.Struct("=QQ")  # as native/sim/launch.cpp writes them: blocks done, blocks in all
 POLL_SECONDS = 1.0
 LEAST_SECONDS = 2.0
-"""A shorter run tells little about the rate of longer ones."""
+"""Shorter runs do not count for the rate, since they tell little about longer ones."""
 
 
 @dataclass(frozen=True)
 class RunProgress:
     """A run in progress: its name, the op's sizes, seconds since its start, and blocks of the launch in progress.
 
-    `blocks` is 0 where the blocks are not known. `left` is the estimated number of seconds to go, None without one.
+    `blocks` is 0 if unknown. `left` is the estimated number of remaining seconds, None if unknown.
     """
 
     name: str
@@ -40,7 +40,7 @@ Report = Callable[[RunProgress], None]
 
 
 class Rates:
-    """Flop per second of earlier runs, of this process and before, by what they ran on; kept in the cache."""
+    """The rates of earlier runs in flop per second, by target; stored in the cache."""
 
     def __init__(self) -> None:
         self.folder = cache_dir() / "rates"
@@ -54,7 +54,7 @@ class Rates:
         return rate if 0 < rate < float("inf") else None
 
     def put(self, kind: str, rate: float) -> None:
-        """Note a rate; a cache that cannot be written is no reason to fail."""
+        """Store a rate; a read-only cache is not an error."""
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / kind).write_text(f"{rate:.6g}\n")
@@ -72,7 +72,7 @@ class Blocks:
         os.ftruncate(self.descriptor, 0)
 
     def read(self) -> tuple[int, int]:
-        """Blocks done and in all, of the launch in progress; (0, 0) before the first."""
+        """The blocks done and the total of the launch in progress; (0, 0) before the first launch."""
         counts = os.pread(self.descriptor, COUNTS.size, 0)
         done, blocks = COUNTS.unpack(counts) if len(counts) == COUNTS.size else (0, 0)
         return done, blocks
@@ -83,7 +83,7 @@ class Blocks:
 
 @dataclass
 class Launch:
-    """The launch in progress: when it began at the earliest, and what was last seen of it."""
+    """The launch in progress: its earliest possible start, and its last known state."""
 
     began: float = 0.0
     seen: float = 0.0
@@ -91,7 +91,7 @@ class Launch:
     done: int = 0
 
     def left(self, seconds: float, done: int, blocks: int) -> float | None:
-        """Seconds that its other blocks take if they are as fast as those before; None until one is done."""
+        """The estimated seconds for the remaining blocks, at the rate so far; None until one block is done."""
         if blocks != self.blocks or done < self.done:
             self.began, self.blocks = self.seen, blocks
         self.seen, self.done = seconds, done
@@ -108,7 +108,7 @@ class Watch:
 
     @property
     def env(self) -> dict[str, str]:
-        """What a simulator needs in its environment to be watched."""
+        """The environment variables that make a simulator report its blocks."""
         return {BLOCKS_ENV: str(self.blocks.path)}
 
     def run(self, name: str, kind: str, sizes: Sizes, runs: int, execute: Callable[[], RunOutcome]) -> RunOutcome:

@@ -1,4 +1,4 @@
-"""The line that shows how far a long run is, and what it says of one that will take minutes."""
+"""The line that shows the progress of a long run, and the warning about a run that will take minutes."""
 
 from rich.console import Console
 from rich.text import Text
@@ -12,11 +12,11 @@ SHOWN_AFTER = 2.0
 MINUTE = 60.0
 LONG = 2 * MINUTE
 SURE_AFTER = 5.0
-"""Seconds from which an estimate by the blocks done is good enough to warn."""
+"""Seconds after which an estimate from the blocks done is good enough for a warning."""
 
 
 def progress_line(notes: Console) -> Report:
-    """A line that is rewritten while a run goes on; elsewhere than on a terminal, a line a minute.
+    """A line that is rewritten during a run; one line per minute if stderr is not a terminal.
 
     A run that is estimated to take more than two minutes is announced once, with a smaller case.
     """
@@ -49,7 +49,7 @@ def line_of(progress: RunProgress) -> Text:
 
 
 def warning(progress: RunProgress) -> str:
-    """The time that a long run takes, and what takes less."""
+    """The warning about a long run: its time, and a smaller case."""
     total = clock(progress.seconds + (progress.left or 0))
     text = f"{progress.name} will take about {total}. `fattn-probe plan` shows its kernels without running them"
     smaller = smaller_case(progress.sizes)
@@ -57,7 +57,7 @@ def warning(progress: RunProgress) -> str:
 
 
 def smaller_case(sizes: Sizes) -> str:
-    """The fields that make a case smaller and leave its K/V length alone, and the share of the work that is left."""
+    """The fields that make a case smaller with the same K/V length, and the remaining share of the work."""
     if sizes.n_seq > 1:
         return f"`n_seq: 1` (1/{sizes.n_seq} of the work)"
     if sizes.n_head_kv > 1:

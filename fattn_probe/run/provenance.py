@@ -1,4 +1,4 @@
-"""Where a capture comes from: versions of what made it, and of the driver."""
+"""The provenance of a capture: versions of the programs that made it, and of the driver."""
 
 import functools
 import platform
@@ -13,12 +13,12 @@ DRIVER = re.compile(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", re.MULTILINE)
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """The versions of this package, of what it makes inputs with, and of Python."""
+    """The versions of this package, of the packages that generate inputs, and of Python."""
     return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
 
 
 def version(name: str) -> str:
-    """The version of a package; this one may run from a checkout, where nothing tells it."""
+    """The version of a package; "not installed" for fattn-probe in a checkout without metadata."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -26,7 +26,7 @@ def version(name: str) -> str:
 
 
 def driver(file: Path = DRIVER_FILE) -> str | None:
-    """The version of the NVIDIA driver that is loaded; None without one."""
+    """The version of the loaded NVIDIA driver; None without one."""
     return parse_driver(file.read_text()) if file.exists() else None
 
 

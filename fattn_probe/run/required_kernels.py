@@ -24,15 +24,15 @@ from fattn_probe.scenario import Case
 from fattn_probe.source import KernelCase, Tree, ggml_types, kernel_cases
 
 CASES_A_PROCESS = 50
-"""Dry runs that are worth a process: it starts in half a second."""
+"""The number of dry runs that justifies another process, which takes half a second to start."""
 Names = dict[str, tuple[str, ...]]
 """The names of the kernel cases of ops, by the ops' digests."""
 
 
 def required_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
-    """The kernel cases that a target runs these cases with.
+    """The kernel cases that a target needs for these cases.
 
-    A case whose dry run does not end well is left out: its real run tells what is wrong.
+    A case whose dry run fails is left out; its real run shows the error.
     """
     tree = session.options.tree
     if tree is None:
@@ -51,7 +51,7 @@ def required_kernels(session: Session, cases: Sequence[Case], target: Target) ->
 
 @dataclass(frozen=True)
 class DryRuns:
-    """Dry runs of a part of the cases, in a process of their own if there are many."""
+    """Dry runs of a part of the cases, in a separate process if there are many."""
 
     options: RunOptions
     builds: Mapping[str, Build]
@@ -59,7 +59,7 @@ class DryRuns:
     cases: Mapping[str, Case]
 
     def names(self) -> Names:
-        """The kernel cases of each op, without those whose run did not end well."""
+        """The kernel cases of each op, without ops whose run failed."""
         tree = self.options.tree
         assert tree is not None
         session = Session(self.options, builds=dict(self.builds))
@@ -99,7 +99,7 @@ class KernelReader:
         self.of_symbol = functools.cache(lambda symbol: case_of(demangle(symbol), self.cases, self.types))
 
     def names(self, done: Done) -> tuple[str, ...] | None:
-        """The names of the kernel cases that were launched or skipped; None if the run did not end well."""
+        """The names of the kernel cases that were launched or skipped; None if the run failed."""
         if not isinstance(done.result, Ran | Unsupported):
             return None
         found = self._cases(done.result) if isinstance(done.result, Ran) else ()
@@ -122,7 +122,7 @@ def device_of(arch: str) -> Device:
 
 
 def kernel_key(launch: LaunchRecord) -> tuple[str, tuple[str, ...]]:
-    """Family and arguments of the kernel case that a launch is of; ("", ()) for a kernel that comes with others."""
+    """The family and arguments of a launch's kernel case; ("", ()) for a kernel without its own case."""
     family = BY_KERNEL.get(launch.kernel)
     arguments = family.case_arguments(launch.values) if family else ()
     return (family.case, arguments) if family and arguments else ("", ())

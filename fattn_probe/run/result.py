@@ -1,4 +1,4 @@
-"""What the runner wrote: where the op ran, how long it took, and dst."""
+"""The runner's result file: where the op ran, its times, and dst."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from fattn_probe.run.gguf_file import GgufFile, read_gguf
 class RunResult:
     """One result file.
 
-    `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed, None if nothing was run; `seconds` has one time for
+    `dst` is float32 (n_seq, n_q, n_head, hsv), dst's `ne` reversed, None if nothing ran; `seconds` has one time for
     each repeat, by `clock`: `gpu` (events around the kernels) or `wall` (around ggml_backend_graph_compute).
     """
 

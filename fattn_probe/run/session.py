@@ -1,4 +1,4 @@
-"""Run a case on a target: make the build, and compile each kernel that the run finds missing."""
+"""Run a case on a target: make the build, and compile each kernel that turns out to be missing."""
 
 import contextlib
 import dataclasses
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What to run and how; `build` is a build made elsewhere, used as it is."""
+    """What to run and how; `build` is a build made elsewhere, which is used unchanged."""
 
     tree: Tree | None
     flavour: Flavour = "release"
@@ -71,7 +71,7 @@ class Session:
 
     @contextlib.contextmanager
     def persistent_runner(self) -> Iterator[None]:
-        """Reuse one runner for all cases of a target; a case that ends it is run again in a runner of its own."""
+        """Reuse one runner for all cases of a target; a case that ends it runs again in its own runner."""
         with PersistentRunner() as runner:
             self.persistent = runner
             try:
@@ -142,7 +142,7 @@ class Session:
         return self.env(target) | (self.watch.env if self.watch is not None and target.engine == "sim" else {})
 
     def run(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> RunOutcome:
-        """Run one case; a kernel that the build left out is compiled in and the run repeated."""
+        """Run one case; if the build lacks a kernel, compile it and run again."""
         program = CPU_RUNNER if target.engine == "cpu" else RUNNER
         with scratch() as folder:
             case_file = inputs.file if isinstance(inputs, FiledInputs) else folder / "case.gguf"
@@ -197,7 +197,7 @@ class Session:
         return (*words, "--threads", str(threads)) if target.engine == "cpu" else words
 
     def capture(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> Capture | RunOutcome:
-        """Run one case; the capture if it ran to its end, otherwise the outcome."""
+        """Run one case; the capture if it completed, otherwise the outcome."""
         outcome = self.run(case, inputs, target)
         return capture_of(case, inputs, outcome, self.provenance(case, target)) if isinstance(outcome, Ran) else outcome
 

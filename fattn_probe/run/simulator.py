@@ -1,4 +1,4 @@
-"""What a simulator build needs in its environment: the device, tables, register counts, schedule."""
+"""The environment of a simulator build: device, tables, register counts, schedule."""
 
 import functools
 import gzip
@@ -26,9 +26,9 @@ TEMPLATE = re.compile(r"^(?P<name>\w+)<(?P<values>.*)>$")
 class Simulation:
     """How the simulator runs kernels.
 
-    `schedule` is the seed of an adversarial order of warps, 0 the fixed one; `threads` the host threads, None for all
-    cores; `dry` records launches and runs nothing. With `skip_kernels`, a kernel that the build lacks is named on
-    stderr and left out, instead of ending the run.
+    `schedule` is the seed of an adversarial order of warps, 0 the fixed order; `threads` is the number of host threads,
+    None for all cores; `dry` records launches without running kernels. With `skip_kernels`, a missing kernel is named
+    on stderr and skipped, instead of ending the run.
     """
 
     schedule: int = 0
@@ -48,7 +48,7 @@ class Simulation:
 
     @property
     def dry_env(self) -> dict[str, str]:
-        """The part of it that a real GPU's program reads too."""
+        """The variables that a real GPU's program reads too."""
         return {
             **({"FATTN_PROBE_DRY": "1"} if self.dry else {}),
             **({"FATTN_PROBE_SKIP_KERNELS": "1"} if self.skip_kernels else {}),
@@ -98,7 +98,7 @@ def _publish(part: Path, folder: Path) -> None:
 
 
 def register_file(arch: str, build_number: str) -> Path:
-    """A file with a line `registers kernel value value ...` for each kernel whose registers were measured."""
+    """A file with a line `registers kernel value value ...` for each kernel with measured registers."""
     return _registers_in(cache_dir(), arch, build_number)
 
 

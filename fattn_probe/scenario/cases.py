@@ -23,7 +23,7 @@ from .mask import AnyMask, MaskShape, NoMask
 from .matrix import names
 from .schema import Inspect, Scenario, Tolerance
 
-INPUTS_VERSION = 1  # part of every digest: raise it when the same case would get other bytes
+INPUTS_VERSION = 1  # part of every digest; increase it when the bytes of a case change
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Case:
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits that change with the op or any input byte, and with nothing else."""
+        """16 hex digits that depend only on the op and the input bytes."""
         op = self.op
         told = asdict(op.sizes) | asdict(op.params) | {"type_K": op.type_K, "type_V": op.type_V, "sinks": op.has_sinks}
         told |= {key: getattr(self, key).model_dump(mode="json") for key in ("mask", "layout", "data")}
@@ -68,9 +68,9 @@ _AS_IS = {"about", "mask", "layout", "data", "seed", "tolerance", "inspect", "ex
 
 
 def expand(scenario: Scenario) -> list[Case]:
-    """The cases of a scenario, in the order of its matrix; InputError if ggml or the op would refuse one.
+    """The cases of a scenario, in the order of its matrix; InputError if ggml or the op would reject one.
 
-    A scenario that `load` read, or `from_ops` made, has been checked already.
+    Scenarios from `load` and `from_ops` are already checked.
     """
     if not scenario.cases:
         checked = check(scenario.model_dump(mode="json", exclude_unset=True))
@@ -82,12 +82,12 @@ def expand(scenario: Scenario) -> list[Case]:
 
 
 def resolve(scenario: Scenario, name: str, file: str) -> Case:
-    """The case that a checked scenario without its matrix is."""
+    """The case of a checked scenario, without its matrix."""
     return Case(name=name, scenario=file, op=op_of(scenario), **{key: getattr(scenario, key) for key in _AS_IS})
 
 
 def op_of(scenario: Scenario) -> Op:
-    """The op that a scenario without its matrix is."""
+    """The op of a scenario, without its matrix."""
     params = Params(
         scale=default_scale(scenario.hsk) if scenario.scale is None else float(np.float32(scenario.scale)),
         max_bias=scenario.max_bias,
@@ -115,7 +115,7 @@ def root_bytes(case: Case, name: str) -> Bytes:
 
 
 def fill_root(case: Case, name: str, memory: Bytes) -> None:
-    """Make the bytes of one root in `memory`, which holds zeros: a head at a time, wherever that is possible."""
+    """Generate the bytes of one root in `memory`, which holds zeros; one head at a time if possible."""
     if name == "mask":
         _fill_mask(case, memory)
     else:
@@ -158,7 +158,7 @@ def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:
 
 
 def _whole_tensor(case: Case, name: str, root: Root, outside: str) -> Bytes:
-    """The bytes of a root whose unused elements are not zero bytes."""
+    """The bytes of a root whose unused elements are not zero."""
     data, seed = case.data_of(name)
     logits, view = Logits(case.op.params.scale, case.op.sizes.hsk), case.op.tensors[name]
     flat: F32 = np.zeros(root.ne[::-1], np.float32).reshape(-1)
@@ -173,7 +173,7 @@ def _whole_tensor(case: Case, name: str, root: Root, outside: str) -> Bytes:
 
 
 def _poison(packed: Bytes, root: Root, view: TensorView) -> Bytes:
-    """Every block of a root that holds nothing of the view turned to NaN."""
+    """Fill every block outside the view with NaN."""
     block = block_size(root.type)
     touched = np.zeros(root.ne[::-1], bool).reshape(-1)
     strided(touched, view)[...] = True

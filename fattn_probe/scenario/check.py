@@ -17,7 +17,7 @@ NO_VARIATION = Variation({}, {})
 
 @dataclass(frozen=True)
 class Problem:
-    """A mistake in a scenario: its key (path below the document), and what was found and is allowed."""
+    """A mistake in a scenario: its key (path in the document), what was found, and what is allowed."""
 
     key: Key
     text: str
@@ -28,7 +28,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """A scenario with its checked variations, or the mistakes in it: the file's own first, then those of a case."""
+    """A scenario with its checked variations, or its mistakes: first the file's own, then those of a case."""
 
     scenario: Scenario | None
     problems: tuple[Problem, ...]
@@ -63,7 +63,7 @@ def _checked(base: Scenario | None, cases: list[tuple[Variation, Scenario | None
 
 
 def _validated(settings: dict[str, Any], variation: Variation) -> tuple[Scenario | None, list[Problem]]:
-    """The scenario that the schema makes of some settings, or what the schema does not allow."""
+    """The scenario from some settings, or the schema's objections."""
     try:
         return Scenario.model_validate(settings), []
     except ValidationError as error:
@@ -72,13 +72,13 @@ def _validated(settings: dict[str, Any], variation: Variation) -> tuple[Scenario
 
 
 def _refused(scenario: Scenario | None, variation: Variation) -> Iterator[Problem]:
-    """Why ggml or the op would refuse it."""
+    """The reasons why ggml or the op would reject the scenario."""
     for refusal in refusals(scenario) if scenario else []:
         yield Problem(_place(refusal.path, variation), refusal.reason)
 
 
 def _place(key: Key, case: Variation) -> Key:
-    """The key that sets a value in the file: one of the matrix, if a variation sets it."""
+    """The key in the file that sets a value: a key of the matrix if a variation sets it."""
     for dotted, place in case.places.items():
         parts = tuple(dotted.split("."))
         if key[: len(parts)] == parts:

@@ -23,7 +23,7 @@ from .starter import STARTER
 
 @dataclass(frozen=True)
 class Listing:
-    """A scenario file in a folder; `problem` is why it cannot be used, empty if it can."""
+    """A scenario file in a folder; `problem` says why it cannot be used, empty if it can."""
 
     name: str
     path: str
@@ -42,7 +42,7 @@ class Check:
 
 
 def list_scenarios(folder: Path | None = None) -> list[Listing]:
-    """The scenarios in a folder, else the shipped ones; files with mistakes are listed with the first of them."""
+    """The scenarios in a folder, by default the shipped ones; a file with mistakes is listed with the first mistake."""
     if folder is None:
         named = [(shipped.name_of("scenario", path), _listing(path)) for path in shipped.files("scenario")]
         return [dataclasses.replace(listing, name=name) for name, listing in named]
@@ -84,9 +84,9 @@ def new(path: Path) -> Path:
 
 
 def from_ops_yaml(text: str, *, separate_V: bool = False) -> str:
-    """A scenario file for a case of test-backend-ops, which `load` reads back as the same scenario.
+    """A scenario file for a case of test-backend-ops; `load` reads it back as the same scenario.
 
-    A comment names the parameters that the case left out, with the defaults they were given.
+    A comment names the parameters that the case omits, with their defaults.
     """
     made = to_yaml(from_ops(text, separate_V=separate_V))
     filled = ", ".join(f"{key}={value}" for key, value in defaults_in(text).items())
@@ -94,7 +94,7 @@ def from_ops_yaml(text: str, *, separate_V: bool = False) -> str:
 
 
 def to_yaml(scenario: Scenario) -> str:
-    """A scenario as the text of a file, with the keys that were given."""
+    """A scenario as the text of a file, with the keys that were set."""
     settings = scenario.model_dump(mode="json", exclude_unset=True)
     return yaml.safe_dump(settings, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
 
@@ -123,7 +123,7 @@ def render_list(listings: Sequence[Listing]) -> RenderableType:
 
 
 def render_show(cases: Sequence[Case]) -> RenderableType:
-    """What a scenario resolves to, case by case, with ne and nb as ggml has them."""
+    """Show a scenario's resolved cases, with ne and nb in ggml's order."""
     parts: list[RenderableType] = []
     for case in cases:
         parts += [Text(case.name, "bold"), Text(f"  {case.about}"), Text(f"  {_params(case)}"), _tensors(case), Text()]

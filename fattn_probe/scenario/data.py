@@ -13,8 +13,8 @@ from fattn_probe.arrays import F32
 from .spec import Spec
 
 STREAMS = {"Q": 1, "K": 2, "V": 3, "mask": 4, "sinks": 5}
-FLOATS_A_STEP = 8  # float32 that a step of Philox makes: four numbers of 64 bits
-UNUSED = 16  # added to a tensor's stream for what lies outside its view
+FLOATS_A_STEP = 8  # float32 values per step of Philox, which makes four 64-bit numbers
+UNUSED = 16  # added to a tensor's stream for the memory outside its view
 Float32 = Annotated[float, Field(ge=-3e38, le=3e38)]
 Positive = Annotated[float, Field(ge=1e-37, le=3e38)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -140,7 +140,7 @@ class Normals(Uniforms, Protocol):
 def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0), *, steps: int = 0) -> np.random.Generator:
     """The random stream of (seed, tensor, two counters): the same on every machine, independent of other streams.
 
-    It skips the first `steps` steps of Philox, each of which makes FLOATS_A_STEP uniform float32.
+    It skips the first `steps` steps of Philox, each of which gives FLOATS_A_STEP uniform float32 values.
     """
     position = np.array([steps, 0, *counter], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=np.array([seed, number], dtype=np.uint64), counter=position))
@@ -148,10 +148,10 @@ def stream(seed: int, number: int, counter: tuple[int, int] = (0, 0), *, steps: 
 
 @dataclass
 class Window:
-    """The uniform numbers of a part of each of several runs of `length` numbers of a stream, without those before.
+    """Part of each of several runs of `length` uniform numbers of a stream, without drawing the numbers before it.
 
-    `run` is the next one; the part begins at number `first` of each. A number is the upper 24 of 32 bits, as
-    Generator.random makes it, which takes longer.
+    `run` is the next run; the part begins at number `first` of each run. A number is the upper 24 of 32 bits, the same
+    as from Generator.random, but faster.
     """
 
     seed: int
@@ -161,7 +161,7 @@ class Window:
     first: int
 
     def random(self, size: tuple[int, ...], dtype: type[np.float32]) -> F32:
-        """The part of the next run, as many numbers as `size` has room for."""
+        """The part of the next run, with as many numbers as `size` holds."""
         steps, beside = divmod(self.run * self.length + self.first, FLOATS_A_STEP)
         self.run += 1
         count = math.prod(size)
@@ -236,6 +236,6 @@ _DRAW: dict[str, Callable[..., F32]] = {
 }
 
 RUNS = {"constant": 0, "uniform": 1, "extreme": 2}
-"""Uniform numbers per element, by kind; other kinds draw normal numbers, which take a varying number of steps."""
+"""Uniform numbers per element, by kind; other kinds draw normal numbers, which use a varying number of steps."""
 SEVERAL_RUNS = {"fa3_outliers"}
-"""Kinds that make several passes over a head's elements, and so cannot be made row by row."""
+"""Kinds that need several passes over a head's elements, so they cannot be generated row by row."""

@@ -1,4 +1,4 @@
-"""pydantic's errors as messages: what was found, what is allowed, and the nearest valid name."""
+"""Turn pydantic's errors into messages: what was found, what is allowed, and the nearest valid name."""
 
 import difflib
 from functools import cache
@@ -24,7 +24,7 @@ PATTERNS = {
     FACT_NAME: "the name of a variable, such as ntiles_dst",
     DEVICE: "sim:NAME such as sim:h200, gpu, gpu:N, or cpu",
 }
-MOST_BITS = 256  # of an integer that is shown; Python refuses to print one of 4300 digits
+MOST_BITS = 256  # of an integer in a message; Python refuses to print one of 4300 digits
 FACTS = "true, false, a number, text, or a list of numbers or of texts"
 KINDS = {
     "int_type": "a whole number",
@@ -106,7 +106,7 @@ def _schema_at(loc: Key) -> dict[str, Any]:
 
 
 def _file_key(loc: Key, settings: dict[str, Any]) -> Key:
-    """A pydantic location without the tags of unions, which are not keys of the file."""
+    """A pydantic location without the tags of unions, which are no keys of the file."""
     key: list[str | int] = []
     value: Any = settings
     for number, step in enumerate(loc):

@@ -1,4 +1,4 @@
-"""From the name that test-backend-ops gives a FLASH_ATTN_EXT case to a scenario of the same op."""
+"""Convert the name that test-backend-ops gives a FLASH_ATTN_EXT case into a scenario of the same op."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ ASSIGNMENT = re.compile(r"\s*(?P<key>[^=,\[\]]+?)\s*=\s*(?P<value>\[[^\]]*\]|[^,
 
 @dataclass(frozen=True)
 class OpsCase:
-    """test_flash_attn_ext's parameters, under its own names; the old spelling's are translated."""
+    """test_flash_attn_ext's parameters under its own names; those of the old form are translated."""
 
     hsk: int
     hsv: int
@@ -70,11 +70,11 @@ class OpsCase:
 def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
     """The scenario of a case such as `FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,...)`; InputError names what is wrong with it.
 
-    K and V lie, permuted or not, in an allocation twice as large in memory's dimension 1, and sizes are padded to
-    whole blocks, as test_flash_attn_ext::build_graph does. The old spelling does not say whether V is a view of K: for
-    576/512 it became one between releases 0.2.8 and 0.2.12 of xllamacpp; `separate_V` asks for the older form.
-    Parameters that are left out have upstream's defaults, see `defaults_in`. Values come from the same distributions,
-    not the same generator: upstream's is not seeded.
+    As in test_flash_attn_ext::build_graph, K and V are views into an allocation that is twice as large in memory's
+    dimension 1, and sizes are padded to whole blocks. The old form does not say whether V is a view of K: for 576/512
+    it became one between releases 0.2.8 and 0.2.12 of xllamacpp; `separate_V` selects the older form. Omitted
+    parameters have upstream's defaults, see `defaults_in`. Values have the same distributions, but another generator,
+    since upstream's is not seeded.
     """
     settings = _settings(parse_ops(text, separate_V=separate_V), text)
     checked = check(settings)
@@ -84,10 +84,11 @@ def from_ops(text: str, *, separate_V: bool = False) -> Scenario:
 
 
 def parse_ops(text: str, *, separate_V: bool = False) -> OpsCase:
-    """The parameters in a case's name, upstream's defaults for the others; all mistakes are reported together."""
+    """The parameters in a case's name, with upstream's defaults for the others; reports all mistakes together."""
     match = NAME.search(text)
     if not match:
-        raise InputError(f"{text.strip()!r} is no case of test-backend-ops, allowed: FLASH_ATTN_EXT(hsk=64,hsv=64,...)")
+        allowed = "FLASH_ATTN_EXT(hsk=64,hsv=64,...)"
+        raise InputError(f"{text.strip()!r} is not a case of test-backend-ops, allowed: {allowed}")
     pairs = [(m["key"], m["value"]) for m in ASSIGNMENT.finditer(match["vars"])]
     given = dict(pairs)
     expected = OLD if "type_KV" in given else NEW
@@ -103,7 +104,7 @@ def parse_ops(text: str, *, separate_V: bool = False) -> OpsCase:
 
 
 def defaults_in(text: str) -> dict[str, str]:
-    """The parameters that a case's name leaves out, with upstream's default of each, as a name writes it."""
+    """The parameters that a case's name omits, with upstream's defaults, written as in a name."""
     match = NAME.search(text)
     given = {m["key"] for m in ASSIGNMENT.finditer(match["vars"])} if match else set()
     return {key: DEFAULTS[key] for key in (OLD if "type_KV" in given else NEW) if key not in given}
@@ -155,7 +156,7 @@ def _settings(case: OpsCase, text: str) -> dict[str, Any]:
 
 
 def _vars(text: str) -> str:
-    """The case's own spelling, in the 200 characters that `about` may have."""
+    """The case's own text, cut to the 200 characters that `about` may have."""
     match = NAME.search(text)
     assert match is not None
     short = match["vars"].replace("0.000000", "0").replace(" ", "")
@@ -168,7 +169,7 @@ def _padded(size: int, type_: str) -> int:
 
 
 def _layout(permute: list[int], heads: int, rows: int, *, view: bool) -> dict[str, Any] | None:
-    """create_permuted: with `view`, dimension 1 of memory (rows, or heads if they lie there) is twice as large."""
+    """create_permuted: with `view`, dimension 1 of memory (rows, or heads if permuted) is twice as large."""
     if permute == [0, 1, 2, 3] and not view:
         return None
     layout: dict[str, Any] = {"kind": "view", "permute": permute}

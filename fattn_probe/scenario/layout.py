@@ -1,4 +1,4 @@
-"""The layouts of a scenario, and where they place a tensor in memory."""
+"""The layouts of a scenario, and the places of tensors in memory."""
 
 from typing import Annotated, Literal
 

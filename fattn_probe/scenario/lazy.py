@@ -1,4 +1,4 @@
-"""K and V generated row by row on access, with the values of `make_inputs`."""
+"""K and V generated row by row on access, with the same values as from `make_inputs`."""
 
 import threading
 from collections.abc import Callable
@@ -18,9 +18,9 @@ AT_ONCE = 2**16  # numbers drawn at a time, so that they stay in the cache
 class GeneratedRows:
     """The rows of K or V that the op sees, float (rows, head size) by [sequence, head, slice], rounded to their type.
 
-    Uniform, constant and extreme data are made from any row on. Those with normal numbers, which take now one try and
-    now two, are drawn a head at a time, in order, and the last `keep` are kept: asking for one that is gone begins
-    again. Threads may share it.
+    Uniform, constant and extreme data start at any row. Data with normal numbers, which take a varying number of draws,
+    are drawn one head at a time, in order; the last `keep` heads stay in memory, and an earlier one restarts the
+    stream. Threads may share an object.
     """
 
     def __init__(self, case: Case, name: str, keep: int = 2) -> None:
@@ -42,7 +42,7 @@ Make = Callable[[int, slice], Floats]
 
 
 def _anywhere(case: Case, name: str) -> Make:
-    """How rows are made of a distribution that takes a known count of numbers."""
+    """Generates rows, from any row on, of a distribution that uses a known count of numbers."""
     view = case.op.tensors[name]
     hs, n, *_ = view.ne
     data, seed = case.data_of(name)
@@ -57,9 +57,9 @@ def _anywhere(case: Case, name: str) -> Make:
 
 
 class _InOrder:
-    """The heads of a tensor, drawn one after the other; the last few are kept.
+    """The heads of a tensor, drawn one after the other; the last few stay in memory.
 
-    As their type stores them, but for f16: rounding to it as float32 takes a fifth of the time of NumPy's conversion.
+    They are stored in their type, except f16, which is rounded as float32 in a fifth of the time of NumPy's conversion.
     """
 
     def __init__(self, case: Case, name: str, keep: int) -> None:
@@ -73,7 +73,7 @@ class _InOrder:
         self._next, self._made = 0, dict[int, Numbers]()
 
     def rows(self, place: int, rows: slice) -> Floats:
-        """Rows of a head; `place` counts heads through all sequences."""
+        """Rows of a head; `place` is its number, counted over all sequences."""
         view, made = self._view, self._made.get(place)
         if made is None:
             made = self._wait_for(place)

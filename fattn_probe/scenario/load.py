@@ -1,4 +1,4 @@
-"""Read a scenario file, and report all its mistakes together, each with its line, its key and what is allowed."""
+"""Read a scenario file, and report all its mistakes together, each with line, key and what is allowed."""
 
 from pathlib import Path
 

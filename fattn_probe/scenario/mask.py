@@ -1,4 +1,4 @@
-"""The masks, generated in blocks of rows, so that a huge mask is held in f16 only."""
+"""The masks, generated in blocks of rows, so that a huge mask exists only in f16."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fattn_probe.arrays import I64, Halves
 from .data import STREAMS, Positive, stream
 from .spec import Spec
 
-BLOCK = 64  # rows made at a time; random masks depend on it
+BLOCK = 64  # rows generated at a time; random masks depend on it
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -165,7 +165,7 @@ def some_rows(mask: AnyMask, shape: MaskShape, sequence: int, queries: I64) -> H
 def visible(mask: AnyMask, shape: MaskShape, queries: I64) -> tuple[I64, I64]:
     """The first KV row that each query sees, and one past the last; equal if it sees none.
 
-    They are only bounds if rows in between are masked at random or belong to another sequence.
+    They are only bounds if KV rows in between are masked at random or belong to another sequence.
     """
     first, stop = (np.broadcast_to(np.int64(bound), queries.shape) for bound in (0, shape.n_kv))
     match mask:
@@ -189,7 +189,7 @@ def visible(mask: AnyMask, shape: MaskShape, queries: I64) -> tuple[I64, I64]:
 
 
 def sees_something(mask: AnyMask) -> bool:
-    """Whether every query with a nonempty `visible` range really sees a KV row."""
+    """Whether every query with a nonempty `visible` range sees a KV row."""
     return isinstance(mask, NoMask | Causal | SlidingWindow | MaskedTiles | MaskedRows | Sparse)
 
 
@@ -214,7 +214,7 @@ def max_finite(mask: AnyMask, shape: MaskShape) -> int:
 
 
 def _by_blocks(mask: AnyMask) -> bool:
-    """Whether a row can only be made together with its block, which shares random numbers."""
+    """Whether a row can only be generated together with its block, because they share random numbers."""
     return any(map(_by_blocks, mask.of)) if isinstance(mask, Sum) else isinstance(mask, Random | Sparse)
 
 

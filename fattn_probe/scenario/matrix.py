@@ -1,4 +1,4 @@
-"""From a scenario's matrix to the settings and the name of each of its cases."""
+"""Expand a scenario's matrix into the settings and the name of each case."""
 
 import copy
 import itertools
@@ -12,7 +12,7 @@ MAX_CASES = 10_000
 
 @dataclass(frozen=True)
 class Variation:
-    """One case of a matrix: what it sets, by dotted key, and where in the file (path below the document) it says so."""
+    """One case of a matrix: its values by dotted key, and the places in the file (paths) that set them."""
 
     values: dict[str, Any]
     places: dict[str, Path]
@@ -38,7 +38,7 @@ def variations(matrix: dict[str, Any]) -> list[Variation]:
 
 
 def count(matrix: dict[str, Any]) -> int:
-    """How many cases a matrix has, without making them."""
+    """The number of cases of a matrix, without generating them."""
     product = 1
     for key, values in matrix.items():
         product *= len(values) if key != "include" else 1
@@ -46,9 +46,9 @@ def count(matrix: dict[str, Any]) -> int:
 
 
 def apply(base: dict[str, Any], variation: Variation) -> dict[str, Any]:
-    """A scenario's mapping with a variation's keys set, mappings made where there are none; the base stays as it is.
+    """A copy of a scenario's mapping with a variation's keys set, and missing mappings created.
 
-    Data of a tensor that the base says nothing about is uniform, as it is without a matrix.
+    Data of a tensor that the base does not mention is uniform, as without a matrix.
     """
     settings = copy.deepcopy({key: value for key, value in base.items() if key != "matrix"})
     for dotted, value in variation.values.items():
@@ -63,7 +63,7 @@ def apply(base: dict[str, Any], variation: Variation) -> dict[str, Any]:
 
 
 def names(stem: str, cases: list[Variation]) -> list[str]:
-    """A name for each case: the stem and what varies, stable, unique, fit for file names and shells."""
+    """A name for each case from the stem and the varied values: stable, unique, safe for file names and shells."""
     keys = _short_keys({key for case in cases for key in case.values})
     texts = {key: _texts([case.values[key] for case in cases if key in case.values]) for key in keys}
     made: list[str] = []
@@ -84,7 +84,7 @@ def _short_keys(keys: set[str]) -> dict[str, str]:
 
 
 def _texts(values: list[object]) -> dict[str, str]:
-    """What stands for each value in names, by its repr: a mapping's kind alone, where that tells it from the others."""
+    """The text for each value in names, by its repr; a mapping's kind is enough if it is unique."""
     different = {repr(value): value for value in values}
     kinds = [value["kind"] for value in different.values() if isinstance(value, dict) and "kind" in value]
     return {

@@ -17,7 +17,7 @@ F16_MAX = 65504
 
 @dataclass(frozen=True)
 class Refusal:
-    """One reason, and the key (path below the document) to change."""
+    """One reason, and the key (path in the document) to change."""
 
     path: tuple[str, ...]
     reason: str
@@ -40,13 +40,13 @@ def _heads(op: Scenario) -> Iterator[Refusal]:
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors, in order."""
+    """All divisors of a number, in order."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
     return sorted({*small, *(number // n for n in small)})
 
 
 def _rows(op: Scenario) -> Iterator[Refusal]:
-    """Rows of quantised tensors must be whole blocks."""
+    """Check that rows of quantised tensors are whole blocks."""
     type_V, hsv = op.type_V or op.type_K, op.hsv or op.hsk
     sizes = [("hsk", "K", op.type_K, op.hsk)]
     if (type_V, hsv) != (op.type_K, op.hsk):
@@ -71,7 +71,7 @@ def _pads(op: Scenario) -> Iterator[Refusal]:
 
 
 def _overflow(op: Scenario) -> Iterator[Refusal]:
-    """K and V in f16, or with f16 scales, must not overflow to infinity."""
+    """Check that K and V in f16, or with f16 scales, do not overflow to infinity."""
     for name, type_ in (("K", op.type_K), ("V", op.type_V or op.type_K)):
         data = getattr(op.data, name)
         key, largest = "value", 0.0
@@ -201,7 +201,7 @@ def _size(op: Scenario) -> Iterator[Refusal]:
 
 
 def _allocations(op: Scenario) -> Iterator[tuple[str, int]]:
-    """The bytes that each allocation takes at most, as if its type were f32."""
+    """An upper limit for the bytes of each allocation, as if its type were f32."""
     heads_kv, mask = op.n_head_kv or op.n_head, op.layout.mask
     sizes = {"Q": (op.hsk, op.n_q, op.n_head), "K": (op.hsk, op.n_kv, heads_kv)}
     for name, (elements, rows, heads) in (sizes | {"V": (op.hsv or op.hsk, op.n_kv, heads_kv)}).items():

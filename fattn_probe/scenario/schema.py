@@ -126,7 +126,7 @@ class Scenario(Spec):
 
     @property
     def cases(self) -> tuple[tuple[Variation, "Scenario"], ...]:
-        """The variations with their scenarios, once checked; empty before."""
+        """The variations with their scenarios; empty until checked."""
         return self._cases
 
     def with_cases(self, cases: Iterable[tuple[Variation, "Scenario"]]) -> "Scenario":

@@ -1,4 +1,4 @@
-"""What every part of a scenario's schema is made of."""
+"""The base class of every part of a scenario's schema."""
 
 from pydantic import BaseModel, ConfigDict
 
@@ -11,6 +11,6 @@ class Spec(BaseModel):
     )
 
     def model_post_init(self, context: object) -> None:
-        """Count `kind` as given, so that dumping what was given keeps it: a union is told apart by it."""
+        """Mark `kind` as set, so that a dump of the set fields includes it; unions need it."""
         if "kind" in type(self).model_fields:
             self.model_fields_set.add("kind")

@@ -1,7 +1,7 @@
 """Scenarios, suites and patches that come with fattn-probe, found by name; a path wins over a name.
 
-The files stand in `scenarios/`, `suites/` and `patches/` at the top of the repository. Links in this folder make them
-package data: a wheel has copies in their place.
+The files are in `scenarios/`, `suites/` and `patches/` at the top of the repository. Links in this folder make them
+package data; a wheel has copies instead.
 """
 
 import difflib
@@ -28,7 +28,7 @@ def files(kind: Kind) -> list[Path]:
 
 
 def name_of(kind: Kind, path: Path) -> str:
-    """What a shipped file is called: its path below the folder of its kind, without the suffix."""
+    """The name of a shipped file: its path below the folder of its kind, without the suffix."""
     return path.relative_to(folder(kind)).with_suffix("").as_posix()
 
 
@@ -58,7 +58,7 @@ def find(kind: Kind, word: str | Path) -> Path:
 
 
 def unknown(kind: Kind, word: str, name: str, known: Sequence[str]) -> InputError:
-    """The error that says which of the `known` names are near to `name`, or lists them all."""
+    """The error for an unknown name, with the most similar of the `known` names, or all of them."""
     last = {shipped.rpartition("/")[2]: shipped for shipped in known}
     near = last.get(name) or next(iter(difflib.get_close_matches(name, [*known, *last], n=1)), "")
     hint = f"did you mean {last.get(near, near)}?" if near else f"there are: {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""Downloading a file, with its digest verified while it streams."""
+"""Download a file, and verify its digest while it streams."""
 
 import hashlib
 import http.client

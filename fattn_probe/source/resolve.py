@@ -1,4 +1,4 @@
-"""Resolving `--source` to a llama.cpp tree on this machine."""
+"""Resolve `--source` to a llama.cpp tree on this machine."""
 
 import hashlib
 import logging
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 def resolve(spec: str, progress: Progress | None = None) -> Tree:
     """The tree that a source specification names, fetched if it is not in the cache.
 
-    `progress` hears of a download. Raises InputError for a specification, a release or an archive that is wrong,
-    LostError when the network is.
+    `progress` is called during a download. InputError for a wrong specification, release or archive; LostError for a
+    network failure.
     """
     match parse_spec(spec):
         case PypiSpec() as release:

@@ -1,4 +1,4 @@
-"""Unpacking only the llama.cpp tree of an archive."""
+"""Unpack only the llama.cpp tree of an archive."""
 
 import gzip
 import lzma

@@ -168,5 +168,5 @@ def test_sizes_beyond_ggml_s_are_refused():
 
 @pytest.mark.parametrize("text", ["", "MUL_MAT(type_a=f32)", "FLASH_ATTN_EXT"])
 def test_what_is_no_case(text):
-    with pytest.raises(InputError, match="is no case of test-backend-ops"):
+    with pytest.raises(InputError, match="is not a case of test-backend-ops"):
         from_ops(text)

@@ -1,4 +1,4 @@
-"""From an op and its bytes to the arrays of the reference; knows how each type is stored."""
+"""Turn an op and its bytes into the arrays of the reference; knows how each type is stored."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,16 +23,16 @@ AT_ONCE = 4096  # rows
 
 
 def reference_of(op: Op, inputs: Mapping[str, Bytes], case: str = "") -> F64:
-    """The exact output of an op, (n_seq, n_q, n_head, hsv), from the bytes its kernels read.
+    """The exact output of an op, (n_seq, n_q, n_head, hsv), from the bytes that its kernels read.
 
-    The op's parameters are rounded to float32 first, as the op stores them. Raises InputError where an input holds NaN
-    or an infinity (-inf is what masks are made of, and allowed there), or has not the bytes that the case says.
+    The op's parameters are rounded to float32 first, as the op stores them. InputError if an input holds NaN or an
+    infinity (except -inf in the mask), or if its bytes do not fit the case.
     """
     return reference_and_lse_of(op, inputs, case)[0]
 
 
 def reference_and_lse_of(op: Op, inputs: Mapping[str, Bytes], case: str = "") -> tuple[F64, F64]:
-    """The same, and each row's log-sum-exp (n_seq, n_q, n_head)."""
+    """The exact output of an op, and each row's log-sum-exp (n_seq, n_q, n_head)."""
     check_inputs(op, inputs, case)
     rows = {name: stored_rows(view, inputs) for name, view in op.tensors.items()}
     Q, mask, sinks = (None if name not in rows else np.asarray(rows[name]) for name in ("Q", "mask", "sinks"))
@@ -45,7 +45,7 @@ def reference_and_lse_of(op: Op, inputs: Mapping[str, Bytes], case: str = "") ->
 
 
 def fully_masked_of(op: Op, inputs: Mapping[str, Bytes]) -> npt.NDArray[np.bool_] | None:
-    """The rows of an op that are masked everywhere, (n_seq, n_q, n_head); None without a mask."""
+    """The fully masked rows of an op, (n_seq, n_q, n_head); None without a mask."""
     if "mask" not in op.tensors:
         return None
     n_q, n_head, n_seq = op.tensors["Q"].ne[1:]
@@ -53,7 +53,7 @@ def fully_masked_of(op: Op, inputs: Mapping[str, Bytes]) -> npt.NDArray[np.bool_
 
 
 def stored_rows(view: TensorView, inputs: Mapping[str, Bytes]) -> "Floats | StoredRows":
-    """An operand's values without a full copy: an array of its own type, or rows decoded on access."""
+    """An operand's values without a full copy: an array of its type, or rows that are decoded on access."""
     memory = row_bytes(view, inputs)
     return memory.view(NATIVE[view.type]) if view.type in NATIVE else StoredRows(memory, view.type, view.ne[0])
 
@@ -71,7 +71,7 @@ class StoredRows:
 
 
 def check_inputs(op: Op, inputs: Mapping[str, Bytes], case: str = "") -> None:
-    """Raise InputError, naming every tensor, where inputs are missing, too short, or hold NaN or infinities."""
+    """InputError, naming every tensor, if inputs are missing, too short, or hold NaN or infinities."""
     problems = [f"there is no tensor {name}" for name in "QKV" if name not in op.tensors]
     problems += [problem for view in op.tensors.values() for problem in _misfits(view, inputs)]
     if not problems:
@@ -81,7 +81,7 @@ def check_inputs(op: Op, inputs: Mapping[str, Bytes], case: str = "") -> None:
 
 
 def check_output(op: Op, dst: npt.NDArray[Any], case: str = "") -> None:
-    """Raise InputError if an output does not have this op's shape and type."""
+    """InputError if an output does not have the op's shape and type."""
     problems = []
     if dst.dtype != np.float32:
         problems.append(f"dst is {dst.dtype}, the op writes float32")
@@ -96,7 +96,7 @@ def _prefix(case: str) -> str:
 
 
 def _misfits(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
-    """Mistakes in a tensor or in the memory that holds it."""
+    """The mistakes in a tensor or in its memory."""
     if view.type != OF_THE_OP.get(view.name, view.type):
         return [f"{view.name} is {view.type}, the op takes {OF_THE_OP[view.name]}"]
     if view.nb[0] != type_size(view.type):
@@ -112,7 +112,7 @@ def _misfits(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
 
 
 def _non_finite(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
-    """NaN and infinities, for which there is no exact answer."""
+    """The tensors with NaN or infinities, for which there is no exact answer."""
     memory, found = row_bytes(view, inputs), list[int]()
 
     def count(at: tuple[int, ...]) -> None:
@@ -125,6 +125,6 @@ def _non_finite(view: TensorView, inputs: Mapping[str, Bytes]) -> list[str]:
 
 
 def _minus_infinities_aside(piece: Bytes) -> int:
-    """NaN and +inf among f16 numbers."""
+    """The number of NaN and +inf among f16 numbers."""
     number = count_non_finite(piece, "f16")
     return number - int((piece.view(np.uint16) == MINUS_INFINITY).sum()) if number else 0

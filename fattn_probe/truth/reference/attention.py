@@ -1,6 +1,6 @@
-"""Exact attention in float64, blocked over queries and KV, the heads of a group together.
+"""Exact attention in float64, blocked over queries and KV rows, for all heads of a group together.
 
-What is computed is GGML_OP_FLASH_ATTN_EXT as upstream's reference backend defines it
+It computes GGML_OP_FLASH_ATTN_EXT as upstream's reference backend defines it
 (`ggml_compute_forward_flash_attn_ext_f16_one_chunk`, ggml/src/ggml-cpu/ops.cpp).
 """
 
@@ -32,7 +32,7 @@ __all__ = [
 class Blocking:
     """Block sizes: query rows (of all heads of a group together) by KV rows.
 
-    K and V are read once for `held` query rows, whose sums are kept meanwhile.
+    K and V are read once for `held` query rows, whose sums stay in memory.
     """
 
     rows: int = 512
@@ -67,20 +67,20 @@ def attention(
     """The exact output of FLASH_ATTN_EXT, float64 (n_seq, n_q, n_head, hsv): dst's `ne` reversed.
 
     Shapes are ggml's `ne` reversed: Q (n_seq, n_head, n_q, hsk), K (n_seq, n_head_kv, n_kv, hsk),
-    V (n_seq, n_head_kv, n_kv, hsv), mask (mask_seq, mask_heads, >= n_q, n_kv), sinks (n_head). Any float dtype: a block
-    is converted when it is worked on, so that memory beyond the arrays given is O(block). K and V may also be made
-    block by block: anything that has a `shape` and gives float rows for [sequence, head, slice]. Sequence s reads mask
-    s % mask_seq, head h mask h % mask_heads; rows of the mask beyond n_q are padding and not read.
+    V (n_seq, n_head_kv, n_kv, hsv), mask (mask_seq, mask_heads, >= n_q, n_kv), sinks (n_head). Any float dtype works: a
+    block is converted when it is used, so the extra memory is O(block). K and V may also be generated block by block:
+    any object with a `shape` that gives float rows for [sequence, head, slice]. Sequence s reads mask s % mask_seq, and
+    head h reads mask h % mask_heads. Mask rows beyond n_q are padding and not read.
 
-    A logit is scale * q.k, or softcap * tanh(scale/softcap * q.k), plus the head's ALiBi slope times the mask. The
-    `n_kv_max` of an op says how many entries of a mask row are finite; it does not change the exact answer.
+    A logit is scale * q.k, or softcap * tanh(scale/softcap * q.k), plus the head's ALiBi slope times the mask. An op's
+    `n_kv_max` bounds the finite entries of a mask row; it does not change the exact answer.
 
-    A row whose mask is -inf everywhere is 0, with sinks (all the weight is the sink's) and without: the CPU backend
-    says so (`S == 0.0f ? 0.0f : 1.0f/S`). The CUDA kernels of every era agree with sinks; without, they divide 0 by 0
-    and write NaN (upstream issue 19098), which a verdict reports as what it is. Inputs are to be finite, but for -inf
-    in the mask; NaN or an infinity elsewhere makes the rows that read it NaN.
+    A fully masked row is 0, with sinks (the sink has all the weight) and without, as on the CPU backend
+    (`S == 0.0f ? 0.0f : 1.0f/S`). The CUDA kernels of every era agree if there are sinks. Without sinks they divide 0
+    by 0 and write NaN (llama.cpp #19098), and a verdict reports that. Inputs must be finite, except -inf in the mask; a
+    NaN or infinity elsewhere makes the rows that read it NaN.
 
-    Raises InputError where the shapes are at odds.
+    InputError if the shapes do not fit together.
     """
     return attention_and_lse(Q, K, V, mask, params=params, sinks=sinks, blocking=blocking)[0]
 
@@ -95,10 +95,10 @@ def attention_and_lse(
     sinks: Floats | None = None,
     blocking: Blocking = DEFAULT_BLOCKING,
 ) -> tuple[F64, F64]:
-    """The exact output, as `attention` has it, and each row's log-sum-exp, float64 (n_seq, n_q, n_head).
+    """The exact output, as from `attention`, and each row's log-sum-exp, float64 (n_seq, n_q, n_head).
 
-    That is the natural logarithm of the sum of exp(logit) over the KV rows and the sink: what an output is divided by,
-    and FlashAttention's L (arXiv 2307.08691). A row that is fully masked and has no sink has -inf.
+    The log-sum-exp is the natural logarithm of the sum of exp(logit) over the KV rows and the sink, FlashAttention's L
+    (arXiv 2307.08691). It is -inf for a fully masked row without a sink.
     """
     shape = check_shapes(Q, K, V, mask, sinks)
     out, lse = np.empty(shape.dst), np.empty(shape.dst[:3])
@@ -124,9 +124,9 @@ def attention_and_lse(
 
 
 def alibi_slopes(n_head: int, max_bias: float) -> F64:
-    """The factor of the mask for each head: Press et al., arXiv 2108.12409, for any number of heads as ggml has it.
+    """The factor of the mask for each head: Press et al., arXiv 2108.12409, extended to any number of heads as in ggml.
 
-    All 1 where `max_bias` is not positive: the mask is then added as it stands.
+    All 1 if `max_bias` is not positive: the mask is then added unchanged.
     """
     if max_bias <= 0.0:
         return np.ones(n_head)
@@ -137,7 +137,7 @@ def alibi_slopes(n_head: int, max_bias: float) -> F64:
 
 
 def fully_masked_rows(mask: Floats, n_seq: int, n_head: int, n_q: int) -> npt.NDArray[np.bool_]:
-    """Which rows have -inf in all of their mask: bool (n_seq, n_q, n_head), as the first axes of dst."""
+    """The rows whose mask is -inf everywhere: bool (n_seq, n_q, n_head), the first axes of dst."""
     rows = mask[:, :, :n_q]
     hidden = (
         rows.view(np.uint16) == MINUS_INFINITY if mask.dtype == np.float16 else np.isneginf(rows)
@@ -148,14 +148,14 @@ def fully_masked_rows(mask: Floats, n_seq: int, n_head: int, n_q: int) -> npt.ND
 
 
 class _GroupMasks:
-    """The mask as each group of heads sees it; groups share what they know of a plane."""
+    """The masks of the groups of heads; groups share what is known about a plane."""
 
     def __init__(self, mask: Floats, shape: Sizes, slopes: F64) -> None:
         self._mask, self._n_q, self._slopes = mask, shape.n_q, slopes
         self._known: dict[tuple[int, ...], dict[tuple[int, int], Content]] = {}
 
     def of(self, seq: int, heads: slice) -> GroupMask:
-        """The mask of some heads of a sequence."""
+        """The mask of some heads in a sequence."""
         n_seq, n_heads = self._mask.shape[:2]
         chosen = [0] if n_heads == 1 else [head % n_heads for head in range(heads.start, heads.stop)]
         planes = self._mask[seq % n_seq, slice(0, 1) if n_heads == 1 else chosen, : self._n_q]

@@ -1,4 +1,4 @@
-"""The work on one K/V head: its query rows, block by block, over its KV rows."""
+"""The computation for one K/V head: its query rows, block by block, over its KV rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class Logits(Protocol):
     """The function from products of scaled queries and keys to logits."""
 
     def cap(self, logits: F64) -> F64:
-        """The softcap, in place."""
+        """Apply the softcap in place."""
 
     @property
     def logit_softcap(self) -> float:
-        """Its limit, 0 for none."""
+        """The softcap, 0 for none."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class KVHead:
     head: int
 
     def load(self, rows: slice, room: "Room") -> "KVBlock":
-        """Some of the rows, in the workspace's memory."""
+        """Load some of the rows into the workspace."""
         k, v = room.k[: rows.stop - rows.start], room.v[: rows.stop - rows.start]
         k[...] = self.K[self.seq, self.head, rows]
         v[...] = self.V[self.seq, self.head, rows]
@@ -52,7 +52,7 @@ class KVBlock:
 
 @dataclass(frozen=True)
 class Room:
-    """Memory that all blocks of a head reuse: fresh pages cost as much as the exp."""
+    """A workspace that all blocks of a head reuse, since fresh memory pages cost as much time as exp."""
 
     k: F64
     v: F64
@@ -61,14 +61,14 @@ class Room:
 
     @classmethod
     def of(cls, head: KVHead, rows: int, kv: int) -> "Room":
-        """A workspace for blocks of `rows` by `kv`."""
+        """A workspace for blocks of `rows` query rows by `kv` KV rows."""
         hsk, hsv = head.K.shape[3], head.V.shape[3]
         return cls(np.empty((kv, hsk)), np.empty((kv, hsv)), np.empty(rows * kv), by_columns(rows, hsv))
 
 
 @dataclass
 class RowBlock:
-    """Query rows that read the same KV rows: q (rows, hsk), scaled; rows are heads times queries, in this order."""
+    """Query rows that read the same KV rows: q (rows, hsk), scaled; the rows are all queries of each head in turn."""
 
     q: F64
     queries: slice
@@ -78,16 +78,16 @@ class RowBlock:
 
     @classmethod
     def of(cls, q: F64, queries: slice, hsv: int, mask: GroupMask | None) -> "RowBlock":
-        """From scaled queries (heads, queries, hsk); `queries` is where they are in the mask."""
+        """A block from scaled queries (heads, queries, hsk); `queries` is their range in the mask."""
         flat = np.ascontiguousarray(q.reshape(-1, q.shape[2]))
         return cls(flat, queries, mask, RunningSoftmax.empty(len(flat), hsv), longest(flat))
 
     def hidden(self, kv: slice) -> bool:
-        """Whether no row sees any of these KV rows."""
+        """Whether the mask hides these KV rows from all rows."""
         return self.mask is not None and self.mask.content(self.queries, kv).hidden
 
     def take(self, kv: KVBlock, op: Logits, room: Room) -> None:
-        """Add some KV rows."""
+        """Add some KV rows to the running softmax."""
         rows = len(self.q)
         logits = np.matmul(self.q, kv.k.T, out=room.logits[: rows * len(kv.k)].reshape(rows, -1))
         op.cap(logits)
@@ -103,7 +103,7 @@ class RowBlock:
 def attend(blocks: Sequence[RowBlock], head: KVHead, step: int, op: Logits) -> None:
     """Add all KV rows to every block, `step` at a time; masked tiles are skipped."""
     room = Room.of(head, max(len(block.q) for block in blocks), min(step, head.K.shape[2]))
-    with np.errstate(invalid="ignore", over="ignore"):  # of inputs that are not finite
+    with np.errstate(invalid="ignore", over="ignore"):  # inputs may be NaN or infinite
         for rows in slices(head.K.shape[2], step):
             seeing = [block for block in blocks if not block.hidden(rows)]
             if seeing:
@@ -113,10 +113,10 @@ def attend(blocks: Sequence[RowBlock], head: KVHead, step: int, op: Logits) -> N
 
 
 def longest(rows: F64) -> float:
-    """The largest Euclidean length of a row: |q.k| is at most the product of two."""
+    """The largest Euclidean length of a row; |q.k| is at most the product of two lengths."""
     return float(np.sqrt(np.einsum("ij,ij->i", rows, rows).max()))
 
 
 def slices(length: int, step: int) -> Iterator[slice]:
-    """The range 0..length cut into pieces of `step`."""
+    """The range 0..length in pieces of `step`."""
     return (slice(start, min(start + step, length)) for start in range(0, length, step))

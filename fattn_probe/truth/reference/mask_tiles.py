@@ -1,4 +1,4 @@
-"""A mask as the heads of one group see it, and the content of each tile."""
+"""The mask of one group of heads, and the content of its tiles."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class Content(NamedTuple):
 class GroupMask:
     """The mask of a group of heads: planes (group or 1, n_q, n_kv), and the heads' ALiBi slopes (group).
 
-    What a tile holds is looked up once, however many groups share the planes: hand the same `known` to all of them.
+    A tile's content is determined once, even if several groups share the planes: give them the same `known`.
     """
 
     planes: Floats
@@ -30,14 +30,14 @@ class GroupMask:
     known: dict[tuple[int, int], Content] = field(default_factory=dict)
 
     def content(self, queries: slice, kv: slice) -> Content:
-        """The content of a tile; tiles are always cut the same way, so their start identifies them."""
+        """The content of a tile; tiles always have the same boundaries, so their start identifies them."""
         at = (queries.start, kv.start)
         if at not in self.known:
             self.known[at] = _content(self.planes[:, queries, kv])
         return self.known[at]
 
     def add_to(self, logits: F64, queries: slice, kv: slice) -> None:
-        """Add a tile, times the slopes, to logits (rows, kv), whose rows are the group's heads times the queries."""
+        """Add a tile, times the slopes, to logits (rows, kv); the rows are all queries of each head in turn."""
         part = self.planes[:, queries, kv].astype(np.float64)
         if not (self.slopes == 1.0).all():
             part = part * self.slopes[:, None, None]
@@ -45,7 +45,7 @@ class GroupMask:
 
 
 def _content(tile: Floats) -> Content:
-    if tile.dtype == np.float16:  # most tiles are all 0 or all -inf, which the bits say in a tenth of the time
+    if tile.dtype == np.float16:  # most tiles are all 0 or all -inf, and comparing bits takes a tenth of the time
         bits = tile.view(np.uint16)
         least, largest = bits.min(), bits.max()
         if least == largest and largest in (0, MINUS_INFINITY):

@@ -1,6 +1,6 @@
-"""A case too large to check whole: sampled rows exactly; the others must be finite and within V's convex hull.
+"""Check a large case by a sample: sampled rows exactly; the others must be finite and inside V's convex hull.
 
-K, V and the mask are made as far as they are needed, block by block: a mask of 1,048,576 x 8,192 alone takes 16 GiB.
+K, V and the mask are generated block by block, only where needed: a mask of 1,048,576 x 8,192 alone takes 16 GiB.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,18 +24,18 @@ from fattn_probe.truth.reference.shapes import Rows, Shape
 from fattn_probe.truth.reference.threads import blas_threads, spread
 
 Tensors = Mapping[str, Any]
-STEP = 2048  # KV rows at a time: with fewer, threads that generate them wait for each other
-MANY = 8  # of more edges of one kind, only some are sampled
+STEP = 2048  # KV rows at a time; with fewer, the threads that generate them wait for each other
+MANY = 8  # most edges of one kind that are sampled
 RNG = 77
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The exact answer of sampled rows, and bounds for all rows.
+    """The exact answers of sampled rows, and bounds for all rows.
 
-    `rows` are (sequence, query, head), sorted, as dst's first axes; `reference` is (rows, hsv), `lse` (rows). `low` and
-    `high`, (n_seq, n_head, hsv), are the least and largest V of the KV rows that any query may see, and of 0 if there
-    are sinks.
+    `rows` are (sequence, query, head), sorted like dst's first axes; `reference` is (rows, hsv), `lse` (rows). `low`
+    and `high`, (n_seq, n_head, hsv), are the smallest and largest V over the KV rows that any query may see, and 0 if
+    there are sinks.
     """
 
     rows: I64
@@ -52,8 +52,8 @@ class Sample:
     def implausible(self, dst: npt.NDArray[np.float32], slack: float | F64 = 0.0) -> I64:
         """The rows (sequence, query, head) of an output that are not finite, or outside the hull by more than `slack`.
 
-        The slack is absolute: one for all, or (n_seq, n_head, hsv). A row that is fully masked is 0, or NaN where a
-        kernel divides 0 by 0: ask `fully_masked` which ones are.
+        The slack is absolute: one number, or (n_seq, n_head, hsv). A fully masked row is 0, or NaN if a kernel divides
+        0 by 0; `fully_masked` tells which rows these are.
         """
         low, high = (self.low - slack).astype(np.float32), (self.high + slack).astype(np.float32)
         wrong = np.empty(dst.shape[:3], bool)
@@ -73,10 +73,10 @@ def choose_rows(
 ) -> I64:
     """The rows (sequence, query, head) to sample, sorted.
 
-    In every head of every sequence: the first and the last query, those on both sides of each seam (a query where a
-    tile begins), those where the mask changes its course, those whose last visible KV row is at either side of a
-    multiple of `tile`, and `random` others, different ones in each head. `rows` are taken as well: stream-K seams are
-    in one head each.
+    In every head of every sequence: the first and the last query; those on both sides of each seam (a query where a
+    tile begins); those where the mask changes its pattern; those whose last visible KV row is next to a multiple of
+    `tile`; and `random` others, different in each head. `rows` are added, such as the rows at stream-K seams, each of
+    which is in one head.
     """
     queries = {0, case.op.sizes.n_q - 1} | _mask_edges(case, tile) | {q for seam in seams for q in (seam - 1, seam)}
     always = np.array(sorted(q for q in queries if 0 <= q < case.op.sizes.n_q))
@@ -92,9 +92,9 @@ def choose_rows(
 
 
 def sample(case: Case, rows: I64, operands: Tensors | None = None) -> Sample:
-    """The exact answer of these rows (sequence, query, head), and the hull; InputError if the data are not finite.
+    """The exact answers of these rows (sequence, query, head), and the hull; InputError if the data are not finite.
 
-    `operands` are the tensors where they are stored, by `stored_rows`; without them they are `generated`.
+    `operands` are stored tensors (from `stored_rows`); without them, the tensors are `generated`.
     """
     work = _Work.of(case, rows, generated(case) if operands is None else operands)
     heads = list(np.ndindex(case.op.sizes.n_seq, case.op.sizes.n_head_kv))
@@ -128,7 +128,7 @@ class GeneratedMask:
 
 
 def fully_masked(case: Case, rows: I64) -> Bools:
-    """Which of these rows (sequence, query, head) see no KV row; a mask is generated only if its kind does not tell."""
+    """Which of these rows (sequence, query, head) see no KV row; generates the mask only if its kind does not tell."""
     shape = case.mask_shape
     first, stop = visible(case.mask, shape, rows[:, 1])
     found: Bools = first >= stop
@@ -142,7 +142,7 @@ def fully_masked(case: Case, rows: I64) -> Bools:
 
 
 class _Hull:
-    """V, with the minimum and maximum of the rows read between `first` and `stop`."""
+    """V, with the minimum and maximum of its rows between `first` and `stop` that were read."""
 
     def __init__(self, V: Rows, first: int, stop: int) -> None:
         self.shape: Shape = V.shape
@@ -162,7 +162,7 @@ class _Hull:
         return values
 
     def read_the_rest(self, seq: int, head: int) -> None:
-        """Read the rows that no sampled row sees, but another row may."""
+        """Read the rows that no sampled row sees but another row may see."""
         for rows in slices(self.shape[2], STEP):
             if rows.stop > self._first and rows.start < self._stop and (seq, head, rows.start) not in self._seen:
                 self[seq, head, rows]
@@ -192,7 +192,7 @@ class _Work:
         return cls(case, answer, np.asarray(operands["Q"]), operands["K"], V, mask, sinks)
 
     def run(self, at: tuple[int, ...]) -> None:
-        """The rows of the query heads that read one K/V head."""
+        """Compute the sampled rows of the query heads that share one K/V head."""
         (seq, kv_head), group = at, self.case.op.sizes.group
         all_rows = self.answer.rows
         mine = np.flatnonzero((all_rows[:, 0] == seq) & (all_rows[:, 2] // group == kv_head))
@@ -220,14 +220,14 @@ class _Work:
 
 
 class _MaskRows:
-    """The mask rows of the sampled queries, each made once."""
+    """The mask rows of the sampled queries, each generated once."""
 
     def __init__(self, mask: Any, rows: I64) -> None:  # noqa: ANN401 (an array, or what makes its rows)
         self._queries = np.unique(rows[:, 1])
         self._made = [mask[sequence, 0 * self._queries, self._queries] for sequence in range(mask.shape[0])]
 
     def of(self, seq: int, queries: I64) -> Floats:
-        """The rows (queries, n_kv) as a sequence sees them."""
+        """The rows (queries, n_kv) of a sequence's mask."""
         made: Floats = self._made[seq % len(self._made)]
         rows: Floats = made[np.searchsorted(self._queries, queries)]
         return rows
@@ -242,7 +242,7 @@ def _axes(case: Case) -> tuple[int, int, int]:
 
 
 def _mask_edges(case: Case, tile: int) -> set[int]:
-    """Queries where the visible KV rows change their course, and where their end crosses a tile of KV rows."""
+    """Queries where the visible KV rows change their pattern, or where their end crosses a tile of KV rows."""
     first, stop = visible(case.mask, case.mask_shape, np.arange(case.op.sizes.n_q))
     bends = [np.flatnonzero(np.diff(end, 2)) + 1 for end in (first, stop) if case.op.sizes.n_q > 2]
     around = [np.concatenate([bend, bend + 1]) for bend in bends]
@@ -251,7 +251,7 @@ def _mask_edges(case: Case, tile: int) -> set[int]:
 
 
 def spaced(queries: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """At most MANY of them, evenly spaced, with the first and the last."""
+    """At most MANY of the queries, evenly spaced, with the first and the last."""
     if queries.size <= MANY:
         return queries
     return queries[np.linspace(0, queries.size - 1, MANY).round().astype(np.int64)]

@@ -1,4 +1,4 @@
-"""The sizes that arrays of one op agree on, and their disagreements."""
+"""Check that the arrays of an op have consistent shapes."""
 
 from typing import Any, Protocol
 
@@ -21,9 +21,9 @@ class Rows(Protocol):
 
 
 def check_shapes(Q: Floats, K: Rows, V: Rows, mask: Floats | None, sinks: Floats | None) -> Sizes:
-    """The sizes these arrays agree on.
+    """The sizes of these arrays.
 
-    Raises InputError, with every disagreement, where ggml_flash_attn_ext or the op itself would assert.
+    InputError with every inconsistency where ggml_flash_attn_ext or the op itself would assert.
     """
     ranks = {"Q": Q.ndim, "K": len(K.shape), "V": len(V.shape), "mask": 4 if mask is None else mask.ndim}
     flat = [f"{name} has {rank} dimensions, 4 are needed" for name, rank in ranks.items() if rank != 4]
@@ -42,7 +42,7 @@ def check_shapes(Q: Floats, K: Rows, V: Rows, mask: Floats | None, sinks: Floats
 
 
 def _core_problems(Q: Floats, K: Rows, V: Rows) -> list[str]:
-    """Disagreements between Q, K and V."""
+    """Inconsistencies between Q, K and V."""
     problems = []
     if min(*Q.shape, *K.shape, *V.shape) < 1:
         return [f"empty tensors: Q {Q.shape}, K {K.shape}, V {V.shape}"]
@@ -58,7 +58,7 @@ def _core_problems(Q: Floats, K: Rows, V: Rows) -> list[str]:
 
 
 def _mask_problems(mask: Floats, q_shape: Shape, n_kv: int) -> list[str]:
-    """Disagreements between the mask (sequences, heads, query rows, KV rows) and the other tensors."""
+    """Inconsistencies between the mask (sequences, heads, query rows, KV rows) and the other tensors."""
     problems = []
     mask_seq, mask_heads, mask_rows, mask_kv = mask.shape
     n_seq, n_head, n_q, _ = q_shape

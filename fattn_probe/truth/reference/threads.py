@@ -1,7 +1,7 @@
 """Work on as many cores as BLAS uses, each with a BLAS of one thread.
 
-Two BLAS threads wait for each other after every matrix product, while exp runs on one core; and on a busy machine they
-wait for long (30 times as long was measured). Workers that share nothing do neither.
+Two BLAS threads wait for each other after every matrix product, while exp runs on one core; on a busy machine they wait
+up to 30 times as long (measured). Independent workers do not wait.
 """
 
 import functools
@@ -22,14 +22,14 @@ def _blas() -> ThreadpoolController:
 
 
 def blas_threads() -> int:
-    """How many threads BLAS has: the machine's cores, or what OPENBLAS_NUM_THREADS and the like say."""
+    """The number of BLAS threads: the machine's cores, or the value of OPENBLAS_NUM_THREADS and similar variables."""
     return max((library["num_threads"] for library in _blas().info()), default=1)
 
 
 def spread(function: Callable[[Task], None], tasks: Sequence[Task], *, operations: float = math.inf) -> None:
-    """Call a function on every task, in order of start; the first exception is raised when all have ended.
+    """Call a function on every task, started in order; the first exception is raised when all have ended.
 
-    On this thread alone where there are few `operations` in all: threads take 0.1 ms to start.
+    Uses only this thread if there are few `operations` in total, since starting threads takes 0.1 ms.
     """
     workers = min(blas_threads(), len(tasks)) if operations > FEW else 1
     with _blas().limit(limits=1):
