@@ -10,11 +10,13 @@ from rich.text import Text
 from fattn_probe.build.ensure import ensure, export, plan_build
 from fattn_probe.build.key import RUNNER, Build, BuildRequest
 from fattn_probe.build.ninja import Progress, Report, silent
+from fattn_probe.build.plan import kernel_of
 from fattn_probe.errors import InputError
+from fattn_probe.figures import clock
 from fattn_probe.source import KernelCase, Tree, kernel_cases
 from fattn_probe.tables import labelled
 
-BAR = 20
+BAR = 10
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,15 @@ def find_kernel(tree: Tree, text: str) -> KernelCase:
 
 
 def status_line(progress: Progress) -> Text:
-    """The live line: a bar, steps done of the total, the current step, seconds."""
+    """The live line: a bar, steps done of the total, time, time left, the current step."""
     filled = BAR * progress.done // max(progress.total, 1)
+    left = "" if progress.left is None else f", about {clock(progress.left)} left"
     return Text.assemble(
         ("━" * filled, "green"),
         ("━" * (BAR - filled), "dim"),
-        f" {progress.done}/{progress.total} {progress.label} ",
-        (f"{progress.seconds:.0f} s", "dim"),
+        f" {progress.done}/{progress.total}",
+        (f" {clock(progress.seconds)}{left}", "dim"),
+        f" {kernel_of(progress.label)}",
     )
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,10 +30,11 @@ from fattn_probe.build.key import (
 )
 from fattn_probe.build.ninja import Report, run_ninja, silent
 from fattn_probe.build.overlay import native_files, own_stamp, prepare, write_if_changed
-from fattn_probe.build.plan import Planner
+from fattn_probe.build.plan import Planner, case_source
 from fattn_probe.build.sources import CUDA, Sources, read_sources
 from fattn_probe.build.steps import Plan
 from fattn_probe.build.symbols import case_of, defining_source, demangle
+from fattn_probe.build.time_left import step_seconds
 from fattn_probe.build.toolchain import Toolchain, find_toolchain
 from fattn_probe.cache import cache_dir
 from fattn_probe.errors import BuildError, InputError
@@ -74,7 +75,14 @@ def ensure(
             return build
         contents = build.manifest.contents.union(wanted) if build else wanted
         env = build_env(folder, toolchain, again)
-        return make(folder, request, toolchain, contents, lambda path: run_ninja(path, progress, jobs, env))
+        known = step_seconds(folder.parent.glob(f"*-{request.engine}-sm*-{request.flavour}-*"))
+        contents = replace(contents, kernels=heaviest_first(contents.kernels, known))
+        return make(folder, request, toolchain, contents, lambda path: run_ninja(path, progress, jobs, env, known))
+
+
+def heaviest_first(kernels: Iterable[str], known: Mapping[str, float]) -> tuple[str, ...]:
+    """The names of kernel cases, those first that took longest in earlier builds; unknown ones before them."""
+    return tuple(sorted(kernels, key=lambda name: -known.get(case_source(name), float("inf"))))
 
 
 def build_env(folder: Path, toolchain: Toolchain, again: bool) -> dict[str, str]:

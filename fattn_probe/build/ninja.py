@@ -5,6 +5,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -16,26 +17,32 @@ from pathlib import Path
 
 import ninja
 
+from fattn_probe.build.time_left import TimeLeft
 from fattn_probe.errors import BuildError
-from fattn_probe.process import log
+from fattn_probe.process import log, run
 
 STATUS = re.compile(r"@(\d+)/(\d+)@ (.*)")
 CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 ERROR = re.compile(r"\b(?:fatal )?error\b|undefined reference|cannot find|Killed|Traceback", re.IGNORECASE)
 SHOWN_ERRORS = 12
 LOG_TAIL = 15
+TICK_SECONDS = 1.0
 GIB = 2**30
 GIB_A_COMPILE = 1.5  # memory of nvcc for the heaviest kernel instances
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a build: steps done of the total, the latest step, seconds since the start."""
+    """The progress of a build: steps done of the total, the latest step, seconds since the start.
+
+    `left` is the estimated number of seconds to go, None without one.
+    """
 
     done: int
     total: int
     label: str
     seconds: float
+    left: float | None = None
 
 
 Report = Callable[[Progress], None]
@@ -71,28 +78,43 @@ def failed_step(output: str) -> str:
 
 
 def run_ninja(
-    folder: Path, report: Report = silent, jobs: int | None = None, env: Mapping[str, str] | None = None
+    folder: Path,
+    report: Report = silent,
+    jobs: int | None = None,
+    env: Mapping[str, str] | None = None,
+    known: Mapping[str, float] | None = None,
 ) -> None:
     """Build all targets of build.ninja in `folder`, with `env` added to this process's environment.
 
-    The complete output goes to build.log there. Ninja runs on its own terminal, because only then does it print the
-    start of each step. A failed step raises BuildError; an interrupt first ends ninja and its compilers.
+    `known` are the seconds of steps in earlier builds. The complete output goes to build.log there. Ninja runs on its
+    own terminal, because only then does it print the start of each step. A failed step raises BuildError; an interrupt
+    first ends ninja and its compilers.
     """
-    argv = [str(Path(ninja.BIN_DIR) / "ninja"), "-C", str(folder), "-j", str(jobs or default_jobs())]
+    jobs = jobs or default_jobs()
+    argv = [str(Path(ninja.BIN_DIR) / "ninja"), "-C", str(folder), "-j", str(jobs)]
+    left = TimeLeft(set(), known or {}, jobs) if report is silent else TimeLeft(steps_to_do(argv), known or {}, jobs)
     log.info("$ %s", " ".join(argv))
-    start, lines = time.monotonic(), []
+    start, lines, status = time.monotonic(), [], None
     with spawned(argv, env or {}) as (child, terminal):
-        for line in read_lines(terminal):
-            status = parse_status(line)
+        for line in read_lines(terminal, TICK_SECONDS):
+            if line and (status := parse_status(line)):
+                left.see(status[0], status[2])
             if status:
-                report(Progress(*status, time.monotonic() - start))
-            lines.append(line)
+                report(Progress(*status, time.monotonic() - start, left.seconds))
+            lines += [line] * bool(line)
         code = child.wait()
     output = "\n".join(lines)
     (folder / "build.log").write_text(output + "\n")
     if code != 0:
         errors = "\n".join(first_errors(output))
         raise BuildError(f"building {failed_step(output)} failed:\n{errors}\nComplete log: {folder / 'build.log'}")
+
+
+def steps_to_do(argv: list[str]) -> set[str]:
+    """The labels of the steps that ninja would run; none if it cannot say."""
+    done = run([*argv, "-n"], env={"NINJA_STATUS": "@%f/%t@ "}, failure=None)
+    statuses = map(parse_status, done.stdout.splitlines())
+    return {status[2] for status in statuses if status}
 
 
 @contextlib.contextmanager
@@ -123,13 +145,18 @@ def spawned(argv: list[str], variables: Mapping[str, str]) -> Iterator[tuple[sub
         os.close(ours)
 
 
-def read_lines(terminal: int) -> Iterator[str]:
-    """The lines that a terminal shows, without control sequences.
+def read_lines(terminal: int, tick: float | None = None) -> Iterator[str]:
+    """The lines that a terminal shows, without control sequences; "" whenever it is silent for `tick` seconds.
 
     Ninja overwrites its status line with \\r and does not end it while a step runs; such a line is yielded at once.
     """
     pending = ""
-    while chunk := read_chunk(terminal):
+    while True:
+        while not select.select([terminal], [], [], tick)[0]:
+            yield ""
+        chunk = read_chunk(terminal)
+        if not chunk:
+            break
         *lines, pending = re.split(r"[\r\n]+", CONTROL.sub("", pending + chunk.decode(errors="replace")))
         if parse_status(pending):
             lines, pending = [*lines, pending], ""

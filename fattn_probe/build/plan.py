@@ -12,6 +12,7 @@ from fattn_probe.source import KernelCase
 GGML = "overlay/ggml/src"
 CUDA = f"{GGML}/ggml-cuda"
 BASE, CPU_LIBRARY, CUDA_LIBRARY = "lib/libggml-base.so", "lib/libggml-cpu.so", "lib/libggml-cuda.so"
+CASE_PREFIX = "fattn-probe-"
 STUBS_SCRIPT = Path(__file__).with_name("stubs.py")
 
 # The backends of each program. The registry lists its backends at compile time, so it is compiled once per set and
@@ -150,8 +151,21 @@ class Planner:
 
 def case_file(case: KernelCase) -> str:
     """The name of the generated .cu file that holds one kernel case."""
-    words = "-".join(arg.removeprefix("GGML_TYPE_").lower() for arg in case.args)
-    return f"fattn-probe-{case.family}-{words}.cu"
+    return case_source(case.name)
+
+
+def case_source(name: str) -> str:
+    """The same, from the case's name: `fattn-probe-mma-64-64-8-8.cu` of `mma 64,64,8,8`."""
+    words = name.replace("GGML_TYPE_", "").lower().replace(" ", "-").replace(",", "-")
+    return f"{CASE_PREFIX}{words}.cu"
+
+
+def kernel_of(source: str) -> str:
+    """The kernel case in short that such a file holds: `vec 128,f16,q8_0`; another file's name as it is."""
+    if not source.startswith(CASE_PREFIX):
+        return source
+    family, _, arguments = source.removeprefix(CASE_PREFIX).removesuffix(".cu").partition("-")
+    return f"{family} {arguments.replace('-', ',')}"
 
 
 def case_text(case: KernelCase) -> str:

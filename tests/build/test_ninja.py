@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from fattn_probe.build.ninja import default_jobs, failed_step, first_errors, parse_status, run_ninja
+from fattn_probe.build.ninja import default_jobs, failed_step, first_errors, parse_status, run_ninja, steps_to_do
 from fattn_probe.build.steps import CompileStep, LinkStep, Plan, StubStep, escape_path, escape_value
 from fattn_probe.errors import BuildError
 
@@ -63,8 +63,10 @@ def test_ninja_runs_a_plan_and_reports(tmp_path):
     plan = Plan((script("a", WRITE), script("b", WRITE, "a")))
     (tmp_path / "build.ninja").write_text(plan.render())
     seen: list = []
-    run_ninja(tmp_path, seen.append, jobs=1)
+    assert steps_to_do([sys.executable, "-m", "ninja", "-C", str(tmp_path)]) == {"a", "b"}
+    run_ninja(tmp_path, seen.append, jobs=1, known={"a": 100.0, "b": 100.0})
     assert (tmp_path / "b").is_file()
+    assert 100 < seen[0].left <= 200 and seen[-1].left == 0
     assert (seen[-1].done, seen[-1].total, seen[-1].label) == (2, 2, "b")
     assert {progress.label for progress in seen} == {"a", "b"}
 

@@ -239,6 +239,6 @@ def test_a_terminal_shows_builds_and_results_on_one_line_that_is_updated():
         show(OpResult(CASE.format(64), "fail", ""), 9)
     title, first, built, result, *cleared = re.split(r"[\r\n]+", out.getvalue())
     assert title == "building: 2 steps"
-    assert " 1/2 fattn.cu 3 s" in first and " 2/2 link 4 s" in built
-    assert " 1/9 1 failed, hsk=64" in result
+    assert " 1/2 0:03 fattn.cu" in first and " 2/2 0:04 link" in built
+    assert " 1/9 0:00 1 failed, hsk=64" in result
     assert cleared == ["\x1b[2K", ""]
