@@ -12,7 +12,7 @@ from fattn_probe.device import Target
 from fattn_probe.errors import InputError
 from fattn_probe.inspect.inspector import Ended, Inspector
 from fattn_probe.scenario import Case
-from fattn_probe.scenario.schema import Trace
+from fattn_probe.scenario.schema import TracePlace
 from fattn_probe.source.features import CUDA
 
 SHOWN = 12  # names of a refusal
@@ -112,7 +112,7 @@ def watch(
     inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target: Target, wanted: Watch
 ) -> WatchResult | Ended:
     """Stop at the lines of `wanted`; in a kernel, only in the thread of the case's `inspect.trace`."""
-    at = case.inspect.trace or Trace()
+    at = case.inspect.trace or TracePlace()
     locations = lines_of(inspector.source(inspector.session.build_for(target, RUNNER)), wanted)
     simulated = target.engine == "sim"
     plan = {

@@ -24,7 +24,7 @@ from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case, make_inputs
-from fattn_probe.scenario.schema import Inspect, Trace
+from fattn_probe.scenario.schema import Inspect, TracePlace
 from fattn_probe.source import DEFAULT_SOURCE
 
 DebuggerFlag = Annotated[str, typer.Option("--debugger", help="The gdb or cuda-gdb to use, with its flags.")]
@@ -169,9 +169,9 @@ def placed(case: Case, at: str) -> Case:
     if not at:
         return case
     pairs = [pair.partition("=") for pair in at.split(",")]
-    allowed = ", ".join(Trace.model_fields)
+    allowed = ", ".join(TracePlace.model_fields)
     try:
         place = {name.strip(): int(value) for name, _, value in pairs}
-        return dataclasses.replace(case, inspect=Inspect(trace=Trace(**place)))
+        return dataclasses.replace(case, inspect=Inspect(trace=TracePlace(**place)))
     except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
         raise InputError(f"--at {at!r} is not a place such as block=5,warp=2; allowed: {allowed}") from error

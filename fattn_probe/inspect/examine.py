@@ -22,7 +22,7 @@ from fattn_probe.inspect.upstream import inspect_upstream
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.command import Work, describe
 from fattn_probe.scenario import Case, make_inputs
-from fattn_probe.scenario.schema import Trace as Place
+from fattn_probe.scenario.schema import TracePlace
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Examiner:
         """Trace a warp and search for the first NaN or infinity, if wanted."""
         case, target = tracer.case, tracer.target
         if case.name in self.extras.traced:
-            at = case.inspect.trace or Place()
+            at = case.inspect.trace or TracePlace()
             self.step(f"{case.name} on {target}: tracing warp {at.warp} of block {at.block}")
             examined = replace(examined, trace=tracer.trace(at.block, at.warp, at.kb0), lane=at.lane)
             if self.extras.npz is not None:

@@ -23,7 +23,7 @@ from fattn_probe.inspect.view.show import launch_lines
 from fattn_probe.inspect.view.tables import block_table, tensor_table
 from fattn_probe.inspect.view.terminal_map import TerminalMap
 from fattn_probe.scenario import Case
-from fattn_probe.scenario.schema import Trace
+from fattn_probe.scenario.schema import TracePlace
 from fattn_probe.source.features import CUDA
 
 START = "import sys; sys.path.insert(0, {root!r}); from fattn_probe.debug import live; live.start({plan!r})"
@@ -49,7 +49,7 @@ def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target:
 
     `facts` come from the same inspector, so the build has every kernel.
     """
-    at = case.inspect.trace or Trace()
+    at = case.inspect.trace or TracePlace()
     debugger = inspector.options.debugger or (DEBUGGERS[target.engine],)
     build = inspector.session.build_for(target, RUNNER)
     with inspector.place(case, inputs) as folder:
@@ -69,7 +69,7 @@ def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target:
                 raise BuildError(f"{debugger[0]} is not on this machine. To install it: {INSTALL}") from error
 
 
-def plan_of(inspector: Inspector, facts: Facts, target: Target, at: Trace) -> dict[str, Any]:
+def plan_of(inspector: Inspector, facts: Facts, target: Target, at: TracePlace) -> dict[str, Any]:
     """The plan for `fattn_probe.debug.live`."""
     build = inspector.session.build_for(target, RUNNER)
     simulated = target.engine == "sim"

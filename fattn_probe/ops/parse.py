@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from fattn_probe.run.outcome import Missing
+
 Status = Literal["ok", "fail", "not-supported", "lost"]
 
 
@@ -46,20 +48,13 @@ class Backend:
 
 
 @dataclass(frozen=True)
-class Missing:
-    """A function that is not in the build was called: its mangled name (exit code 87)."""
-
-    symbol: str
-
-
-@dataclass(frozen=True)
-class Found:
-    """The simulator's checker stopped the program (exit code 86)."""
+class CheckerReport:
+    """The simulator's checker stopped the program (exit code 86); `finding` is its report."""
 
     finding: dict[str, Any]
 
 
-Event = OpResult | Summary | Backend | Missing | Found
+Event = OpResult | Summary | Backend | Missing | CheckerReport
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 SCALE = {"T": 1e3, "G": 1.0, "M": 1e-3, "k": 1e-6}
@@ -107,12 +102,12 @@ def _perf(result: OpResult, ending: re.Match[str]) -> OpResult:
     return replace(timed, gb_per_s=float(ending["rate"]))
 
 
-def _finding(match: re.Match[str]) -> Found:
+def _finding(match: re.Match[str]) -> CheckerReport:
     try:
         data = json.loads(match[1])
     except json.JSONDecodeError:
         data = None
-    return Found(data if isinstance(data, dict) else {"kind": "unreadable", "message": match[1]})
+    return CheckerReport(data if isinstance(data, dict) else {"kind": "unreadable", "message": match[1]})
 
 
 Ending = Callable[[OpResult, "re.Match[str]"], OpResult]
@@ -174,7 +169,7 @@ class Transcript:
                 self.description = description or self.description
             case Missing(symbol=symbol):
                 self.missing = symbol
-            case Found(finding=finding):
+            case CheckerReport(finding=finding):
                 self.finding = finding
         return None
 

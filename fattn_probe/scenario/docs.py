@@ -90,7 +90,7 @@ def _sections(schema: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
         "`layout.mask`": {"oneOf": [{"$ref": "/MaskLayout"}]},
         "`data.Q`, `data.K`, `data.V`, `data.sinks`": definitions["Data"]["properties"]["Q"],
         "`tolerance`": {"oneOf": [{"$ref": "/Tolerance"}]},
-        "`inspect.trace`": {"oneOf": [{"$ref": "/Trace"}]},
+        "`inspect.trace`": {"oneOf": [{"$ref": "/TracePlace"}]},
         "`matrix`": {"oneOf": [{"$ref": "/Matrix"}]},
     }
     for title, union in unions.items():

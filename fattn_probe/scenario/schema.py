@@ -31,7 +31,7 @@ class Tolerance(Spec):
     """Largest absolute error of an element; default: any."""
 
 
-class Trace(Spec):
+class TracePlace(Spec):
     """The place in a launch that `inspect` follows."""
 
     block: Index = 0
@@ -47,7 +47,7 @@ class Trace(Spec):
 class Inspect(Spec):
     """What `inspect` shows besides tensors, choice, launch and blocks."""
 
-    trace: Trace | None = None
+    trace: TracePlace | None = None
     """A warp to follow step by step; default: none."""
 
 

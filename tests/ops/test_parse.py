@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fattn_probe.ops.parse import Backend, Found, Missing, OpResult, Summary, Transcript, parse_line
+from fattn_probe.ops.parse import Backend, CheckerReport, OpResult, Summary, Transcript, parse_line
+from fattn_probe.run.outcome import Missing
 
 A = (
     "FLASH_ATTN_EXT(hsk=64,hsv=64,nh=4,nr23=[1,1],kv=113,nb=1,mask=1,sinks=1,max_bias=0.000000,"
@@ -92,8 +93,8 @@ def test_perf_of_an_op_without_a_count_of_operations():
         ("  Device description: NVIDIA H200", Backend("", "NVIDIA H200")),
         (f"  Backend CUDA0: {FAIL}", Backend("CUDA0", ok=False)),
         ("fattn-probe: missing symbol: _Z19ggml_cuda_op_concat", Missing("_Z19ggml_cuda_op_concat")),
-        ('fattn-probe: finding: {"kind": "race", "message": "m"}', Found({"kind": "race", "message": "m"})),
-        ("fattn-probe: finding: {half", Found({"kind": "unreadable", "message": "{half"})),
+        ('fattn-probe: finding: {"kind": "race", "message": "m"}', CheckerReport({"kind": "race", "message": "m"})),
+        ("fattn-probe: finding: {half", CheckerReport({"kind": "unreadable", "message": "{half"})),
         ("1/2 backends passed", None),
         ("ggml_cuda_init: found 1 CUDA devices (Total VRAM: 143156 MiB):", None),
         ("Failing tests:", None),

@@ -5,13 +5,12 @@ This depends on no version of llama.cpp: the functions are those that `ggml_cuda
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.cxx.expressions import Reader
 from fattn_probe.cxx.macros import Macro, read_macros
-from fattn_probe.cxx.statements import Function, functions
-from fattn_probe.cxx.tokens import CONDITIONAL, Draft, draft_of, tokenize
+from fattn_probe.cxx.source_file import SourceFile, read_source
+from fattn_probe.cxx.statements import Function
 from fattn_probe.inspect.dispatch.extract import Extract
 from fattn_probe.inspect.dispatch.records import Dispatch
 from fattn_probe.source.features import CUDA
@@ -21,40 +20,6 @@ LAUNCH = "launch_fattn"
 CONTEXT = "ggml_backend_cuda_context"
 DEFINES = (CUDA / "common.cuh", CUDA / "fattn-common.cuh", Path("ggml/include/ggml.h"))
 ENUM = re.compile(r"\benum\s+(\w+)")
-NAME = re.compile(r"[^\W\d]\w*")
-DEFINED = re.compile(r"\s*#\s*define\s+(\w+)")
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """A file's tokens and functions; `macros` has the names in each macro's body, `depths` each token's `#if` depth."""
-
-    name: str
-    draft: Draft
-    functions: Mapping[str, Function]
-    macros: Mapping[str, frozenset[str]]
-    depths: tuple[int, ...]
-
-
-def read_source(name: str, text: str) -> SourceFile:
-    """Read one file of ggml-cuda/."""
-    draft = draft_of(tokenize(text))
-    directives = [token.text for token in draft.tokens if token.kind == "directive"]
-    macros = {match[1]: frozenset(NAME.findall(line)) for line in directives if (match := DEFINED.match(line))}
-    return SourceFile(
-        name, draft, {function.name: function for function in functions(draft)}, macros, tuple(_depths(draft))
-    )
-
-
-def _depths(draft: Draft) -> Iterator[int]:
-    depth = place = 0
-    for target in draft.places:
-        for token in draft.tokens[place:target]:
-            match = CONDITIONAL.match(token.text) if token.kind == "directive" else None
-            if match:
-                depth += (match[1] == "if") - (match[1] == "endif")
-        place = target
-        yield depth
 
 
 def read_dispatch(root: Path) -> Dispatch:
