@@ -104,7 +104,7 @@ def test_the_line_of_a_build_takes_its_place():
         wait_for(notes.file, "step 2\r" + ERASED + "running")
 
 
-def test_a_note_stays_and_an_error_leaves_no_line_behind():
+def test_a_note_stays_and_an_error_clears_the_line():
     notes = console()
     with pytest.raises(ValueError, match="x"), Activity(notes) as shown:
         shown.step("running")

@@ -58,7 +58,7 @@ def test_wrong_input_is_named(words, said):
     assert said in " ".join(probe(*words, code=2).stderr.split())
 
 
-def test_mistakes_of_several_files_are_said_together(tmp_path):
+def test_mistakes_of_several_files_are_reported_together(tmp_path):
     (tmp_path / "a.yaml").write_text("version: 1\nabout: x\nhsk: 63\nn_q: 1\nn_kv: 32\n")
     (tmp_path / "b.yaml").write_text("version: 1\nabout: x\nhsq: 64\nn_q: 1\nn_kv: 32\n")
     said = probe("run", str(tmp_path), code=2).stderr

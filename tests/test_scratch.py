@@ -44,7 +44,7 @@ def test_a_folder_is_there_within_and_gone_after():
     assert list(scratch_root().iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_removed_at_the_next_start():
+def test_folders_of_killed_processes_are_removed_at_the_next_start():
     with owner() as (process, left):
         process.send_signal(signal.SIGKILL)
     assert (left / "case.gguf").is_file()

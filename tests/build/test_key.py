@@ -53,7 +53,7 @@ def test_every_field_of_the_key_changes_the_folder(tmp_path, other):
     assert folder_of(request, key_of(request, GXX)) != folder_of(changed, key_of(changed, GXX))
 
 
-def test_another_compiler_makes_another_folder(tmp_path):
+def test_another_compiler_gets_another_folder(tmp_path):
     request = BuildRequest(make_tree(tmp_path))
     other = replace(GXX, versions=("g++ 13",))
     assert key_of(request, GXX).digest != key_of(request, other).digest
@@ -115,7 +115,7 @@ def test_an_exported_build_is_opened_elsewhere(tmp_path):
         copy.program("test-backend-ops")
 
 
-def test_a_folder_without_a_manifest_is_no_build(tmp_path):
+def test_a_folder_without_a_manifest_is_not_a_build(tmp_path):
     with pytest.raises(InputError, match="not a build"):
         open_build(tmp_path)
 

@@ -33,7 +33,7 @@ def test_status_lines():
     assert parse_status("fattn.cu:3: note") is None
 
 
-def test_a_failure_is_told_by_its_errors_and_its_output():
+def test_a_failure_shows_its_errors_and_its_output():
     assert first_errors(FAILED) == [
         "overlay/ggml/src/ggml-cuda/fattn.cu:12:5: error: 'x' was not declared in this scope"
     ]

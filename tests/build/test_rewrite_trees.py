@@ -86,7 +86,7 @@ def test_every_token_stays_on_its_line(corpus):
             assert not strangers, f"{file.path}:{number}: {new}"
 
 
-def test_nothing_of_cuda_is_left_that_the_prelude_cannot_define(corpus):
+def test_the_rewritten_code_has_no_cuda_syntax_left(corpus):
     for file in corpus.files:
         lines = code(file.result.text)
         assert not [line for line in lines if any(mark in line for mark in CUDA_ONLY)], file.path

@@ -56,7 +56,7 @@ def test_a_slower_machine_is_noticed(clock):
     assert (left.pace, left.seconds) == (2, 60)
 
 
-def test_a_step_that_no_build_had_is_an_average_one(clock):
+def test_an_unknown_step_counts_as_average(clock):
     assert TimeLeft({"a", "new"}, {"a": 30.0}, 1, clock).seconds == 60
     assert TimeLeft({"new"}, {"a": 30.0}, 1, clock).seconds is None
 

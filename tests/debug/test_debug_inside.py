@@ -18,7 +18,7 @@ def inside(session, location, commands=(), refused=()):
     return run_procedure(session, "ask:ask", plan, 60.0, inside=True)
 
 
-def test_a_backtrace_leaves_out_what_lies_between_a_launch_and_its_kernel(gdb, launch):
+def test_a_backtrace_omits_the_frames_between_a_launch_and_its_kernel(gdb, launch):
     with Session(gdb, launch) as session:
         shown, everything = inside(session, "puts", ["bt", "bt -no-filters"])
     assert "std::apply" in everything

@@ -60,7 +60,7 @@ def test_the_same_session_with_this_machines_gdb(gdb, probe):
         assert comparable(drive(session)) == expected(session.has_python(), str(HERE / "probe.cpp"))
 
 
-def test_a_session_that_goes_another_way_than_recorded_is_noticed():
+def test_a_session_that_differs_from_the_recording_is_noticed():
     with (
         pytest.raises(LostError, match="not in the transcript: -exec-run"),
         Session(replay("gdb-13-mi.txt"), Path("/tmp/probe/probe"), ["exit"]) as session,

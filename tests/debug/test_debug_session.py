@@ -59,7 +59,7 @@ def test_a_debugger_that_cannot_start_says_why(tmp_path):
         Session(broken, tmp_path / "program").__enter__()
 
 
-def test_a_debugger_that_says_nothing_is_not_waited_for(tmp_path):
+def test_a_silent_debugger_times_out(tmp_path):
     marker = str(tmp_path / "silent")
     start = time.monotonic()
     silent = ["sh", "-c", "trap '' INT; sleep 60 & wait; sleep 60", marker]
@@ -70,7 +70,7 @@ def test_a_debugger_that_says_nothing_is_not_waited_for(tmp_path):
 
 
 @pytest.mark.gdb
-def test_a_program_that_is_none(gdb, tmp_path):
+def test_a_file_that_is_not_a_program(gdb, tmp_path):
     (tmp_path / "program").write_text("no program")
     with pytest.raises(LostError, match=r"gdb cannot load .*program: .*not in executable format"):
         Session(gdb, tmp_path / "program").__enter__()
@@ -115,7 +115,7 @@ def test_python_inside(gdb, probe):
 
 
 @pytest.mark.gdb
-def test_a_command_that_makes_the_program_run_returns_when_it_stands(gdb, probe):
+def test_a_command_that_resumes_the_program_returns_at_its_next_stop(gdb, probe):
     with Session(gdb, probe) as session:
         session.execute("break work")
         assert "Breakpoint 1.1, work<8, 3> (n=4)" in session.execute("run")

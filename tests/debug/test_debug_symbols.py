@@ -31,7 +31,7 @@ def test_a_library(probe, tmp_path, flags, found):
 @pytest.mark.parametrize(
     "text", [b"", b"#!/bin/sh\n", b"\x7fELF\x01\x01" + 60 * b"\0", b"\x7fELF\x02\x01" + 60 * b"\0"]
 )
-def test_what_is_no_program(tmp_path, text):
+def test_files_that_are_not_programs(tmp_path, text):
     (tmp_path / "file").write_bytes(text)
     with pytest.raises(BuildError, match="file has no debug information"):
         require_debug_info(tmp_path / "file")

@@ -260,7 +260,7 @@ def test_pointers_keep_address_and_type():
 @pytest.mark.parametrize(
     "text", ["", "{1, 2", "{1 2}", '"open', "0x", "{x = }", "1 2", "(int *", "<no end", "{1, , 2}", "'", "}", "@0xf: "]
 )
-def test_what_is_no_value_is_refused(text):
+def test_text_that_is_not_a_value_is_refused(text):
     with pytest.raises(ValueSyntaxError, match="not a value as gdb prints it, at character"):
         parse_value(text)
 
@@ -400,7 +400,7 @@ values = st.recursive(
 @example([[9007199254740993, 1e17]])
 @settings(max_examples=200)
 @given(values)
-def test_what_gdb_prints_is_read_back(value):
+def test_values_survive_a_round_trip_through_gdbs_syntax(value):
     assert plain(parse_value(printed(value))) == plain(value)
     assert plain(parse_value("$7 = " + printed(value))) == plain(value)
 

@@ -98,7 +98,7 @@ def test_stdout_is_full(words, probe, here, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EIO, errno.EMFILE])
-def test_what_the_system_refuses_is_one_sentence_with_the_path(number, probe, here, monkeypatch):
+def test_errors_of_the_system_are_one_sentence_with_the_path(number, probe, here, monkeypatch):
     def refuse(*args, **rest):
         raise OSError(number, os.strerror(number), "/some/place")
 

@@ -37,7 +37,7 @@ def test_process(words, op, fifo, tmp_path):
     assert len(done.stderr.strip().splitlines()) == 1, "one message"
 
 
-def test_a_reader_that_goes_away(tmp_path):
+def test_a_closed_pipe(tmp_path):
     """As `| head -0` does."""
     ours, theirs = os.pipe()
     os.close(ours)

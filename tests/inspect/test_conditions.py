@@ -58,7 +58,7 @@ def test_a_condition_over_two_lines(at):
     assert (first.ask, [part.text for part in first.variables]) == ("cc >= 890", ["cc"])
 
 
-def test_a_call_is_not_asked_of_the_debugger(at):
+def test_calls_are_not_evaluated_in_the_debugger(at):
     called, amd = at("if (has_tensor_cores").logic.atoms()
     assert (called.ask, [part.ask for part in called.variables]) == ("", ["cc"])
     assert amd.ask == "((cc >= 0x1000000))"

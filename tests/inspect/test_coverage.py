@@ -118,7 +118,7 @@ def test_parts_that_no_kernel_adds():
     )
 
 
-def test_what_the_mask_hides_is_counted_and_need_not_be_done():
+def test_masked_steps_are_counted_and_may_be_skipped():
     coverage = check(causal())
     assert coverage.passes
     assert (coverage.tiles, coverage.steps, coverage.skipped) == (256, 4096, 1536)

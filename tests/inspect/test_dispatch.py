@@ -103,7 +103,7 @@ VALUES = {
 }
 
 
-def test_the_path_tells_what_held_and_values_who_was_to_blame(dispatch):
+def test_the_path_shows_which_conditions_held_and_values_which_part_failed(dispatch):
     stops = path(
         "if (mask &&", "if (has_tensor", "if (can_use_vec)", "if (K->type ==", "if (cc >=", "return BEST_KERNEL_T"
     )
@@ -165,12 +165,12 @@ def test_a_loop_is_one_decision(dispatch, misaligned, held):
     assert found.terms == ((Term("t->nb[i] % 16 != 0", "true"), Term("t->nb[i]", "130")) if held else ())
 
 
-def test_only_what_can_be_told_is(dispatch):
+def test_unknown_decisions_are_omitted(dispatch):
     one_line = [Visit(BEST, "fattn.cu", line_of(SOURCE, "if (has_tensor"), {}, {})]
     assert decisions(dispatch.conditions, one_line) == ()
 
 
-def test_how_the_debugger_is_led(dispatch):
+def test_the_commands_that_step_through_the_dispatch(dispatch):
     plan = plan_of(dispatch, "run")
     plan["functions"].append(
         {"file": "fattn.cu", "lines": (9998, 9999), "location": "gone.cu:1", "calls": (), "constants": []}
@@ -185,7 +185,7 @@ def test_how_the_debugger_is_led(dispatch):
 
 
 @pytest.mark.parametrize("stop", [Stop("exited", detail="1"), Stop("signal", detail="SIGABRT")])
-def test_a_program_that_never_comes_to_the_dispatch(dispatch, stop):
+def test_a_program_that_never_reaches_the_dispatch(dispatch, stop):
     assert trace_dispatch(Scripted([stop], {}), plan_of(dispatch)) == ([], stop)
 
 

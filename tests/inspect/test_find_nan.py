@@ -55,7 +55,7 @@ def dst_of(case=CASE, bad=()):
     return dst
 
 
-def test_inputs_are_asked_first():
+def test_inputs_are_checked_first():
     assert in_inputs(CASE, INPUTS) is None
     spoilt = {**INPUTS, "V": INPUTS["V"].copy()}
     # V is f16, ne = {64, 300, 2}: element 3 of row 7 of head 1
@@ -72,7 +72,7 @@ def test_a_mask_may_hold_minus_infinity_and_nothing_else():
     assert in_inputs(CASE, spoilt).at["i0"] == 5
 
 
-def test_nothing_is_followed_where_all_is_finite(tmp_path):
+def test_nothing_is_traced_if_all_values_are_finite(tmp_path):
     followed = Followed()
     assert followed.hunt(dst_of(), tmp_path) is None
     assert not followed.asked
@@ -127,7 +127,7 @@ def test_a_row_that_sees_nothing_is_divided_by_zero(tmp_path):
         ("Q: {kind: uniform, scale: 1, mean: 70000}", "KQ", "more than f16 holds"),
     ],
 )
-def test_what_f16_cannot_hold_is_said(tmp_path, data, tensor, why):
+def test_values_beyond_f16_are_reported(tmp_path, data, tensor, why):
     case, inputs = small_case(SCENARIO + f"data: {{{data}}}\n")
     found = Followed(case, inputs).hunt(dst_of(case, bad=[(0, 2, 3, 1)]), tmp_path)
     assert found.tensor == tensor
@@ -149,7 +149,7 @@ def test_a_kernel_that_ended_early_leaves_its_readings(tmp_path):
     assert Ended().hunt(dst_of(bad=[(0, 2, 3, 1)]), tmp_path).tensor == "dst"
 
 
-def test_columns_that_do_not_exist_are_no_concern(tmp_path):
+def test_columns_that_do_not_exist_are_not_judged(tmp_path):
     def fault(of, step, values):
         if of == "KQ":
             values[11, :] = np.nan

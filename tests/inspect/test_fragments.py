@@ -97,7 +97,7 @@ def test_four_warps_share_eight_columns():
     assert [fragments_of(WIDE, 8, 8, warp).first_column for warp in range(4)] == [0, 16, 32, 48]
 
 
-def test_what_the_debugger_says_makes_the_fragments():
+def test_fragments_follow_from_the_debuggers_types():
     document = {
         "template": {"DKQ": 64, "DV": 64, "ncols1": 8, "ncols2": 8, "nwarps": 4},
         "KQ": {"I": 16, "J": 16, "T": "float"},

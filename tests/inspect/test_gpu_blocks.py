@@ -82,7 +82,7 @@ class Gpu(StandIn):
         return [str(known[name]) if name in known else None for name in names]
 
 
-def test_stops_are_read_until_every_block_has_spoken_and_who_stands_beside_a_line_waits():
+def test_stops_are_read_until_every_block_has_a_record():
     gpu = Gpu(
         ("fattn-mma-f16.cuh:1908", EARLY + LATE),
         ("fattn-mma-f16.cuh:1908", THEN),
@@ -100,7 +100,7 @@ def test_stops_are_read_until_every_block_has_spoken_and_who_stands_beside_a_lin
     assert not gpu.stops
 
 
-def test_a_kernel_that_ends_is_said_with_its_place():
+def test_a_kernel_that_ends_early_is_reported_with_its_place():
     found = list(read_blocks(Gpu(("CUDA_EXCEPTION_6", "")), ANCHORS, [3, 1, 1], sparse=False))
     assert fault_of(found) == (
         "the kernel ended: misaligned address CUDA_EXCEPTION_6 in ggml_cuda_memcpy_1 at common.cuh:822"
@@ -121,7 +121,7 @@ def test_an_unknown_signal_keeps_its_name():
         ("gqa", False),
     ],
 )
-def test_what_follows_from_kbc_is_what_the_h200_did(name, sparse):
+def test_tiles_derived_from_kbc_equal_the_h200s(name, sparse):
     """Of a recorded kernel: its blocks' shares and its scanned mask alone give every tile."""
     facts = H200[name]
     records = [

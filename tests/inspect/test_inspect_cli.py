@@ -88,7 +88,7 @@ def test_pages_and_pictures(tmp_path):
     assert (tmp_path / "map.svg").read_text().startswith("<svg")
 
 
-def test_values_come_out_of_memory_and_are_the_inputs(tmp_path):
+def test_values_read_from_memory_equal_the_inputs(tmp_path):
     words = ("--host", "--json", "--values", "K[:2,0,1]", "--values", "dst[:2,0,0]", "--captures", tmp_path)
     (found,) = json.loads(inspect(GQA, "--on", "sim:h200", *words).stdout)["inspections"]
     assert {check["name"]: check["differing"] for check in found["bytes"]} == dict.fromkeys(("Q", "K", "V", "mask"), 0)
@@ -216,7 +216,7 @@ def test_upstreams_own_case():
     assert tensors["K"] == [64, 113, 4, 1]
 
 
-def test_the_live_debugger_stands_at_the_kernel():
+def test_the_live_debugger_stops_at_the_kernel():
     commands = "fattn tile\nfattn tensors\nfattn break fattn-mma-f16.cuh:733\ncontinue\nprint kb0\nquit\n"
     done = probe("debug", GQA, "--on", "sim:h200", "--at", "block=3,warp=1", input=commands)
     assert "thread (0, 1, 0)" in done.stdout
@@ -242,7 +242,7 @@ def test_a_warp_is_followed():
     assert "first deviation: none" in done.stdout
 
 
-def test_a_place_that_is_none():
+def test_an_invalid_place():
     done = inspect(GQA, "--on", "sim:h200", "--trace", "--at", "block=99")
     assert done.returncode == 2
     assert "99" in done.stderr

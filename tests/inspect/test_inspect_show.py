@@ -64,7 +64,7 @@ def test_a_block_without_work_is_listed():
     assert "no work" in shown(render(stream_k(Grid(1, 1, 1, 1, 1), 2), verbose=True))
 
 
-def test_faults_are_said_first_ones_first_the_rest_counted():
+def test_the_first_faults_are_listed_and_the_rest_counted():
     facts = replace(fractional(), blocks=fractional().blocks[::2])
     lines = shown(render(facts), 200).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("coverage: fail, "))

@@ -56,7 +56,7 @@ def test_every_link_leads_somewhere():
     assert "#missing" in reader.links
 
 
-def test_has_what_was_found():
+def test_the_page_shows_the_facts():
     text = page(gqa(), REASONS).replace("<wbr>", "")
     for words in (
         "<title>gqa on sim:h200</title>",
@@ -76,7 +76,7 @@ def test_a_line_breaks_between_template_arguments_and_not_in_a_member():
     assert breakable(HOSTILE) == "&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;"
 
 
-def test_what_comes_from_outside_is_escaped():
+def test_foreign_text_is_escaped():
     odd = TensorFacts("K", "f16", (1, 1, 1, 1), (2, 2, 2, 2), HOSTILE, HOSTILE, 0, True)
     about = {"case": HOSTILE, "device": HOSTILE, "source": HOSTILE}
     choice = replace(gqa().choice, kernel=HOSTILE, template={HOSTILE: HOSTILE})
@@ -95,13 +95,13 @@ def test_only_what_was_found_is_shown():
     assert re.findall(r"<h2>(.*)</h2>", text) == ["Launch"]
 
 
-def test_a_fault_is_told():
+def test_a_fault_is_reported():
     text = page(replace(gqa(), blocks=gqa().blocks[:3] + gqa().blocks[4:]))
     assert "block 2 stops at kbc 3, block 4 starts at 4: no block does KV step 3 of sequence 0, KV head 0" in text
     assert 'class="verdict fail"' in text
 
 
-def test_a_kernel_that_was_stopped_is_the_first_thing_said():
+def test_a_stopped_kernel_is_reported_first():
     text = page(replace(gqa(), fault="misaligned: a vector at common.cuh:822"))
     assert '<div class="verdict fail"><b>fault</b> misaligned: a vector at common.cuh:822</div>' in text
     assert text.index("<b>fault</b>") < text.index("<h2>")

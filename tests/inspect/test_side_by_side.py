@@ -38,7 +38,7 @@ def shown(a: Facts, b: Facts, width: int = 80) -> list[str]:
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
-def test_what_differs_in_the_order_of_the_first():
+def test_differences_in_the_order_of_the_first_facts():
     found = differences(gqa(), on_rtx4070())
     assert [row.fact for row in found] == ["blocks_num", "nsm", "fixup", "kernels", "blocks"]
     assert found[1] == Difference("nsm", 132, 46)

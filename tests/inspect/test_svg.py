@@ -55,7 +55,7 @@ def test_tiles_that_are_left_out_are_counted():
     assert re.search("⋮ [0-9]+ tiles not shown", text)
 
 
-def test_the_labels_stand_beside_the_map_of_a_page():
+def test_the_labels_are_beside_the_map_of_a_page():
     labels, work = map(ET.fromstring, picture_of(fractional()).pinned)
     assert labels.attrib["height"] == work.attrib["height"]
     assert "KV step" in {text.text for text in labels.iter(f"{SVG}text")}
@@ -76,7 +76,7 @@ def test_blocks_that_take_turns_are_dashed_lines():
     assert off == pytest.approx(7 * on, rel=1e-3)
 
 
-def test_what_the_mask_hides_is_pale():
+def test_masked_steps_are_pale():
     hidden = next(title for title in titles(causal()) if title.endswith(", hidden by the mask"))
     assert hidden.startswith("block 0: KV steps 4 to 14 of sequence 0, KV head 0, head group 0, query tile 0")
 
@@ -107,7 +107,7 @@ def test_a_fault_is_drawn():
         in_turn(Grid(256, 4, 8, 8, 4), 60),
     ],
 )
-def test_thousands_of_blocks_make_no_monstrous_file(facts):
+def test_thousands_of_blocks_make_a_small_file(facts):
     text = svg_of(facts)
     ET.fromstring(text)
     assert len(text) < 500_000
@@ -117,6 +117,6 @@ def test_nothing_to_draw():
     assert svg_of(Facts({})) == ""
 
 
-def test_what_comes_from_outside_is_escaped():
+def test_foreign_text_is_escaped():
     facts = replace(gqa(), about={"device": "<script>&"})
     assert titles(facts)[0].endswith(" on <script>&")

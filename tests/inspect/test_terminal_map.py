@@ -45,7 +45,7 @@ def test_all_rows_on_request():
     assert sum(line.endswith("│") for line in drawn(fractional(), most=None)) == 192
 
 
-def test_blocks_that_take_turns_are_told_apart_by_a_digit():
+def test_blocks_that_take_turns_are_labelled_with_a_digit():
     assert drawn(decode())[3] == "    0       0 │" + "0 1 2 3 4 5 6 7 " * 4 + "│"
 
 

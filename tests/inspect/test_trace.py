@@ -108,7 +108,7 @@ class Fibers(StandIn):
 
 
 @pytest.mark.parametrize(("kind", "ncols1"), [(WIDE, 8), (NARROW, 4)])
-def test_what_is_read_is_what_the_registers_hold(kind, ncols1):
+def test_readings_equal_the_registers(kind, ncols1):
     document = Warp(CASE, INPUTS, fragments_of(kind, ncols1, 2), whole()).document()
     found = json.loads(json.dumps(read_trace(Fibers(document), plan())))
     assert found["template"] == {"DKQ": 64, "DV": 64, "ncols1": 8, "ncols2": 2, "nwarps": 4}

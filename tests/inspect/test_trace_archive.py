@@ -43,7 +43,7 @@ def test_the_warps_of_a_block_hold_all_of_KQ(tmp_path):
     assert np.array_equal(arrays["after.VKQ_C"][0], arrays["before.VKQ_C"][1])
 
 
-def test_what_was_not_read_is_nan(tmp_path):
+def test_unread_registers_are_nan(tmp_path):
     documents = warps_of_a_block()
     lost = documents[1]["readings"]
     lost[:] = [reading for reading in lost if (reading["anchor"], reading["kb0"]) != ("rescaled", 3)]

@@ -102,7 +102,7 @@ def test_an_offset_that_is_not_the_kernels_shows_in_the_maximum():
     assert trace.deviation.quantity == "KQ_max"
 
 
-def test_what_the_mask_hides_has_no_weight():
+def test_masked_keys_have_no_weight():
     def fault(name, kb0, values):
         return np.where(values == 0, 0.01, values) if name == "P" and kb0 == 4 else values
 

@@ -70,14 +70,14 @@ def test_all_numbers_fit_a_terminal():
     assert max(len(line) for line in text.splitlines()) <= 100
 
 
-def test_a_program_that_ended_early_is_said():
+def test_a_program_that_ended_early_is_reported():
     document = Warp(CASE, INPUTS, fragments_of(WIDE, 8, 2), work := whole(kb0_stop=1)).document()
     document["stopped"] = ["signal", "SIGSEGV", "mma"]
     trace = judge_trace(document, CASE, INPUTS, block=(2, 0, 0), warp=0, tiles=[work], offset=OFFSET)
     assert "ended before everything was read: signal SIGSEGV mma" in shown(trace)
 
 
-def test_json_has_no_number_that_json_has_not():
+def test_json_has_no_nan_or_infinity():
     case, inputs = small_case(SCENARIO.replace("{kind: causal}", "{kind: masked_tiles, leading: 256}"))
     trace = traced(case=case, inputs=inputs)
     document = trace_json(trace, verbose=True)

@@ -129,7 +129,7 @@ def test_the_archive_of_a_block_holds_what_a_trace_of_each_warp_reads(inspector)
     assert np.array_equal(step.VKQ[columns, arrays["VKQ_C.d"][1]], arrays["after.VKQ_C"][0, 1])
 
 
-def test_what_is_followed_must_exist(inspector):
+def test_the_traced_block_must_exist(inspector):
     tracer = tracer_of(inspector, gqa())
     for place, said in (
         ({"block": 8, "warp": 0}, r"inspect\.trace\.block: there is no block 8, only 0 to 7"),
@@ -163,7 +163,7 @@ def test_one_head_a_tile_without_a_mask(inspector):
     agrees(trace, *(kb0 for tile in tracer.facts.blocks[3].tiles for kb0 in range(tile.kb0_start, tile.kb0_stop)))
 
 
-def test_steps_follow_one_another_and_one_may_be_asked_for(inspector):
+def test_steps_are_in_order_and_one_can_be_selected(inspector):
     tracer = tracer_of(inspector, case_of(TWO_STEPS_A_BLOCK))
     trace = tracer.trace(block=12, warp=2)
     agrees(trace, 0, 1)
@@ -233,5 +233,5 @@ def test_a_row_that_sees_nothing_is_divided_by_its_sum(inspector):
     assert "its mask is -inf everywhere" in found.words
 
 
-def test_nothing_is_found_in_a_right_op(inspector):
+def test_a_correct_op_has_no_finding(inspector):
     assert found_in(inspector, gqa()) is None

@@ -54,7 +54,7 @@ def test_the_live_debugger():
 
 
 @pytest.mark.parametrize("interface", [(), ("--mi",)])
-def test_what_cannot_be_printed_is_said_with_its_reason(interface):
+def test_expressions_without_a_value_have_their_reason(interface):
     wanted = ("kb0", "KQ_maxx", "nosuchvar", "ggml_nbytes(0)")
     done = inspect("--break", LINE, *(word for text in wanted for word in ("--print", text)), *interface)
     assert done.returncode == 2

@@ -15,7 +15,7 @@ def test_other_text_is_no_architecture(text):
         arch_number(text)
 
 
-def test_what_nvcc_takes_of_a_compute_capability():
+def test_compute_capabilities_in_nvccs_form():
     assert [nvcc_arch(text) for text in ("9.0\n", "8.9", "12.0", "12.1")] == ["90", "89", "120a", "121a"]
 
 

@@ -78,7 +78,7 @@ def test_a_fault_is_found_where_it_is(programs, flavour, fault):
 
 
 @pytest.mark.parametrize("kernel", RIGHT)
-def test_what_only_looks_like_a_fault_is_none(programs, flavour, kernel):
+def test_harmless_accesses_are_not_reported(programs, flavour, kernel):
     done = programs["faults", flavour].run(kernel, 192)
     assert done.code == 0, done.stderr
 
@@ -142,7 +142,7 @@ def test_a_sanitizer_s_finding_names_the_thread_too(programs, kernel, kind):
     assert f" {kernel}(" in found.kernel
 
 
-def test_under_sanitizers_fibers_run_and_the_host_s_own_business_goes_on(programs):
+def test_fibers_run_under_sanitizers_and_host_code_is_unaffected(programs):
     # g++ 13's default, forced on older ones
     done = programs[SANITIZED, SANITIZED].run("right", ASAN_OPTIONS="detect_stack_use_after_return=1")
     assert done.code == 0, done.stderr

@@ -196,7 +196,7 @@ def test_perf(program):
     assert seen[0][1] == 0
 
 
-def test_nothing_run_is_no_success(program):
+def test_running_no_case_is_an_error(program):
     with pytest.raises(InputError, match="selects no FLASH_ATTN_EXT case"):
         run(program, only="nothing")
     with pytest.raises(LostError, match=r"no backend CUDA7 \(it has: CUDA0\)"):

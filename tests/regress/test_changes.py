@@ -48,7 +48,7 @@ def test_alarms():
     assert not look.alarm
 
 
-def test_a_case_that_was_not_run_is_said():
+def test_a_case_that_was_not_run_is_reported():
     (change,) = changes({"c": result()}, {})
     assert (change.case, change.kind, change.words) == ("c", Kind.NOT_RUN, "was pass")
 
@@ -58,7 +58,7 @@ def test_a_new_case_alarms_only_if_it_fails():
     assert [change.kind for change in changes({}, {"c": result("fail")})] == [Kind.NEW_FAILURE]
 
 
-def test_words_name_what_was_and_what_is():
+def test_words_describe_the_change_before_and_after():
     (change,) = changes({"c": result()}, {"c": result(launches=launch("f<2>"))})
     assert change.words == "f<1> became f<2>"
     (change,) = changes({"c": result()}, {"c": result(launches=launch(grid=9))})

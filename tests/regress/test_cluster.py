@@ -84,7 +84,7 @@ def test_a_case_that_every_worker_dies_of_is_lost_and_the_others_are_not(cluster
     assert results["a"].status == "pass"
 
 
-def test_a_worker_is_asked_for_what_only_it_knows(cluster):
+def test_a_worker_answers_questions_about_its_machine(cluster):
     said = Cluster(cluster.scheduler_address).ask(job(), who)
     assert said.startswith("sim:h200 of ")
     assert said != f"sim:h200 of {os.getpid()}"

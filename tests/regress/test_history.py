@@ -40,7 +40,7 @@ def history(tmp_path):
         yield found
 
 
-def test_a_result_comes_back_as_it_was(history):
+def test_a_result_survives_a_round_trip(history):
     run = history.begin(SIM, "nightly")
     history.add(run, PASS)
     assert history.results(run) == {"gqa": PASS}
@@ -116,7 +116,7 @@ def test_a_run_by_the_beginning_of_its_uid(history):
         history.run("zz")
 
 
-def test_what_was_written_is_there_without_a_close(tmp_path):
+def test_writes_are_durable_without_close(tmp_path):
     with open_history(tmp_path / "h.db") as writer:
         writer.add(writer.begin(SIM, "nightly"), PASS)
         with open_history(tmp_path / "h.db") as reader:
@@ -256,7 +256,7 @@ def test_making_one_database_at_once(tmp_path):
     assert problems == []
 
 
-def test_merging_takes_over_what_came_later(history, tmp_path):
+def test_merging_imports_newer_results(history, tmp_path):
     """A run that is merged while it goes on, and again when it has ended: nothing is missing, and nothing twice."""
     with open_history(tmp_path / "other.db") as other:
         run = other.begin(SIM, "nightly", planned=2)
@@ -320,7 +320,7 @@ def test_shards_are_about_as_large_as_each_other():
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "-1/2", ""])
-def test_what_is_no_shard(text):
+def test_text_that_is_not_a_shard(text):
     with pytest.raises(InputError, match="allowed: K/N"):
         parse_shard(text)
 

@@ -67,7 +67,7 @@ def seconds_of(ask):
 
 @pytest.mark.night
 @pytest.mark.parametrize("identity", [SIM, GPU], ids=["simulated", "real"])
-def test_everything_that_a_page_says_of_a_line(history, identity):
+def test_a_line_of_the_page_is_read_within_a_second(history, identity):
     run = history.runs(identity.line)[-1]
     assert len(night_of(history, run).results) == CASES
     taken = seconds_of(lambda: night_of(history, run))
@@ -77,7 +77,7 @@ def test_everything_that_a_page_says_of_a_line(history, identity):
 
 @pytest.mark.night
 @pytest.mark.parametrize("what", ["runs", "counts", "cells", "baseline", "coverage", "run"])
-def test_each_question(history, what):
+def test_queries_of_the_page(history, what):
     last = history.runs(GPU.line)[-1]
     questions = {
         "runs": history.runs,

@@ -46,7 +46,7 @@ def parsed(found):
     return suite, tests, kinds
 
 
-def test_what_ends_the_command_fails_and_what_is_lost_never_passes():
+def test_cases_that_end_the_command_fail_and_lost_ones_never_pass():
     suite, _, kinds = parsed(outcome())
     assert kinds == {
         "new": ["failure"],

@@ -129,7 +129,7 @@ class OtherLastBits(LastScaleInF16):
         return dataclasses.replace(found, dst=np.where(other, np.nextafter(found.dst, np.float32(9)), found.dst))
 
 
-def test_a_small_share_of_the_models_bits_is_said_without_a_history(session):
+def test_a_small_share_of_the_models_bits_warns_without_a_history(session):
     (case,) = expand(load(SCENARIOS / "gqa.yaml"))
     assert result_of(session, case, H200).warning == ""
     other = OtherLastBits(session)

@@ -36,7 +36,7 @@ def test_without_devices_no_yaml_is_touched(tmp_path):
     assert "no tests ran" in run_pytest(tmp_path, tmp_path).stdout
 
 
-def test_a_mistake_in_a_scenario_is_said_once(tmp_path):
+def test_a_mistake_in_a_scenario_is_reported_once(tmp_path):
     (tmp_path / "bad.yaml").write_text("version: 1\nabout: x\nhsk: 64\nn_haed: 8\n")
     done = run_pytest(tmp_path, tmp_path / "bad.yaml", "--fattn-on", "sim:h200")
     assert done.returncode != 0

@@ -89,7 +89,7 @@ def test_one_case_that_fails_beside_a_larger_baseline_is_the_only_change(history
         raise_if_regressed([outcome], MOST_LOST)
 
 
-def test_what_the_filter_matches_and_was_not_run_is_missed(history):
+def test_matching_cases_that_were_not_run_are_reported(history):
     """Cases of the other shard match the filter too; they count as not run, at most 100 % of the cases."""
     outcome = run(history, only="^sweep", shard="1/2")
     assert {change.kind for change in outcome.changes} == {Kind.NOT_RUN}

@@ -18,7 +18,7 @@ def test_a_step_is_found_where_it_is():
     assert found[1].value == pytest.approx(1.1, rel=0.01)
 
 
-def test_the_last_step_says_from_what_to_what():
+def test_the_last_step_has_both_levels():
     before, after = last_step(series((1.0, 20), (1.1, 5)))
     assert after.value / before.value == pytest.approx(1.1, rel=0.01)
 
@@ -28,7 +28,7 @@ def test_no_step(values):
     assert last_step(values) is None
 
 
-def test_one_slow_morning_is_no_step():
+def test_one_slow_run_is_no_step():
     values = series((1.0, 30))
     values[12] = 1.5
     assert last_step(values) is None

@@ -106,7 +106,7 @@ def test_a_crash_costs_its_own_case(tmp_path):
 
 
 @pytest.mark.parametrize("victim", ["runner", "worker"])
-def test_a_killed_process_costs_nothing(tmp_path, victim):
+def test_a_killed_worker_or_runner_loses_no_case(tmp_path, victim):
     history = tmp_path / "h.db"
     running = regress("--on", "sim:h200", "--filter", PART, "--json", history=history, wait=False)
     until(lambda: count(history) > 12)

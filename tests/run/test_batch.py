@@ -42,7 +42,7 @@ def test_a_runner_that_is_silent_is_killed(fake, tmp_path):
 
 
 @pytest.mark.parametrize("death", ["kill -9 $$", "kill -SEGV $$", "exit 1", "echo something else; sleep 60"])
-def test_nothing_is_said_of_a_case_that_ends_the_runner(fake, tmp_path, death):
+def test_a_case_that_ends_the_runner_gets_no_verdict(fake, tmp_path, death):
     with fake(READY + f"read line; {death}") as runner:
         with pytest.raises(RunnerEndedError):
             runner.run(tmp_path / "case", tmp_path / "out", timeout=10)

@@ -34,7 +34,7 @@ def make_capture(case, inputs, launches=LAUNCH):
     return capture_of(case, inputs, ran, {"source": "pypi:x==1", "seed": "42"})
 
 
-def test_a_case_comes_back(case_and_inputs, tmp_path):
+def test_a_case_survives_a_round_trip(case_and_inputs, tmp_path):
     case, inputs = case_and_inputs
     write_case(case, inputs, tmp_path / "case.gguf")
     read = read_case(tmp_path / "case.gguf")
@@ -46,7 +46,7 @@ def test_a_case_comes_back(case_and_inputs, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["case.gguf"]
 
 
-def test_a_view_of_another_root_and_a_quantised_one_come_back(tmp_path):
+def test_views_of_another_root_and_quantised_ones_survive_a_round_trip(tmp_path):
     gqa = toy.gqa(np.random.default_rng(0))
     K = gqa.roots["K"]
     del gqa.roots["V"]
@@ -60,7 +60,7 @@ def test_a_view_of_another_root_and_a_quantised_one_come_back(tmp_path):
     assert np.array_equal(read.inputs["Q"], gqa.inputs["Q"])
 
 
-def test_a_capture_comes_back(case_and_inputs, tmp_path):
+def test_a_capture_survives_a_round_trip(case_and_inputs, tmp_path):
     capture = make_capture(*case_and_inputs)
     write_capture(capture, tmp_path / "capture.gguf")
     read = read_capture(tmp_path / "capture.gguf")
@@ -129,7 +129,7 @@ def test_a_write_that_fails_leaves_the_old_file(case_and_inputs, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_types_of_array_elements_are_those_asked_for(tmp_path):
+def test_types_of_array_elements_are_as_requested(tmp_path):
     path = tmp_path / "file.gguf"
     fields = {"a": array(GGUFValueType.UINT64, [1, 2**40]), "empty": array(GGUFValueType.STRING, [])}
     write_gguf(path, fields, {"t": TensorData("q4_K", (256, 1, 1, 1), np.zeros(144, np.uint8))})

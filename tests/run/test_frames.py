@@ -21,7 +21,7 @@ def test_a_return_type_of_several_words_goes_too():
     assert short_frame("unsigned int simt::f<int (*)(int)>(int) at a.cu:3") == "simt::f<int (*)(int)> at a.cu:3"
 
 
-def test_what_is_no_frame_of_addr2line_stays():
+def test_unknown_frames_stay_unchanged():
     assert short_frame("/lib/libc.so.6+0x12") == "/lib/libc.so.6+0x12"
 
 

@@ -84,7 +84,7 @@ def test_all_kernels_of_all_cases_are_one_build(cache, tree, built, planned):
     assert f"{H200}/{RUNNER}" in session.builds
 
 
-def test_what_a_dry_run_told_once_is_not_asked_again(cache, tree, built, planned):
+def test_dry_run_results_are_cached(cache, tree, built, planned):
     prepare(Session(RunOptions(tree)), [(case, [H200]) for case in CASES])
     prepare(Session(RunOptions(tree)), [(case, [H200]) for case in CASES])
     assert planned == [2]
@@ -142,7 +142,7 @@ def test_many_dry_runs_share_the_processors(cases, processes, monkeypatch):
 
 
 @pytest.mark.build
-def test_dry_runs_of_the_simulator_compile_nothing(monkeypatch):
+def test_dry_runs_of_the_simulator_do_not_compile(monkeypatch):
     """In one process and in two; each names the kernel that the launch records of a real run have."""
     from fattn_probe.source import DEFAULT_SOURCE, resolve
 

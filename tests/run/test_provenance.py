@@ -22,5 +22,5 @@ def test_without_a_driver(tmp_path):
     assert driver(tmp_path / "version") is None
 
 
-def test_versions_name_what_makes_the_inputs():
+def test_versions_include_the_packages_that_generate_inputs():
     assert versions()["numpy"] == np.__version__

@@ -62,7 +62,7 @@ def nmse(gqa, outcome, **params):
     return float(((outcome.result.dst - exact) ** 2).sum() / (exact**2).sum())
 
 
-def test_attention_comes_out(go):
+def test_the_runner_computes_attention(go):
     gqa = toy.gqa(np.random.default_rng(1), n_seq=2)
     outcome = go(gqa, "--repeat", "3", "--warmup", "2", "--threads", "2")
     assert nmse(gqa, outcome) < 1e-4

@@ -44,7 +44,7 @@ def ended(code, stderr="", stdout=""):
     return parse_ending(Completed(("fattn-runner",), code, stdout, stderr, 0.1))
 
 
-def test_a_good_end_is_no_ending():
+def test_a_successful_run_has_no_ending():
     assert ended(0, "ggml_cuda_init: a warning\n") is None
 
 
@@ -120,7 +120,7 @@ def test_a_graph_that_did_not_compute():
         (1, "fattn-runner: there is no backend 'CUDA0' here; there is: CPU\n", "no backend 'CUDA0'"),
     ],
 )
-def test_what_is_no_verdict_on_the_kernel(code, stderr, words):
+def test_endings_that_are_no_verdict_on_the_kernel(code, stderr, words):
     ending = ended(code, stderr)
     assert isinstance(ending, Lost)
     assert words in ending.message

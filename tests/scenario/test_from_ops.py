@@ -167,6 +167,6 @@ def test_sizes_beyond_ggml_s_are_refused():
 
 
 @pytest.mark.parametrize("text", ["", "MUL_MAT(type_a=f32)", "FLASH_ATTN_EXT"])
-def test_what_is_no_case(text):
+def test_text_that_is_not_a_case(text):
     with pytest.raises(InputError, match="is not a case of test-backend-ops"):
         from_ops(text)

@@ -208,7 +208,7 @@ def test_a_matrix_has_limits():
         ("a: 2026-99-99", "x.yaml:1: "),
     ],
 )
-def test_what_is_no_scenario_at_all(text, message):
+def test_files_that_are_not_scenarios(text, message):
     assert any(line.startswith(message) for line in mistakes(text))
 
 
@@ -304,7 +304,7 @@ JUNK = [
 
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize("name", ["q8-cache", "known-faults/masked-rows", "sparse", "biased-v"])
-def test_no_value_anywhere_makes_more_than_a_mistake(name, junk):
+def test_any_wrong_value_is_reported_as_a_mistake(name, junk):
     """A traceback would fail this; what is left of the file may even be good."""
     lines = (SCENARIOS / f"{name}.yaml").read_text().splitlines()
     for number, line in enumerate(lines):

@@ -165,7 +165,7 @@ def test_max_finite_bounds_every_row(mask, shape):
 
 
 @pytest.mark.parametrize("mask", [Random(kind="random"), Blocks(kind="blocks"), Sparse(kind="sparse")])
-def test_random_masks_hang_on_the_seed_and_nothing_else(mask):
+def test_random_masks_depend_only_on_the_seed(mask):
     shape = MaskShape(300, 200, 2, 5, 100)
     np.testing.assert_array_equal(whole(mask, shape), whole(mask, shape))
     assert not np.array_equal(whole(mask, shape), whole(mask, MaskShape(300, 200, 2, 6, 100)))

@@ -74,7 +74,7 @@ def test_another_rows_answer(run):
     assert number == found.rows_tried
 
 
-def test_nothing_is_said_of_noise(run):
+def test_noise_is_not_reported(run):
     noise = np.random.default_rng(0).standard_normal(run[2].shape)
     found = diagnosis_of(run, (run[2] + 0.01 * noise).astype(np.float32))
     assert found.causes == ()

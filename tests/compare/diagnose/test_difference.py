@@ -58,7 +58,7 @@ def test_a_tile_that_differs_is_named_with_its_blocks(session, tmp_path):
     assert "1 of 8 output tiles (tile 0, 1, 0, 1), made by block" in text.get()
 
 
-def test_two_gpus_cut_the_output_differently_and_both_are_said(session, tmp_path):
+def test_two_gpus_divide_the_output_differently_and_both_are_shown(session, tmp_path):
     h200 = read_back(captured(session, 8), tmp_path / "a.gguf")
     other = read_back(captured(session, 8, "sim:rtx3060"), tmp_path / "b.gguf")
     found = compare_captures(h200, other, ("h200", "rtx3060"))

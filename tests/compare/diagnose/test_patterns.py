@@ -112,7 +112,7 @@ def test_noise_has_no_pattern(share, seed):
     assert find_patterns(noisy(np.array(False), 0, share, seed), LABELLINGS) == []
 
 
-def test_everything_wrong_has_no_pattern():
+def test_an_entirely_wrong_output_has_no_pattern():
     assert find_patterns(np.ones(SHAPE, bool), LABELLINGS) == []
     assert find_patterns(np.zeros(SHAPE, bool), LABELLINGS) == []
 

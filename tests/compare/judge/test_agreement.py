@@ -66,7 +66,7 @@ def test_the_digest_is_of_the_bits():
     assert digest_of(zero) != digest_of(-zero)
 
 
-def test_what_is_not_a_recording(tmp_path):
+def test_files_that_are_not_recordings(tmp_path):
     with pytest.raises(InputError, match="not a recording"):
         read_recording(tmp_path / "none", {}, {})
 

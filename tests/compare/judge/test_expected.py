@@ -145,7 +145,7 @@ def with_other_bits(share):
 
 
 @pytest.mark.parametrize(("other", "warned"), [(0.0, False), (0.05, False), (0.72, True), (1.0, True)])
-def test_a_share_of_bits_far_below_the_usual_is_said_and_fails_nothing(other, warned):
+def test_a_share_of_bits_far_below_the_usual_warns_without_failing(other, warned):
     verdict = judge(with_other_bits(other), REFERENCE, DEFAULT, expected=replace(MODELLED, bit_exact=True))
     assert verdict.status is Status.PASS
     share = f"{100 * verdict.design.equal_bits:.2g} %"
@@ -155,11 +155,11 @@ def test_a_share_of_bits_far_below_the_usual_is_said_and_fails_nothing(other, wa
 
 
 @pytest.mark.parametrize("expected", [MODELLED, replace(PREDICTED, bit_exact=True), Expected(bit_exact=True), None])
-def test_a_share_of_bits_is_not_said_without_a_model_or_where_it_is_not_known(expected):
+def test_a_share_of_bits_is_omitted_without_a_model_or_if_unknown(expected):
     assert judge(with_other_bits(0.72), REFERENCE, DEFAULT, expected=expected).accuracy.passes
 
 
-def test_a_wrong_output_is_not_said_to_have_few_bits_alone():
+def test_a_wrong_output_gets_no_warning_about_few_bits():
     dst = output(0.5 * RMSE)
     verdict = judge(dst, REFERENCE, DEFAULT, expected=replace(MODELLED, bit_exact=True))
     assert verdict.status is Status.FAIL

@@ -174,7 +174,7 @@ class Predicted(StandIn):
     sampled: np.ndarray = field(default_factory=lambda: np.ones(REFERENCE.shape[:3], bool))
 
 
-def test_as_designed_and_accurate_are_said_apart():
+def test_as_designed_and_accurate_are_reported_separately():
     dst = REFERENCE.astype(np.float32)
     case = Case(tolerance=Tolerance())
     row = judgement_of(
@@ -192,7 +192,7 @@ def test_as_designed_and_accurate_are_said_apart():
     assert document["accuracy"]["passes"] is False
 
 
-def test_what_decided_where_nothing_is_known_is_said_once():
+def test_the_reason_for_missing_expectations_is_given_once():
     found = [
         judgement_of(Case(), on, good(), REFERENCE, expected=Expected(missing="no model of it")) for on in ("a", "b")
     ]
@@ -200,7 +200,7 @@ def test_what_decided_where_nothing_is_known_is_said_once():
     assert shown(render(found)).count("gqa on a and 1 more: no model of it") == 1
 
 
-def test_a_run_of_other_bits_fails_what_passes():
+def test_a_repeat_with_other_bits_fails_a_passing_case():
     check = repeated(good().dst, [bad().dst], "")
     row = replace(rows(h200=good())[0], checks=(check,))
     assert (row.verdict.status, row.status) == (Status.PASS, Status.FAIL)

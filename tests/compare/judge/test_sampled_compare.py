@@ -137,7 +137,7 @@ def test_rows_that_were_never_written_are_counted(session):
     assert "256 elements never written" in row.reason
 
 
-def test_what_stays_inside_of_the_hull_where_nobody_looked_is_not_seen(session):
+def test_errors_inside_the_hull_of_unsampled_rows_are_missed(session):
     def spoil(dst):
         dst[0, 101, 5] = dst[0, 102, 5]
 

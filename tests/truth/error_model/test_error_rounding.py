@@ -27,7 +27,7 @@ def test_added_error_is_that_of_rounding_a_normal_number(mean, deviation):
     assert second[0] == pytest.approx(np.mean(error**2), abs=3e-3)
 
 
-def test_what_stays_below_half_an_ulp_is_lost():
+def test_increments_below_half_an_ulp_are_lost():
     first, second = added_error(np.array([0.4]), np.array([1e-6]))
     assert first[0] == pytest.approx(-0.4, abs=1e-5)
     assert second[0] == pytest.approx(0.16, abs=1e-5)

@@ -71,7 +71,7 @@ def test_parameters_are_rounded_as_the_op_stores_them():
     assert (stored != attention(Q, K, V, params=Params(case.op.params.scale, 0.0, 0.1))).any()
 
 
-def test_quantised_cache_is_taken_as_its_blocks_say():
+def test_quantised_cache_is_decoded_by_its_blocks():
     case, inputs = case_of("n_head: 2\ntype_K: q8_0\n")
     Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
     np.testing.assert_array_equal(
@@ -115,7 +115,7 @@ def test_a_case_read_from_a_file_has_the_same_answer(tmp_path):
     np.testing.assert_array_equal(reference_of(read.op, read.inputs), reference_of(case.op, inputs))
 
 
-def test_log_sum_exp_comes_with_it():
+def test_log_sum_exp_is_returned_too():
     case, inputs = case_of("n_head: 2\nmask: {kind: masked_rows, first: 2}\n")
     out, lse = reference_and_lse_of(case.op, inputs)
     np.testing.assert_array_equal(out, reference_of(case.op, inputs))
@@ -138,7 +138,7 @@ def test_values_without_an_exact_answer_are_counted_in_every_type(type_, value, 
 
 
 @pytest.mark.parametrize(("value", "fine"), [(-np.inf, True), (np.inf, False), (np.nan, False)])
-def test_a_mask_may_hold_minus_infinity_alone(value, fine):
+def test_a_mask_may_be_all_minus_infinity(value, fine):
     case, inputs = case_of("n_head: 1\nmask: {kind: causal}\n")
     inputs["mask"].view(np.float16)[3] = value
     if fine:
@@ -148,7 +148,7 @@ def test_a_mask_may_hold_minus_infinity_alone(value, fine):
         reference_of(case.op, inputs)
 
 
-def test_what_lies_outside_a_view_is_nobodys_business():
+def test_memory_outside_a_view_does_not_matter():
     case, inputs = case_of("n_head: 2\nlayout: {K: {kind: view, rows: 90, offset: 3, outside: nan}}\n")
     assert np.isfinite(reference_of(case.op, inputs)).all()
 

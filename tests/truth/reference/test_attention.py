@@ -258,7 +258,7 @@ def test_blocks_masked_for_every_query_are_not_worked_on():
     assert np.isnan(attention(Q, K, V, mask, params=Params(0.5), blocking=Blocking(8, 8))).all()
 
 
-def test_a_row_that_saw_nothing_yet_starts_where_its_first_logits_are():
+def test_a_row_without_visible_keys_starts_at_its_first_logits():
     """The first block is small and hidden from the row, the second is 1000 below zero: without a maximum, all 0."""
     Q = np.ones((1, 1, 2, 1))
     K, V = (

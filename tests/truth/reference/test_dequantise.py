@@ -15,7 +15,7 @@ OP = "version: 1\nabout: x\nhsk: 64\nn_q: 1\nn_kv: 1\nn_head: 64\nn_seq: 8\ntype
 
 @pytest.mark.parametrize("type_", TYPE_NAMES)
 @pytest.mark.parametrize("data", ["{kind: normal, scale: 3}", "{kind: fa3_outliers}", "{kind: uniform, scale: 1.0e-6}"])
-def test_v_comes_back(session, type_, data):
+def test_v_is_recovered(session, type_, data):
     (case,) = expand(loads(f"{OP}type_V: {type_}\ndata: {{V: {data}}}\n"))
     inputs = make_inputs(case)
     capture = session.capture(case, inputs, parse_target("cpu", load_devices()))

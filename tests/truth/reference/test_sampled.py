@@ -73,7 +73,7 @@ def test_a_sink_draws_towards_zero():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1.2, 0.8])
-def test_what_is_wrong_where_nobody_looked_exactly_is_found(value):
+def test_implausible_unsampled_rows_are_found(value):
     case = case_of("data: {V: {kind: uniform, mean: 1, scale: 0.1}}\n")
     found = sample(case, choose_rows(case, random=1))
     dst = np.ones((1, 70, 4, 16), np.float32)
