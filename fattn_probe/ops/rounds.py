@@ -14,6 +14,7 @@ from fattn_probe.ops.report import OpsReport
 MOST_CHARACTERS = 100_000  # per argument: Linux allows 128 KiB
 Only = str | Sequence[str] | None
 Complete = Callable[[str], Path]
+Prepare = Callable[[Sequence[str]], Path]
 
 
 def run_ops(
@@ -27,13 +28,15 @@ def run_ops(
     on_result: OnResult,
     workers: int = 1,
     complete: Complete | None = None,
+    prepare: Prepare | None = None,
 ) -> OpsReport:
     """Run one mode of a tree's `test-backend-ops` on the FLASH_ATTN_EXT cases that `only` selects.
 
     Test mode prints a case only when it has finished. A `support` run before it therefore lists the cases, which tells
     their number and, after a crash, the case in progress; a new program runs the remaining cases. `complete` takes the
     symbol of a function that is not in the build and returns a program that has it; without `complete`, such a run
-    stops. `on_result` gets each result with the number of cases (0 if unknown).
+    stops. `prepare` takes the supported cases of a test before the first one runs, and returns the program to run.
+    `on_result` gets each result with the number of cases (0 if unknown).
     """
     environment = dict(env)
     options = ask_options(program, environment)
@@ -46,6 +49,8 @@ def run_ops(
     if listed.stopped:
         return listed
     expected = tuple(result.case for result in _some(listed, backend, only).results)
+    if prepare is not None:
+        program = prepare([result.case for result in listed.results if result.status == "ok"])
     rounds = Rounds(program, options, backend, environment, timeouts, on_result, expected, workers, complete)
     return _some(rounds.run(only), backend, only)
 

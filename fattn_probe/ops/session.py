@@ -1,11 +1,16 @@
 """Run test-backend-ops on a target of a session, which compiles the functions that the program lacks."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from fattn_probe.build import TEST_BACKEND_OPS
 from fattn_probe.device import Target
+from fattn_probe.ops.cases import cases_of
 from fattn_probe.ops.drive import OnResult, Timeouts
 from fattn_probe.ops.options import Mode
 from fattn_probe.ops.report import OpsReport
 from fattn_probe.ops.rounds import Only, run_ops
+from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import Session
 
 
@@ -30,4 +35,13 @@ def run_ops_on(
         on_result=on_result,
         workers=workers,
         complete=lambda symbol: session.complete(target, symbol, TEST_BACKEND_OPS).test_backend_ops,
+        prepare=lambda lines: prepared(session, target, lines),
     )
+
+
+def prepared(session: Session, target: Target, lines: Sequence[str]) -> Path:
+    """The program with the kernels that these cases of upstream need, as far as they can be told."""
+    if session.options.tree is not None:
+        cases = cases_of(lines, session.options.tree.root)
+        prepare(session, [(case, [target]) for case in cases], TEST_BACKEND_OPS)
+    return session.build_for(target, TEST_BACKEND_OPS).test_backend_ops

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
+from fattn_probe.ops.cases import separate_V_of
 from fattn_probe.regress.records import ALL, Result, Shard
 from fattn_probe.regress.suite import Suite, cases_of
-from fattn_probe.regress.upstream import separate_V_of, upstream_cases, upstream_list
+from fattn_probe.regress.upstream import upstream_cases, upstream_list
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
 

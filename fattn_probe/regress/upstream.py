@@ -1,10 +1,8 @@
 """Upstream's own FLASH_ATTN_EXT cases, as its test-backend-ops lists them for a source and a device."""
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 
 from fattn_probe.build import TEST_BACKEND_OPS
 from fattn_probe.device import Target
@@ -16,8 +14,6 @@ from fattn_probe.scenario import Case
 from fattn_probe.scenario.cases import resolve
 from fattn_probe.scenario.from_ops import from_ops
 
-LIST = Path("tests/test-backend-ops.cpp")
-V_IS_K = re.compile(r"\bv\s*=\s*ggml_view_4d\(ctx, k,")
 LIST_SECONDS = 300.0
 UNSUPPORTED = "this source's test-backend-ops reports that the backend does not support the op"
 
@@ -57,12 +53,6 @@ def upstream_cases(listed: Iterable[OpResult], *, separate_V: bool) -> tuple[lis
         else:
             settled.append(_settled(name, case.digest, item, ""))
     return cases, settled
-
-
-def separate_V_of(root: Path) -> bool:
-    """Whether V is separate from K in every case of a source's list; the older form of a case does not tell."""
-    path = root / LIST
-    return path.is_file() and not V_IS_K.search(path.read_text(errors="replace"))
 
 
 def _named(listed: Iterable[OpResult]) -> Iterable[tuple[str, OpResult]]:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fattn_probe.build import BuildRequest
+from fattn_probe.build import RUNNER, BuildRequest
 from fattn_probe.build.ninja import Report
 from fattn_probe.device import Target
 from fattn_probe.run.command import Work
@@ -15,9 +15,10 @@ from fattn_probe.scenario import Case
 from fattn_probe.source import KernelCase
 
 
-def prepare(session: Session, work: Work) -> None:
+def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
     """Compile the kernels that the cases need and the builds of their targets lack, each build in one go.
 
+    `program` is what will run the cases.
     A session with a build made elsewhere has nothing to prepare. A kernel that is still missing is compiled when a case
     calls it (`Session.completing`).
     """
@@ -32,7 +33,7 @@ def prepare(session: Session, work: Work) -> None:
     for target, cases in here:
         wanted[target.engine, arch_of(target)] += required_kernels(session, cases, target)
     for target, _ in here:
-        session.add_kernels(target, wanted[target.engine, arch_of(target)])
+        session.add_kernels(target, wanted[target.engine, arch_of(target)], program)
 
 
 def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:

@@ -161,6 +161,23 @@ def test_a_missing_function_is_compiled_and_the_rest_run(program):
     assert report.counts["ok"] == 3 and not report.missing and report.problem() is None
 
 
+def test_a_test_is_prepared_once_with_all_its_cases(program, tmp_path):
+    better = tmp_path / "better"
+    better.write_text(program.read_text().replace("Fake GPU", "Better GPU"))
+    better.chmod(0o755)
+    calls = []
+
+    def prepare(cases):
+        calls.append(cases)
+        return better
+
+    report = run_ops(
+        program, "test", "CUDA0", env={}, timeouts=PATIENT, on_result=lambda result, total: None, prepare=prepare
+    )
+    assert calls == [[CASE.format(number) for number in (64, 80, 96)]]
+    assert (report.description, report.counts["ok"]) == ("Better GPU", 3)
+
+
 def test_a_function_that_stays_missing_is_requested_once(program):
     asked = []
 

@@ -3,8 +3,9 @@
 import pytest
 
 from fattn_probe.ops import parse_line
+from fattn_probe.ops.cases import cases_of, separate_V_of
 from fattn_probe.ops.parse import OpResult
-from fattn_probe.regress.upstream import separate_V_of, upstream_cases
+from fattn_probe.regress.upstream import upstream_cases
 
 VARS = "mask=1,sinks=0,max_bias=0.000000,logit_softcap=0.000000,prec=f32,{types},permute=[0,1,2,3]{end}"
 NEW = VARS.format(types="type_K={0},type_V={0}", end=",kv_view=1,v_is_view_of_k=0,n_kv_max=0")
@@ -59,3 +60,8 @@ def test_whether_v_lies_in_k_is_read_from_the_source(tmp_path, source, separate)
     assert separate_V_of(tmp_path) is separate
     (case,), _ = upstream_cases([OpResult(OLD, "ok")], separate_V=separate)
     assert (case.layout.V.kind == "view_of_K") is not separate
+
+
+def test_the_lines_of_a_test_program_become_cases_but_for_those_that_none_expresses(tmp_path):
+    cases = list(cases_of([SMALL, SMALL.replace("f16", "q2_0"), "FLASH_ATTN_EXT(new=1)"], tmp_path))
+    assert [case.name for case in cases] == [SMALL]
