@@ -1,1 +1,1 @@
-"""Facts for people: tables, the map of the work, pages."""
+"""Show facts: tables, the map of the work, pages."""

@@ -1,4 +1,4 @@
-"""Facts as one self-contained HTML page: no script, nothing loaded, for light and dark, for a phone and for print."""
+"""Facts as one self-contained HTML page without scripts, for light and dark, phone and print."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,14 +27,14 @@ from fattn_probe.tables import Table
 
 MOST_BLOCK_ROWS = 2000
 TEMPLATE = re.compile(r"\w+&lt;[\w,:-]+&gt;")
-"""A kernel with its template arguments, escaped."""
+"""Matches a kernel with its template arguments, escaped."""
 MEMBER = re.compile(r"\b\w+-&gt;\w+(\[\w+\])?")
-"""A member that a pointer leads to, escaped."""
+"""Matches a member access through a pointer, escaped."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A further section of the page: `body` is HTML or SVG that is put in as it is; `anchor` is its id."""
+    """An additional section of the page: `body` is HTML or SVG, inserted unchanged; `anchor` is its id."""
 
     anchor: str
     heading: str
@@ -47,7 +47,7 @@ def page(facts: Facts, reasons: Sequence[str] = (), sections: Sequence[Section] 
 
 
 def side_by_side_page(both: SideBySide) -> str:
-    """The page of two inspections: what differs, and the two maps."""
+    """The page of two inspections: their differences, and the two maps."""
     a, b = both.titles
     facts = [(row.fact, *(ABSENT if value is None else spell(value) for value in (row.a, row.b))) for row in both.facts]
     decisions = [(f"{row.condition}\n{row.function}", row.a, row.b) for row in both.decisions]
@@ -62,7 +62,7 @@ def side_by_side_page(both: SideBySide) -> str:
 
 
 def environment(*packages: str) -> Environment:
-    """The templates beside this module, and those of other packages; everything is escaped but what is `Markup`."""
+    """The templates beside this module and those of other packages; everything except `Markup` is escaped."""
     found = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in (*packages, "fattn_probe.inspect.view")]),
         autoescape=True,
@@ -75,14 +75,14 @@ def environment(*packages: str) -> Environment:
 
 
 def breakable(text: str) -> Markup:
-    """Text as HTML whose lines break between a kernel's template arguments, and not in `Q->ne[1]`."""
+    """Text as HTML whose lines may break between a kernel's template arguments, but not inside `Q->ne[1]`."""
     words = str(escape(text))
     words = TEMPLATE.sub(lambda kernel: kernel[0].replace("&lt;", "<wbr>&lt;").replace(",", ",<wbr>"), words)
-    return Markup(MEMBER.sub(r'<span class="whole">\g<0></span>', words))  # it is escaped above
+    return Markup(MEMBER.sub(r'<span class="whole">\g<0></span>', words))  # escaped above
 
 
 def work_of(facts: Facts, name: str = "map") -> dict[str, Any]:
-    """What the template shows of the division of work; `name` keeps several maps in one page apart."""
+    """The template's data for the division of work; `name` makes ids unique if a page has several maps."""
     coverage = check(facts)
     return {
         "map": map_of(facts, name),
@@ -92,16 +92,16 @@ def work_of(facts: Facts, name: str = "map") -> dict[str, Any]:
 
 
 def map_of(facts: Facts, name: str) -> dict[str, Any] | None:
-    """What the template draws of a map; None if there is nothing to draw. `name` keeps several in one page apart."""
+    """The template's data for a map; None if there is nothing to draw. `name` makes ids unique on a page."""
     picture = picture_of(facts, name)
     if picture is None:
         return None
-    labels, work = map(Markup, picture.pinned)  # it has escaped what comes from outside
+    labels, work = map(Markup, picture.pinned)  # its foreign text is escaped
     return {"labels": labels, "work": work, "notes": picture.notes, "sentences": summary(facts)}
 
 
 def _words(facts: Facts, reasons: Sequence[str], sections: Sequence[Section]) -> dict[str, Any]:
-    """What the template is given."""
+    """The template's variables."""
     blocks = block_table(facts.blocks)
     choice = facts.choice
     words: dict[str, Any] = {
@@ -134,7 +134,7 @@ def _said(blocks: int, rows: int) -> str:
 
 
 def _contents(words: Mapping[str, Any], sections: Sequence[Section]) -> list[tuple[str, str]]:
-    """(anchor, heading) of the sections that are there."""
+    """(anchor, heading) of the sections that exist."""
     fixed = {
         "map": ("work", "Division of work"),
         "choice": ("choice", "Choice"),

@@ -1,4 +1,4 @@
-"""Names and values in a terminal, and how values are spelled."""
+"""Names and values in a terminal, with values written as in the source."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from fattn_probe.tables import Flow
 
 
 def spell(value: Value) -> str:
-    """A value as the source would spell it."""
+    """A value, written as in the source."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -23,5 +23,5 @@ def spell(value: Value) -> str:
 
 
 def pairs(values: Mapping[str, Value], cell: int = 1) -> Flow:
-    """Names and their values, one after the other."""
+    """Names and their values in a row."""
     return Flow([(name, Text(spell(value))) for name, value in values.items()], cell)

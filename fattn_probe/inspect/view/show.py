@@ -1,4 +1,4 @@
-"""Facts for people (rich) and for programs (JSON)."""
+"""Facts as text (rich) and as JSON."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,9 +27,9 @@ CELL = 12
 
 
 def render(facts: Facts, reasons: Sequence[str] = (), *, verbose: bool = False) -> RenderableType:
-    """Everything that was found, a section after the other; `verbose` shows every block, tile and condition.
+    """Show all facts, section by section; `verbose` shows every block, tile and condition.
 
-    `reasons` are the decisions in sentences, as `explain` words them.
+    `reasons` are the decisions in sentences, from `explain`.
     """
     coverage = check(facts)
     params = {name: value for name, value in facts.op_params.items() if name != "op_params"}
@@ -49,7 +49,7 @@ def render(facts: Facts, reasons: Sequence[str] = (), *, verbose: bool = False) 
 
 
 def header(about: Mapping[str, str]) -> RenderableType:
-    """The case and the device, then what else is known of the run."""
+    """The case and the device, then the other properties of the run."""
     rest = {key: value for key, value in about.items() if key not in ("case", "device") and value}
     return Group(Text(title_of(about), "bold"), *([pairs(rest)] if rest else []))
 
@@ -60,7 +60,7 @@ def title_of(about: Mapping[str, str]) -> str:
 
 
 def choice_lines(choice: Choice, reasons: Sequence[str], verbose: bool) -> list[RenderableType]:
-    """The kernel, its template arguments, its configuration, and why it is this one."""
+    """The kernel, its template arguments, its configuration, and why it was chosen."""
     kernel = Text.assemble((choice.kernel, "bold green"), f"  ({choice.family})")
     rows: dict[str, RenderableType] = {"kernel": kernel, "template": pairs(choice.template)}
     rows |= {"config": pairs(choice.config)} if choice.config else {}
@@ -70,12 +70,12 @@ def choice_lines(choice: Choice, reasons: Sequence[str], verbose: bool) -> list[
 
 
 def launch_lines(launch: Mapping[str, Value]) -> RenderableType:
-    """The launch's variables by what they are about."""
+    """The launch's variables, grouped by topic."""
     return labelled({group: pairs(values, CELL) for group, values in grouped(launch).items()})
 
 
 def _occupancy(about: Mapping[str, str]) -> list[RenderableType]:
-    """What a debug build for a GPU changes."""
+    """The note on what a debug build for a GPU changes."""
     if (about.get("engine"), about.get("flavour")) != ("cuda", "debug"):
         return []
     return [
@@ -98,7 +98,7 @@ def map_lines(facts: Facts, coverage: Coverage | None, verbose: bool) -> list[Re
 
 
 def verdict(coverage: Coverage) -> RenderableType:
-    """Whether every KV step is done exactly once, in a line; what is amiss, a line each."""
+    """Whether every KV step is done exactly once, on one line; then the problems, one line each."""
     if coverage.passes:
         return Text.assemble(("coverage: ", "bold"), ("pass", "green"), f", {covered(coverage)}")
     head = Text.assemble(("coverage: ", "bold"), ("fail", "bold red"), f", {len(coverage.findings)} found")
@@ -109,7 +109,7 @@ def verdict(coverage: Coverage) -> RenderableType:
 
 
 def facts_json(facts: Facts, reasons: Sequence[str] = ()) -> dict[str, Any]:
-    """The JSON document of an inspection, as docs/inspect.md lists it."""
+    """The JSON document of an inspection; docs/inspect.md lists its keys."""
     coverage = check(facts)
     document: dict[str, Any] = asdict(facts)
     if facts.choice is not None:

@@ -18,7 +18,7 @@ ABSENT = "-"
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact that differs; None where there is none of that name."""
+    """A fact that differs; None on a side without that fact."""
 
     fact: str
     a: Value
@@ -27,7 +27,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class DecisionDifference:
-    """A condition of the dispatch that was answered differently: "yes", "no", "not asked"; "yes, no" if asked twice."""
+    """A condition of the dispatch with different outcomes: "yes", "no", "not asked"; "yes, no" if evaluated twice."""
 
     function: str
     condition: str
@@ -37,7 +37,7 @@ class DecisionDifference:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Two inspections and what differs; `equal` facts do not."""
+    """Two inspections and their differences; `equal` is the number of equal facts."""
 
     a: Facts
     b: Facts
@@ -47,7 +47,7 @@ class SideBySide:
 
     @property
     def titles(self) -> tuple[str, str]:
-        """What the two are called: by case and device, and where these are the same, by what else tells them apart."""
+        """The titles of the two: case and device, plus other properties if these are equal."""
         titles = (title_of(self.a.about), title_of(self.b.about))
         telling = [name for name in self.a.about if self.a.about[name] != self.b.about.get(name)]
         if titles[0] != titles[1] or not telling:
@@ -64,7 +64,7 @@ def side_by_side(a: Facts, b: Facts) -> SideBySide:
 
 
 def differences(a: Facts, b: Facts) -> tuple[Difference, ...]:
-    """The facts that are not the same in both."""
+    """The facts that differ."""
     first, second = a.flat(), b.flat()
     names = dict.fromkeys([*first, *second])
     pairs = ((name, first.get(name), second.get(name)) for name in names)
@@ -72,7 +72,7 @@ def differences(a: Facts, b: Facts) -> tuple[Difference, ...]:
 
 
 def _decisions(a: Facts, b: Facts) -> Iterator[DecisionDifference]:
-    """The conditions with different answers; line numbers are no matter, two sources may be compared."""
+    """The conditions with different outcomes; line numbers are ignored, since the sources may differ."""
     first, second = _answers(a), _answers(b)
     for key in dict.fromkeys([*first, *second]):
         answers = (first.get(key, "not asked"), second.get(key, "not asked"))
@@ -89,7 +89,7 @@ def _answers(facts: Facts) -> dict[tuple[str, str], str]:
 
 
 def render_side_by_side(both: SideBySide, *, verbose: bool = False) -> RenderableType:
-    """What differs, in two columns; how much does not; the two maps below each other."""
+    """Show the differences in two columns, the number of equal facts, and the two maps."""
     titles = both.titles
     parts: list[RenderableType] = [Text(f"{titles[0]}  |  {titles[1]}", "bold"), Text()]
     if both.facts:
@@ -105,7 +105,7 @@ def render_side_by_side(both: SideBySide, *, verbose: bool = False) -> Renderabl
 
 
 def said(both: SideBySide) -> str:
-    """How many facts are equal, in words."""
+    """The number of equal and of different facts, in words."""
     differ = f"{len(both.facts)} differ{'s' if len(both.facts) == 1 else ''}" if both.facts else "none differs"
     return f"{both.equal} fact{' is' if both.equal == 1 else 's are'} equal, {differ}"
 
@@ -116,7 +116,7 @@ def _table(what: str, titles: tuple[str, str], rows: Sequence[tuple[str, Value, 
 
 
 def marked(value: Value, other: Value) -> Text:
-    """A value with that emphasised in which it differs from the other."""
+    """A value with its differences from the other emphasised."""
     if value is None:
         return Text(ABSENT)
     if not (isinstance(value, list) and isinstance(other, list) and len(value) == len(other)):
@@ -126,7 +126,7 @@ def marked(value: Value, other: Value) -> Text:
 
 
 def _broken(value: Value) -> str:
-    """A value in short lines: a kernel breaks before its template arguments, several stand below each other."""
+    """A value in short lines: a kernel breaks before its template arguments, and several go below each other."""
     items = value if isinstance(value, list) and any(isinstance(item, str) for item in value) else [value]
     return "\n".join(spell(item).replace("<", "\n  <", 1) for item in items)
 

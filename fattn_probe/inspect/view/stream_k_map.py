@@ -1,6 +1,6 @@
-"""The division of work as a picture: a row an output tile, its KV steps from left to right, coloured by CUDA block.
+"""The division of work as a picture: one row per output tile, KV steps from left to right, coloured by CUDA block.
 
-Here is what is drawn; `terminal_map` and `svg` draw it.
+This module has the content; `terminal_map` and `svg` draw it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,8 +22,8 @@ from fattn_probe.launch.tiles import (
     tile_at,
 )
 
-# Dark and light in turn, so that neighbouring blocks differ without colour too; hues that stay apart when red and
-# green do not.
+# Alternately dark and light, so that neighbouring blocks differ without colours too; the hues are distinct for people
+# who cannot tell red from green.
 PALETTE = (
     ("#1f4e8c", "#ffffff"),
     ("#f2c14e", "#000000"),
@@ -38,9 +38,9 @@ PALETTE = (
 
 @dataclass(frozen=True)
 class Span:
-    """KV steps `range(start, stop, step)` of a tile that are one block's; from `shown_stop` on the mask hides them.
+    """KV steps `range(start, stop, step)` of a tile that one block does; the mask hides those from `shown_stop` on.
 
-    `turn` is the block's `blockIdx.y` where blocks take turns on a tile.
+    `turn` is the block's `blockIdx.y` if blocks take turns on a tile.
     """
 
     block: int
@@ -53,7 +53,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Segment:
-    """KV steps `range(start, stop)` of a tile with the same `doers`: one block, or a fault; `hidden` by the mask."""
+    """KV steps `range(start, stop)` of a tile with the same `doers` (one block, else a fault); `hidden` by the mask."""
 
     start: int
     stop: int
@@ -62,13 +62,13 @@ class Segment:
 
     @property
     def seam(self) -> bool:
-        """Whether the fixup kernel joins this to what is before."""
+        """Whether the fixup kernel joins this segment to the one before."""
         return bool(self.doers) and self.doers[0].step == 1 and self.start > 0
 
 
 @dataclass(frozen=True)
 class TileRow:
-    """An output tile, and who does it."""
+    """An output tile, and the blocks that do it."""
 
     tile: Tile
     spans: tuple[Span, ...]
@@ -87,12 +87,12 @@ class Selection:
 
 
 def colour_of(block: int) -> int:
-    """A block's place in the palette; blocks below each other differ too where a tile has eight."""
+    """A block's colour in the palette; blocks below each other differ too if a tile has eight blocks."""
     return (block + 2 * (block // len(PALETTE))) % len(PALETTE)
 
 
 def rows_of(facts: Facts) -> tuple[TileRow, ...]:
-    """Every tile of the grid, in the order in which they are numbered."""
+    """Every tile of the grid, in numerical order."""
     grid = facts.grid
     if grid is None:
         return ()
@@ -106,7 +106,7 @@ def rows_of(facts: Facts) -> tuple[TileRow, ...]:
 
 
 def _spans(block: BlockWork, grid: Grid, turns: int) -> Iterator[tuple[Tile, Span]]:
-    """A block's spans, with what the mask hides of its share."""
+    """A block's spans, with the part of its share that the mask hides."""
     shares = {(work.tile, work.kb0_start): work.kb0_stop for work in share_of(block, grid, turns)}
     for work in block.tiles:
         if in_grid(work.tile, grid):
@@ -116,7 +116,7 @@ def _spans(block: BlockWork, grid: Grid, turns: int) -> Iterator[tuple[Tile, Spa
 
 
 def segments_of(row: TileRow, iter_k: int) -> tuple[Segment, ...]:
-    """A row from left to right: its steps in runs of the same block."""
+    """A row's segments from left to right: runs of steps by the same block."""
     doers: list[tuple[Span, ...]] = [()] * iter_k
     for span in row.spans:
         for step in range(max(0, span.start), min(iter_k, span.stop), max(1, span.step)):
@@ -130,7 +130,7 @@ def segments_of(row: TileRow, iter_k: int) -> tuple[Segment, ...]:
 
 
 def select(rows: Sequence[TileRow], grid: Grid, most: int, marked: Iterable[Tile] = ()) -> Selection:
-    """At most `most` rows: all; or one period, if it repeats; or marked ones, the first, the middle and the last."""
+    """At most `most` rows: all; or one period, if it repeats; or faulty, first, middle and last rows."""
     if len(rows) <= most:
         return Selection(tuple(range(len(rows))))
     repeating = _repeating(rows, most)
@@ -147,9 +147,9 @@ def select(rows: Sequence[TileRow], grid: Grid, most: int, marked: Iterable[Tile
 
 
 def _repeating(rows: Sequence[TileRow], most: int) -> Selection | None:
-    """The first rows, if all others are the same with other block numbers.
+    """The first rows, if all others repeat them with other block numbers.
 
-    B blocks on T tiles of stream-K work cut them the same way again after T/gcd(B, T) tiles.
+    The division of T tiles among B stream-K blocks repeats after T/gcd(B, T) tiles.
     """
     number = len({span.block for row in rows for span in row.spans})
     common = gcd(number, len(rows))
@@ -168,7 +168,7 @@ def _shape(row: TileRow, base: int) -> tuple[tuple[int, ...], ...]:
 
 
 def summary(facts: Facts) -> list[str]:
-    """The division of work in sentences."""
+    """The division of work in words."""
     grid = facts.grid
     if grid is None or not facts.blocks:
         return []
@@ -183,7 +183,7 @@ def summary(facts: Facts) -> list[str]:
 
 
 def _divided(rows: Sequence[TileRow], parts: Sequence[int]) -> list[str]:
-    """How the tiles are divided among blocks."""
+    """The division of tiles among blocks, in words."""
     if not parts:
         return ["No tile is divided."]
     if any(span.step > 1 for row in rows for span in row.spans):
@@ -214,7 +214,7 @@ def _between(numbers: Sequence[int]) -> str:
 
 
 def step_rows(facts: Facts) -> int | None:
-    """KV rows a step; None if the facts do not say."""
+    """KV rows of a step; None if unknown."""
     family = BY_NAME.get(facts.choice.family) if facts.choice else None
     rows = facts.choice.config.get(family.step_name) if facts.choice and family else None
     return rows if isinstance(rows, int) and rows > 0 else None

@@ -1,6 +1,6 @@
-"""The map of the work as SVG, for light and dark: one picture complete in itself, or labels and map apart for a page.
+"""The map of the work as SVG, for light and dark: one complete picture, or labels and map separately for a page.
 
-Tiles that are alike are folded as in the terminal.
+Repeated tiles are folded as in the terminal.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,9 +42,9 @@ STYLE = """
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things are: the left edge, each row's top, their height, the width of a KV step; ids begin with `name`.
+    """The layout: the left edge, each row's top, the rows' height, the width of a KV step; ids begin with `name`.
 
-    `folded` is the number of tiles that are left out above each row.
+    `folded` is the number of omitted tiles above each row.
     """
 
     name: str
@@ -57,18 +57,18 @@ class Layout:
     step: float
 
     def x(self, step: float) -> float:
-        """Where a KV step begins."""
+        """The x coordinate where a KV step begins."""
         return self.left + step * self.step
 
     @property
     def bottom(self) -> float:
-        """Where the last row ends."""
+        """The y coordinate where the last row ends."""
         return self.tops[-1] + self.height
 
 
 @dataclass(frozen=True)
 class Picture:
-    """The elements of a map: the labels left of it, the work itself, and in words what the signs mean."""
+    """The elements of a map: the labels to its left, the work, and the legend in words."""
 
     layout: Layout
     device: str
@@ -78,7 +78,7 @@ class Picture:
 
     @property
     def whole(self) -> str:
-        """Everything in one picture."""
+        """The map as one picture."""
         layout = self.layout
         words = "; ".join(self.notes)
         note = f'<text x="{_n(layout.left)}" y="{_n(layout.bottom + 20)}">{words}</text>'
@@ -87,7 +87,7 @@ class Picture:
 
     @property
     def pinned(self) -> tuple[str, str]:
-        """The labels, which stay where they are, and the map, which may scroll beside them."""
+        """The fixed labels, and the map, which may scroll beside them."""
         layout, height = self.layout, self.layout.bottom + 4
         labels = _head(layout, 0, layout.left - 2, height)
         work = _head(layout, layout.left - 2, WIDTH - layout.left + 2, height)
@@ -98,7 +98,7 @@ class Picture:
 
 
 def svg_of(facts: Facts, name: str = "map") -> str:
-    """The map; empty if there is nothing to draw. `name` keeps the ids of several in one page apart."""
+    """The map; empty if there is nothing to draw. `name` makes ids unique if a page has several maps."""
     picture = picture_of(facts, name)
     return picture.whole if picture else ""
 
@@ -129,7 +129,7 @@ def picture_of(facts: Facts, name: str = "map") -> Picture | None:
 
 
 def layout_of(name: str, grid: Grid, rows: Sequence[TileRow], selection: Selection) -> Layout:
-    """Rows as high as their number allows, with a gap where the head changes or tiles are left out."""
+    """Rows as high as their number allows, with a gap where the head changes or tiles are omitted."""
     drawn = [rows[index] for index in selection.rows]
     folded = tuple(index - before - 1 for before, index in pairwise((-1, *selection.rows)))
     height = max(3.0, min(26.0, 1300 / len(drawn)))
@@ -150,20 +150,20 @@ def _extents(grid: Grid) -> tuple[int, int, int]:
 
 
 def _drawn(row: TileRow, grid: Grid) -> Iterator[Segment]:
-    """A row's segments; of a row whose blocks take turns only the faults, its blocks are drawn as dashes."""
+    """A row's segments; if blocks take turns, only the faults, since the blocks are drawn as dashes."""
     strided = any(span.step > 1 for span in row.spans)
     return (item for item in segments_of(row, grid.iter_k) if not strided or len(item.doers) != 1)
 
 
 def _head(layout: Layout, x: float, width: float, height: float) -> str:
-    """The opening tag of a part of the map: `width` units from `x`, as many pixels."""
+    """The opening tag of a part of the map: `width` units from `x`, one pixel each."""
     size = f'width="{_n(width)}" height="{height:.0f}" viewBox="{_n(x)} 0 {_n(width)} {height:.0f}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" class="skm" {size} role="img">'
 
 
 def _defs(layout: Layout, device: str) -> Iterator[str]:
-    """The title, the style, and the pattern of what the mask hides."""
-    yield "<title>Which CUDA block does which KV steps of which output tile"
+    """The title, the style, and the pattern of masked steps."""
+    yield "<title>CUDA blocks by KV step and output tile"
     yield f"{escape(' on ' + device) if device else ''}</title>{_style()}"
     yield f'<defs><pattern id="{layout.name}-hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
     yield 'patternTransform="rotate(45)"><path d="M0 0v6" class="hatch"/></pattern></defs>'
@@ -176,7 +176,7 @@ def _style() -> str:
 
 
 def _axis(facts: Facts, layout: Layout) -> Iterator[str]:
-    """KV steps above, KV rows above them, and a thin line down."""
+    """The axis: KV steps, KV rows above them, and ticks."""
     every, batch = 1, step_rows(facts)
     while every * layout.step < 46:
         every *= 2
@@ -193,7 +193,7 @@ def _axis_names(facts: Facts, layout: Layout) -> Iterator[str]:
 
 
 def _labels(layout: Layout) -> Iterator[str]:
-    """Left of the rows: the query tile where there is room, the sequence, head and group once a group."""
+    """The labels left of the rows: the query tile if there is room; sequence, head and group once per group."""
     every = 1
     while every * layout.height < 12:
         every *= 2
@@ -211,7 +211,7 @@ def _labels(layout: Layout) -> Iterator[str]:
 
 
 def _work(layout: Layout, segments: Sequence[tuple[int, Segment]]) -> Iterator[str]:
-    """Every block's part, one rectangle each with its tooltip; one path a colour where there are too many."""
+    """Every block's part, as a rectangle with a tooltip; one path per colour if there are too many."""
     sound = [(place, segment) for place, segment in segments if len(segment.doers) == 1]
     if len(sound) <= MOST_TITLES:
         for place, segment in sound:
@@ -299,7 +299,7 @@ def _spans(layout: Layout) -> list[tuple[int, Span]]:
 
 
 def _faults(layout: Layout, segments: Iterable[tuple[int, Segment]]) -> Iterator[str]:
-    """Steps done by no block, or more than once, in red, with a pointer at the right edge."""
+    """Steps that no block does, or several do, in red, with a pointer at the right edge."""
     for place, segment in segments:
         if len(segment.doers) != 1:
             who = ", ".join(str(span.block) for span in segment.doers)
@@ -312,7 +312,7 @@ def _faults(layout: Layout, segments: Iterable[tuple[int, Segment]]) -> Iterator
 
 
 def _seams(layout: Layout, segments: Iterable[tuple[int, Segment]]) -> Iterator[str]:
-    """Where a tile passes from a block to the next: a line, and a triangle if there is room."""
+    """The seams, where a tile passes from one block to the next: a line, and a triangle if there is room."""
     lines, marks = [], []
     for place, segment in segments:
         if len(segment.doers) == 1 and segment.seam and segment.start == segment.doers[0].start:
@@ -326,7 +326,7 @@ def _seams(layout: Layout, segments: Iterable[tuple[int, Segment]]) -> Iterator[
 
 
 def _numbers(layout: Layout) -> Iterator[str]:
-    """The blocks' numbers, where they fit."""
+    """The blocks' numbers, if they fit."""
     if layout.height < 11:
         return
     widest = max((span.block for _, span in _spans(layout)), default=0)
@@ -339,7 +339,7 @@ def _numbers(layout: Layout) -> Iterator[str]:
 
 
 def _folds(layout: Layout) -> Iterator[str]:
-    """Where tiles are left out: how many."""
+    """The numbers of omitted tiles, where they are omitted."""
     for top, number in zip(layout.tops, layout.folded, strict=True):
         if number:
             words = f"⋮ {number} tile{'s' * (number > 1)} not shown"
@@ -347,7 +347,7 @@ def _folds(layout: Layout) -> Iterator[str]:
 
 
 def _notes(layout: Layout, selection: Selection) -> tuple[str, ...]:
-    """What the signs mean, and what is not drawn."""
+    """The meaning of the signs, and what is not drawn."""
     spans = [span for _, span in _spans(layout)]
     seam = "▾" if layout.height >= 14 else "a gap within a row"
     more = ntiles(layout.grid) - len(layout.rows)
@@ -362,5 +362,5 @@ def _notes(layout: Layout, selection: Selection) -> tuple[str, ...]:
 
 
 def _n(number: float) -> str:
-    """A coordinate without needless digits."""
+    """A coordinate without unnecessary digits."""
     return f"{number:.2f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""Facts as tables of words, for the terminal and for the page."""
+"""Facts as tables, for the terminal and for the page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,7 +18,7 @@ GROUPS = {
     "arguments": "n_kv n_kv_max use_sparse need_f16_K need_f16_V V_is_K_view scale max_bias logit_softcap m0 m1 "
     "n_head_log2",
 }
-"""Which launch variables belong together; those of no group come last."""
+"""Groups of launch variables; variables without a group come last."""
 
 
 def tensor_table(tensors: Sequence[TensorFacts]) -> Table:
@@ -28,7 +28,7 @@ def tensor_table(tensors: Sequence[TensorFacts]) -> Table:
 
 
 def _remark(tensor: TensorFacts) -> str:
-    """Its own name, whose view it is, and whether there are gaps in it."""
+    """A tensor's own name, the tensor that it is a view of, and whether it has gaps."""
     said = [] if tensor.ggml_name in ("", tensor.name) else [f'"{tensor.ggml_name}"']
     if tensor.view_src:
         said.append(f"view of {tensor.view_src}" + (f" + {tensor.view_offs}" if tensor.view_offs else ""))
@@ -38,7 +38,7 @@ def _remark(tensor: TensorFacts) -> str:
 
 
 def kernel_table(kernels: Sequence[KernelLaunch]) -> Table:
-    """The kernels in the order of their launches."""
+    """The kernels in launch order."""
     rows = (
         (str(order), item.kernel, "x".join(map(str, item.grid)), "x".join(map(str, item.block)), f"{item.shared} B")
         for order, item in enumerate(kernels)
@@ -47,7 +47,7 @@ def kernel_table(kernels: Sequence[KernelLaunch]) -> Table:
 
 
 def decision_table(decisions: Sequence[Decision]) -> Table:
-    """Every condition that the dispatch asked, and the values of its parts, a line each."""
+    """Every condition that the dispatch evaluated, with the values of its parts, one line each."""
     rows = (
         (f"{item.file}:{item.line}", item.condition, "yes" if item.held else "no", _terms(item)) for item in decisions
     )
@@ -60,7 +60,7 @@ def _terms(decision: Decision) -> str:
 
 
 def grouped(launch: Mapping[str, Value]) -> dict[str, dict[str, Value]]:
-    """The launch's variables by what they are about."""
+    """The launch's variables, grouped by topic."""
     names = {group: [name for name in names.split() if name in launch] for group, names in GROUPS.items()}
     known = {name for group in names.values() for name in group}
     names["other"] = [name for name in launch if name not in known]
@@ -68,7 +68,7 @@ def grouped(launch: Mapping[str, Value]) -> dict[str, dict[str, Value]]:
 
 
 def block_table(blocks: Sequence[BlockWork]) -> Table:
-    """Every block, and its tiles by the source's names, a row each."""
+    """Every block with its tiles, one row each, by the source's names."""
     stream_k = any(block.kbc is not None for block in blocks)
     there = {
         "block": True,
@@ -84,7 +84,7 @@ def block_table(blocks: Sequence[BlockWork]) -> Table:
 
 
 def _block_rows(block: BlockWork, own: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """A row for each of a block's tiles; one also if it has none."""
+    """One row for each of a block's tiles, or one if it has none."""
     words = {
         "block": str(block.block),
         "blockIdx": spell(block.blockIdx),
@@ -110,7 +110,7 @@ def _flags(work: TileWork) -> str:
 
 
 def covered(coverage: Coverage) -> str:
-    """The good verdict in words."""
+    """The verdict in words if the work is covered."""
     hidden = f" ({coverage.skipped} more are hidden by the mask)" if coverage.skipped else ""
     done = coverage.steps - coverage.skipped
     return f"each of {done} KV steps is done exactly once{hidden}, and every part is added"

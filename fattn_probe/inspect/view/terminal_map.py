@@ -1,4 +1,4 @@
-"""The map of the work in a terminal: colours and block numbers, and readable without the colours."""
+"""The map of the work in a terminal, with colours and block numbers; readable without colours."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,19 +32,19 @@ FAULT = "bold white on red"
 
 @dataclass(frozen=True)
 class Scale:
-    """Columns a KV step, or KV steps a column: one of the two is 1."""
+    """Columns per KV step and KV steps per column; one of the two is 1."""
 
     columns: int
     steps: int
 
     def column(self, step: int) -> int:
-        """The column in which a step begins."""
+        """The column where a step begins."""
         return step * self.columns // self.steps
 
 
 @dataclass(frozen=True)
 class Canvas:
-    """What the rows are drawn on. `digits`: blocks take turns in columns too narrow for their numbers."""
+    """The canvas for rows. `digits`: blocks take turns, and columns are too narrow for their numbers."""
 
     grid: Grid
     scale: Scale
@@ -54,7 +54,7 @@ class Canvas:
 
 @dataclass(frozen=True)
 class TerminalMap:
-    """The map, at most `most` rows of it; all with None."""
+    """The map, with at most `most` rows; None for all."""
 
     facts: Facts
     coverage: Coverage | None = None
@@ -77,7 +77,7 @@ class TerminalMap:
 
 
 class Labels:
-    """The columns left of the map that name a tile; those that are the same everywhere are left out."""
+    """The columns left of the map that identify a tile, without columns that are equal everywhere."""
 
     def __init__(self, grid: Grid) -> None:
         extents = (grid.ne03, grid.ne12, grid.iter_z_gqa, grid.iter_j)
@@ -86,11 +86,11 @@ class Labels:
         self.width = max(sum(self.widths) + 2 * len(self.widths), len("KV step") + 1)
 
     def head(self) -> str:
-        """The columns' names."""
+        """The names of the columns."""
         return self._line([NAMES[place] for place in self.shown])
 
     def row(self, row: TileRow) -> str:
-        """A tile's place."""
+        """The labels of a tile."""
         return self._line([str(row.tile[place]) for place in self.shown])
 
     def _line(self, words: Sequence[str]) -> str:
@@ -99,14 +99,14 @@ class Labels:
 
 
 def scale_of(iter_k: int, width: int) -> Scale:
-    """The scale at which a tile's steps fit a width."""
+    """The scale at which a tile's steps fit the width."""
     if iter_k <= width:
         return Scale(max(1, min(WIDEST_STEP, width // iter_k)), 1)
     return Scale(1, -(-iter_k // max(1, width)))
 
 
 def canvas_for(rows: Sequence[TileRow], grid: Grid, width: int) -> Canvas:
-    """A canvas of a width for rows of a grid."""
+    """A canvas of the given width for rows of a grid."""
     labels = Labels(grid)
     scale = scale_of(grid.iter_k, width - labels.width - 2)
     widest = max((span.block for row in rows for span in row.spans), default=0)
@@ -115,7 +115,7 @@ def canvas_for(rows: Sequence[TileRow], grid: Grid, width: int) -> Canvas:
 
 
 def axis(facts: Facts, canvas: Canvas) -> list[Text]:
-    """KV steps, and the KV rows at which they begin, above the map."""
+    """The axis above the map: KV steps, and the KV rows where they begin."""
     grid, scale, labels = canvas.grid, canvas.scale, canvas.labels
     every = 1
     while scale.column(every) < 8 and every < grid.iter_k:
@@ -139,7 +139,7 @@ def _ticks(words: Sequence[str], ticks: Sequence[int], scale: Scale, width: int)
 
 
 def _body(rows: Sequence[TileRow], selection: Selection, canvas: Canvas) -> list[Text]:
-    """The rows that are drawn, and between them how many are not."""
+    """The drawn rows, with the number of omitted rows between them."""
     labels = canvas.labels
     drawn: list[Text] = []
     for before, index in pairwise((-1, *selection.rows, len(rows))):
@@ -161,7 +161,7 @@ def _again(selection: Selection, number: int) -> str:
 
 
 def paint(row: TileRow, canvas: Canvas) -> Text:
-    """A row as text, a segment after the other."""
+    """A row as text, segment by segment."""
     text, scale = Text(no_wrap=True), canvas.scale
     if canvas.digits:
         text.append(EDGE)
@@ -175,7 +175,7 @@ def paint(row: TileRow, canvas: Canvas) -> Text:
 
 
 def _glyphs(segment: Segment, width: int, digits: bool) -> str:
-    """A segment's characters: its left edge, its block's number where there is room, and what fills it."""
+    """A segment's characters: its left edge, its block's number if there is room, and its filling."""
     if len(segment.doers) != 1:
         return (OVERLAP if segment.doers else GAP) * width
     span = segment.doers[0]
@@ -198,7 +198,7 @@ def _style(segment: Segment) -> str:
 
 
 def legend(rows: Sequence[TileRow], canvas: Canvas) -> str:
-    """What the signs mean, of those that are there."""
+    """The meaning of the signs that occur."""
     segments = [segment for row in rows for segment in segments_of(row, canvas.grid.iter_k)]
     mixed = canvas.digits and canvas.scale.steps > 1
     said = {
