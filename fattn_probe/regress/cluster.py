@@ -19,6 +19,7 @@ from fattn_probe.device.target import picklable
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.regress.pool import Job, result_or_loss
 from fattn_probe.regress.records import Result
+from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import Case
 from fattn_probe.source import resolve
@@ -51,6 +52,7 @@ class Cluster:
         """
         with self._client(job) as client:
             packed = _packed(job)
+            self._prepare(client, packed, job, cases)
             futures = {
                 client.submit(_judge, packed, case, resources=_needs(job), pure=False): case
                 for case in sorted(cases, key=lambda case: -case.op.sizes.flop)
@@ -60,6 +62,25 @@ class Cluster:
                     yield _result(future, futures[future])
             finally:
                 client.cancel(list(futures))
+
+    def _prepare(self, client: Any, packed: bytes, job: Job, cases: Sequence[Case]) -> None:  # noqa: ANN401
+        """Compile what the cases need on each machine, by one of its workers; what fails there, a case will report."""
+        workers = client.scheduler_info(n_workers=-1)["workers"].items()
+        machines = {worker.get("host", ""): address for address, worker in workers if _can(worker, _needs(job))}
+        question = functools.partial(_prepared, cases=cases)
+        futures = [
+            client.submit(
+                _answer,
+                packed,
+                question,
+                resources=_needs(job),
+                workers=[address],
+                allow_other_workers=True,
+                pure=False,
+            )
+            for address in machines.values()
+        ]
+        _dask().wait(futures)
 
     @contextmanager
     def _client(self, job: Job) -> Generator[Any]:
@@ -121,6 +142,11 @@ def _judge(packed: bytes, case: Case) -> Result:
     """In a worker: run and judge one case."""
     job, session = _session(packed, threading.get_ident())
     return result_or_loss(job, session, case)
+
+
+def _prepared(session: Session, target: Target, cases: Sequence[Case]) -> None:
+    """In a worker: one build of the kernels that the cases need."""
+    prepare(session, [(case, [target]) for case in cases])
 
 
 def _answer(packed: bytes, question: Callable[[Session, Target], T]) -> T:

@@ -85,7 +85,9 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target) -> Nam
 
 
 def process_count(cases: int) -> int:
-    """The number of processes that share dry runs."""
+    """The number of processes that share dry runs; one in a process that may start no other."""
+    if multiprocessing.current_process().daemon:
+        return 1
     return max(1, min(len(os.sched_getaffinity(0)), cases // CASES_A_PROCESS))
 
 

@@ -6,11 +6,13 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fattn_probe.device import Target, load_devices, parse_target
-from fattn_probe.errors import InputError, LostError
+from fattn_probe.errors import BuildError, InputError, LostError
+from fattn_probe.regress import cluster as clusters
 from fattn_probe.regress.cluster import Cluster, own_gpu
 from fattn_probe.regress.pool import Job
 from fattn_probe.regress.records import Result
@@ -25,7 +27,10 @@ SIM = parse_target("sim:h200", load_devices())
 @dataclass(frozen=True)
 class Case(StandIn):
     name: str
-    flop: int = 1
+
+    @property
+    def op(self):
+        return SimpleNamespace(sizes=SimpleNamespace(flop=1))
 
     @property
     def digest(self):
@@ -90,6 +95,18 @@ def test_a_worker_answers_questions_about_its_machine(cluster):
     assert said != f"sim:h200 of {os.getpid()}"
     with pytest.raises(LostError, match="ZeroDivisionError"):
         Cluster(cluster.scheduler_address).ask(job(), lambda session, target: 1 / 0)
+
+
+def test_each_machine_compiles_what_all_cases_need_before_the_first_runs(cluster, tmp_path, monkeypatch):
+    def prepared(session, target, cases):
+        (tmp_path / f"{len(cases)} cases {os.getpid()}").touch()
+        raise BuildError("a kernel does not compile: the cases that need it will say so")
+
+    monkeypatch.setattr(clusters, "_prepared", prepared)
+    results = list(Cluster(cluster.scheduler_address).judged(job(), [Case("a"), Case("b")]))
+    assert [result.status for result in results] == ["pass", "pass"]
+    (one,) = tmp_path.iterdir()
+    assert one.name.startswith("2 cases ")
 
 
 def test_no_worker_has_a_gpu(cluster):
