@@ -49,8 +49,20 @@ def rows(found: Benchmarks) -> list[tuple[str, str, str]]:
         elif "peak_GiB" in info:
             figure = f"{info['seconds']:.1f} s ({info['cpu_seconds']:.1f} s of CPU), {info['peak_GiB']:.2f} GiB"
             made.append((what, f"{figure}, {info['rows']} rows", "20 s, 8 GB"))
+        elif "simulator" in info:
+            made += simulator_rows(info["simulator"], info["before"])
         else:
             made.append((what, f"{seconds:.2f} s", ""))
+    return made
+
+
+def simulator_rows(speeds: Mapping[str, float], before: Mapping[str, float]) -> list[tuple[str, str, str]]:
+    """The simulator's speed by kernel family."""
+    made = []
+    for family, speed in speeds.items():
+        ratio = f", {speed / before[family]:.1f} times that of 90b9f71" if before else ""
+        asked = "5 GFLOP/s" if family == "mma" else "3 times"
+        made.append((f"simulator: {family}", f"{speed:.2f} GFLOP/s a core{ratio}", asked))
     return made
 
 

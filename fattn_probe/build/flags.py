@@ -91,6 +91,7 @@ class Flags:
             "-fno-math-errno",
             "-fno-strict-aliasing",  # device code reads arrays as other types, which nvcc allows
             f"-DSIMT_ARCH={self.request.cuda_arch}",
+            *self.sim_ahead,
             *(("-DSIMT_CHECK",) if self.request.flavour == "check" else ()),
             "-Inative/sim",
             "-Inative/sim/include",
@@ -103,6 +104,14 @@ class Flags:
         """A .cu file, relative to ggml-cuda/."""
         return self.nvcc() if self.request.engine == "cuda" else self.sim(source)
 
+    @property
+    def sim_ahead(self) -> tuple[str, ...]:
+        """Whether lanes pass loops of matrix instructions alone (native/sim/ahead.h).
+
+        Debuggers, the checker and the sanitizers see each instruction where it stands in the source.
+        """
+        return ("-DSIMT_AHEAD",) if self.request.flavour == "release" and not self.request.sanitize else ()
+
     def sim(self, source: str = "") -> tuple[str, ...]:
         """A rewritten .cu file as C++."""
         arch = self.request.cuda_arch
@@ -112,6 +121,7 @@ class Flags:
             "-std=gnu++17",
             *SIM_OPTIMISATION[self.request.flavour],
             *quick,
+            *self.sim_ahead,
             *self.sanitize,
             *self.vector,
             "-ffp-contract=fast",

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from fattn_probe.build.rewrite_ahead import rewrite_ahead
 from fattn_probe.build.rewrite_arithmetic import rewrite_divisions, rewrite_functions
 from fattn_probe.build.rewrite_asm import rewrite_asm
 from fattn_probe.build.rewrite_functions import device_spans
@@ -80,6 +81,7 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str]) -> Rewritten:
     rewrite_divisions(draft, device)
     rewrite_functions(draft, device)
     rewrite_shared(draft, device)
+    rewrite_ahead(draft, device)
     unknown_ptx = rewrite_asm(draft, known_ptx)
     kernels = rewrite_kernels(draft)
     rewrite_launches(draft)

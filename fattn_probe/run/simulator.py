@@ -12,13 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from fattn_probe.arrays import I8, Bytes
+from fattn_probe.arrays import F32, I8, Bytes
 from fattn_probe.cache import cache_dir
 from fattn_probe.device import Device
 from fattn_probe.device.registers import measured_registers
 
-TABLE_FORMAT = b"corrections in two bits"
+TABLE_FORMAT = b"corrections in two bits, bounds of ex2"
 """Part of the name of the unpacked tables' folder: change it when `_unpack` does."""
+FRACTIONS = 1 << 23
+"""Entries of the tables of ex2 and rcp: one for each significand."""
+RANGE = FRACTIONS // 1024
 TEMPLATE = re.compile(r"^(?P<name>\w+)<(?P<values>.*)>$")
 
 
@@ -71,6 +74,8 @@ def _tables_in(cache: Path) -> Path:
         part = Path(tempfile.mkdtemp(prefix=".tables-", dir=folder.parent))
         for name, data in tables.items():
             (part / name.partition(".")[0]).write_bytes(_unpack(name, gzip.decompress(data)))
+        corrections = np.frombuffer(gzip.decompress(tables["ex2.gz"]), np.int8)
+        (part / "ex2-bounds").write_bytes(ex2_bounds(corrections).tobytes())
         _publish(part, folder)
     return folder
 
@@ -86,6 +91,22 @@ def pack_corrections(corrections: I8) -> bytes:
     fields = (corrections + 1).astype(np.uint8).reshape(-1, 4)
     packed: Bytes = np.bitwise_or.reduce(fields << np.arange(0, 8, 2, dtype=np.uint8), axis=1)
     return packed.tobytes()
+
+
+def ex2_bounds(corrections: I8) -> F32:
+    """What the hardware adds to 2^f before it cuts, (middle, margin) for each of 1024 ranges of f and for the end.
+
+    `corrections` is ex2's table. In units of 2^-23, ex2(f) is floor(2^f + middle), unless that sum is within the margin
+    of an integer. Range i is the 8192 f around i / 1024.
+    """
+    f = np.arange(FRACTIONS) / FRACTIONS
+    power = np.exp2(f) * FRACTIONS
+    least = np.rint(power) + corrections - power  # what must at least be added; at most that and one
+    low = np.concatenate([np.full(RANGE // 2, -np.inf), least, np.full(RANGE // 2, -np.inf)])
+    high = np.concatenate([np.full(RANGE // 2, np.inf), least + 1, np.full(RANGE // 2, np.inf)])
+    low, high = low.reshape(-1, RANGE).max(axis=1), high.reshape(-1, RANGE).min(axis=1)
+    margin = np.maximum((low - high) / 2, 0) + 1e-5  # float32's rounding of both, and that of the power
+    return np.stack([(low + high) / 2, margin], axis=1).astype(np.float32)
 
 
 def _publish(part: Path, folder: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from tests.native.cuda_program import FLAVOURS, SANITIZED, Compiler
 
-PROGRAMS = [(name, flavour) for name in ("faults", "semantics") for flavour in FLAVOURS] + [(SANITIZED, SANITIZED)]
+PROGRAMS = [(name, flavour) for name in ("faults", "semantics") for flavour in FLAVOURS]
+PROGRAMS += [(SANITIZED, SANITIZED), ("ahead", "release")]
 
 
 @pytest.fixture(scope="session")

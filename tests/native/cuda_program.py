@@ -88,8 +88,14 @@ class Program:
         (number,) = [n for n, line in enumerate(self.text.splitlines(), 1) if line.endswith(f"// {marker}")]
         return number
 
-    def run(self, *words, stdin=b"", simulation=FIXED, portable=False, **variables):
-        env = simulation.env(load_devices()["h200"], "") | {"FATTN_PROBE_SIM_PORTABLE": str(int(portable))} | variables
+    @property
+    def rewritten(self):
+        """The program as g++ compiles it."""
+        return rewrite(self.text, self.path.name, known_ptx()).text
+
+    def run(self, *words, stdin=b"", simulation=FIXED, portable=False, in_step=False, **variables):
+        switches = {"FATTN_PROBE_SIM_PORTABLE": str(int(portable)), "FATTN_PROBE_SIM_IN_STEP": str(int(in_step))}
+        env = simulation.env(load_devices()["h200"], "") | switches | variables
         done = subprocess.run(
             [self.path, *map(str, words)], input=stdin, env=env, capture_output=True, timeout=60, check=False
         )
@@ -101,9 +107,9 @@ class Program:
         assert done.code == 0, done.stderr
         return np.frombuffer(done.stdout, dtype)
 
-    def fault(self, *words, simulation=FIXED):
-        """What the checker found, its frames symbolised."""
-        done = self.run(*words, simulation=simulation)
+    def fault(self, *words, **options):
+        """What the checker found, its frames symbolised; `options` are those of `run`."""
+        done = self.run(*words, **options)
         fault = checker_fault(done)
         assert fault is not None, (done.code, done.stderr)
         return symbolised(fault)

@@ -26,6 +26,7 @@ Environment read() {
         static_cast<unsigned>(number("FATTN_PROBE_SIM_THREADS", cores != 0 ? cores : 1)),
         number("FATTN_PROBE_SCHEDULE", 0),
         number("FATTN_PROBE_DRY", 0) != 0,
+        number("FATTN_PROBE_SIM_IN_STEP", 0) != 0,
         number("FATTN_PROBE_SIM_PORTABLE", 0) != 0,
     };
 }

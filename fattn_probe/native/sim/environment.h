@@ -14,6 +14,7 @@ struct Environment {
     unsigned threads;       // FATTN_PROBE_SIM_THREADS: host threads; 1 runs every block in the caller's own thread
     uint64_t schedule_seed; // FATTN_PROBE_SCHEDULE: 0 is the fixed order
     bool dry;               // FATTN_PROBE_DRY=1: record launches, run no kernel
+    bool in_step;           // FATTN_PROBE_SIM_IN_STEP=1: lanes wait for each other at every warp instruction
     bool portable;          // FATTN_PROBE_SIM_PORTABLE=1: no instructions that only some processors have
 };
 

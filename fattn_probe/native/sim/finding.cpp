@@ -48,7 +48,7 @@ std::string json_frames(const Stack &stack) {
 Finding fault_at(const void *address) {
     if (worker->owns_stack(address)) {
         return {"stack-overflow", "the thread's stack overflowed (its local arrays do not fit in " +
-                                      std::to_string((Worker::stack_bytes - guard_bytes) >> 10) + " KiB)"};
+                                      std::to_string((stack_bytes - guard_bytes) >> 10) + " KiB)"};
     }
     const char *start = worker->dynamic_memory();
     const char *end = worker->shared_arena() + Worker::arena_bytes;

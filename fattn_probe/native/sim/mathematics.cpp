@@ -49,32 +49,56 @@ class Corrections {
     const uint8_t *packed_;
 };
 
-// 2^f for f a multiple of 2^-23, 0 <= f < 1, to about 1e-15: 2^(i/1024) times a polynomial in the rest (Taylor,
-// |rest| < 1/2048). Rounded to float32 it is the correctly rounded power, for each of the 2^23 f.
-double exp2_fraction(double f) {
-    constexpr int steps = 1024;
-    static const struct Powers {
-        double of[steps + 1];
-        Powers() {
-            for (int i = 0; i <= steps; i++) {
-                of[i] = std::exp2(i / static_cast<double>(steps));
-            }
+// ex2.approx of 0 <= f < 1, f = fraction / 2^23, in units of 2^-23.
+//
+// What the hardware returns is the exact power plus a bound that hardly changes from one f to the next, cut to an
+// integer. The bound is known to a few hundredths in each of 1024 ranges of f (run/simulator.py, ex2_bounds). So the
+// table is needed only where the sum comes that close to an integer: for one f in seven, and the table is much larger
+// than what a core's caches leave for it.
+class Powers {
+  public:
+    Powers() {
+        const auto *const bounds = map_table<float[2]>("ex2-bounds", steps + 1);
+        for (int i = 0; i <= steps; i++) {
+            ranges_[i] = {std::exp2(i / static_cast<double>(steps)) * one, bounds[i][0], bounds[i][1]};
         }
-    } powers;
-    const int i = static_cast<int>(f * steps + 0.5);
-    const double x = (f - i / static_cast<double>(steps)) * 0.69314718055994530942;
-    const double p = 1 + x * (1 + x * (1.0 / 2 + x * (1.0 / 6)));
-    return powers.of[i] * p;
-}
+    }
 
-float scaled(float significand, int exponent) {
-    return float_of_bits(bits_of_float(significand) + (static_cast<uint32_t>(exponent) << significand_bits));
-}
+    uint32_t of(uint32_t fraction) const {
+        // The exact power to about 1e-15: 2^(i/1024) times a polynomial in the rest (Taylor, |rest| < 1/2048).
+        constexpr uint32_t width = one / steps;
+        const uint32_t i = (fraction + width / 2) / width;
+        const Range &range = ranges_[i];
+        const double x = static_cast<int32_t>(fraction - i * width) * (0.69314718055994530942 / one);
+        const double power = range.power * (1 + x * (1 + x * (1.0 / 2 + x * (1.0 / 6))));
+        const double sum = power + static_cast<double>(range.middle);
+        const auto whole = static_cast<int32_t>(sum);
+        const double rest = sum - whole;
+        if (__builtin_expect(rest > static_cast<double>(range.margin) && rest < 1.0 - static_cast<double>(range.margin),
+                             1)) {
+            return static_cast<uint32_t>(whole);
+        }
+        const auto rounded = static_cast<float>(power * (1.0 / one));
+        return corrections_.corrected(rounded, fraction) - bits_of_float(1.0f) + one;
+    }
+
+  private:
+    static constexpr int steps = 1024;
+    static constexpr uint32_t one = 1u << significand_bits;
+
+    struct Range {
+        double power;
+        float middle, margin; // of the bound
+    };
+
+    Range ranges_[steps + 1];
+    Corrections corrections_{"ex2"};
+};
 
 } // namespace
 
 float ex2_approx(float x) {
-    static const Corrections table("ex2");
+    static const Powers powers;
     if (x != x) {
         return x;
     }
@@ -85,16 +109,11 @@ float ex2_approx(float x) {
         return INFINITY;
     }
     // Truncated toward zero to a multiple of 2^-23. Of a negative number the fraction is complemented bit by bit.
-    const auto fixed = static_cast<int64_t>(static_cast<double>(x) * (1 << significand_bits));
-    const auto size = static_cast<uint64_t>(fixed < 0 ? -fixed : fixed);
-    int exponent = static_cast<int>(size >> significand_bits);
-    auto fraction = static_cast<uint32_t>(size & fraction_mask);
-    if (fixed < 0) {
-        exponent = fraction == 0 ? -exponent : -exponent - 1;
-        fraction = fraction == 0 ? 0 : (1u << significand_bits) - fraction - 1;
-    }
-    const auto rounded = static_cast<float>(exp2_fraction(fraction * (1.0 / (1 << significand_bits))));
-    return scaled(float_of_bits(table.corrected(rounded, fraction)), exponent);
+    auto fixed = static_cast<int32_t>(x * (1 << significand_bits));
+    fixed -= fixed < 0 && (fixed & static_cast<int32_t>(fraction_mask)) != 0;
+    const auto bits = static_cast<uint32_t>(fixed);
+    const uint32_t exponent = bits & ~fraction_mask; // times 2^23, as in a float's bits
+    return float_of_bits(exponent + powers.of(bits & fraction_mask) + (126u << significand_bits));
 }
 
 // The table is for 1/m, 1 <= m < 2; powers of two scale exactly, denormals are zero.

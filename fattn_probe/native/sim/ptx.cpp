@@ -9,35 +9,59 @@
 namespace simt {
 
 namespace ptx {
+namespace {
 
-void load_matrices(Registers &registers, int tiles, bool transposed) {
+typedef uint16_t Halves __attribute__((vector_size(16)));
+
+Halves low(Halves a, Halves b) { return __builtin_shuffle(a, b, Halves{0, 8, 1, 9, 2, 10, 3, 11}); }
+Halves high(Halves a, Halves b) { return __builtin_shuffle(a, b, Halves{4, 12, 5, 13, 6, 14, 7, 15}); }
+
+// 8x8 halves: out[8 * column + row] is rows[row][column]. Interleaving rows that are four apart, three times over.
+void transpose(const uint16_t (&rows)[8][8], uint16_t *out) {
+    Halves line[8], next[8];
+    memcpy(line, rows, sizeof(line));
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 4; i++) {
+            next[2 * i] = low(line[i], line[i + 4]);
+            next[2 * i + 1] = high(line[i], line[i + 4]);
+        }
+        memcpy(line, next, sizeof(line));
+    }
+    memcpy(out, line, sizeof(line));
+}
+
+} // namespace
+
+void check_ldmatrix_address(const void *address) {
+    if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
+        report({"misaligned", "ldmatrix from an address that is not a multiple of 16 bytes"});
+    }
+}
+
+void load_matrices(const void *const *addresses, int tiles, bool transposed, uint32_t *const *results) {
     Fiber *const last = self;
     last->warp->runnable &= ~(1u << last->lane); // after a fault it does not go on; otherwise release_warp sets this
     for (int tile = 0; tile < tiles; tile++) {
-        auto *out = reinterpret_cast<uint16_t *>(registers.out[tile]);
+        auto *out = reinterpret_cast<uint16_t *>(results[tile]);
+        uint16_t rows[8][8];
         for (int row = 0; row < 8; row++) {
-            const void *address = registers.address[8 * tile + row];
+            const void *address = addresses[8 * tile + row];
             self = last->warp->lanes[8 * tile + row]; // whose address it is
-            if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
-                report({"misaligned", "ldmatrix from an address that is not a multiple of 16 bytes"});
-            }
+            check_ldmatrix_address(address);
             note_read(address, 16);
-            uint16_t halves[8];
-            memcpy(halves, address, 16);
-            for (int i = 0; i < 8; i++) {
-                out[transposed ? 8 * i + row : 8 * row + i] = halves[i];
-            }
+            memcpy(transposed ? rows[row] : out + 8 * row, address, 16);
+        }
+        if (transposed) {
+            transpose(rows, out);
         }
     }
     self = last;
 }
 
 void transpose_matrix(Registers &registers) {
-    const auto *in = reinterpret_cast<const uint16_t *>(registers.in[0]);
-    auto *out = reinterpret_cast<uint16_t *>(registers.out[0]);
-    for (int i = 0; i < 64; i++) {
-        out[8 * (i % 8) + i / 8] = in[i];
-    }
+    uint16_t rows[8][8];
+    memcpy(rows, registers.in[0], sizeof(rows));
+    transpose(rows, reinterpret_cast<uint16_t *>(registers.out[0]));
 }
 
 } // namespace ptx

@@ -3,6 +3,7 @@
 // Semantics: PTX ISA, "Warp-level matrix instructions" and "Data movement instructions".
 #pragma once
 
+#include "ahead.h"
 #include "tensor_core.h"
 #include "warp.h"
 
@@ -38,13 +39,34 @@ template <class T> void set_word(T &value, uint32_t bits) {
     memcpy(&value, &bits, 4);
 }
 
-// Lane 8*i + r hands in the address of row r of 8x8 tile i.
-void load_matrices(Registers &registers, int tiles, bool transposed);
+void check_ldmatrix_address(const void *address);
+
+// Lane 8*i + r has the address of row r of 8x8 tile i, which is results[i].
+void load_matrices(const void *const *addresses, int tiles, bool transposed, uint32_t *const *results);
+
+// A lane that runs ahead reads its address now, so that a bad one is found in this lane and line.
+inline void probe_ldmatrix_address(const void *address) {
+    if (__builtin_expect(reinterpret_cast<uintptr_t>(address) % 16 != 0, 0)) {
+        check_ldmatrix_address(address);
+    }
+    static_cast<void>(*static_cast<const volatile char *>(address));
+}
 
 template <int tiles, bool transposed, class... Ts> void ldmatrix(const void *address, Ts &...results) {
+    if (runs_ahead()) {
+        if (self->lane < 8 * tiles) {
+            probe_ldmatrix_address(address);
+        }
+        if (load_ahead(transposed, address, results...)) {
+            return;
+        }
+    }
     Registers &registers = warp_instruction(
         full_mask, "ldmatrix", [&](Registers &r, uint32_t lane) { r.address[lane] = address; },
-        [](Registers &r) { load_matrices(r, tiles, transposed); });
+        [](Registers &r) {
+            uint32_t *const out[] = {r.out[0], r.out[1], r.out[2], r.out[3]};
+            load_matrices(r.address, tiles, transposed, out);
+        });
     int i = 0;
     (set_word(results, registers.out[i++][self->lane]), ...);
 }
@@ -68,10 +90,17 @@ template <class T, class U> void movmatrix_sync_aligned_m8n8_trans_b16(T &result
     set_word(result, registers.out[0][self->lane]);
 }
 
-// A matrix instruction: accumulators (in and out), then the registers of A and of B, are handed in in that order.
-template <int results, class Work, class... Ds, class... Operands>
-void matrix_instruction(const char *name, Work work, std::tuple<Ds &...> accumulators, const Operands &...operands) {
-    static_assert(sizeof...(Ds) == results, "as many results as the instruction has");
+// A matrix instruction: `accumulators` (in and out), then the registers of A and of B.
+template <uint8_t as, uint8_t bs, class... Ds, class... Operands>
+void matrix_instruction(const char *name, MatrixWork work, std::tuple<Ds &...> accumulators,
+                        const Operands &...operands) {
+    static_assert(sizeof...(Operands) == as + bs, "as many operands as the instruction has");
+    constexpr uint8_t results = sizeof...(Ds);
+    if (runs_ahead()) {
+        static constexpr uint8_t counts[] = {results, as, bs};
+        std::apply([&](Ds &...d) { multiply_ahead(work, counts, d..., operands...); }, accumulators);
+        return;
+    }
     Registers &registers = warp_instruction(
         full_mask, name,
         [&](Registers &r, uint32_t lane) {
@@ -79,58 +108,56 @@ void matrix_instruction(const char *name, Work work, std::tuple<Ds &...> accumul
             std::apply([&](const Ds &...d) { ((r.in[i++][lane] = word(d)), ...); }, accumulators);
             ((r.in[i++][lane] = word(operands)), ...);
         },
-        work);
+        [work](Registers &r) { work(r.in + results, r.in + results + as, r.in, r.out); });
     int i = 0;
     std::apply([&](Ds &...d) { (set_word(d, registers.out[i++][self->lane]), ...); }, accumulators);
+}
+
+template <int K>
+void multiply_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32], uint32_t (*d)[32]) {
+    mma_f16_accumulate_f32(K, a, b, c, d);
+}
+template <int K>
+void multiply_f16(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32], uint32_t (*d)[32]) {
+    mma_f16_accumulate_f16(K, a, b, c, d);
 }
 
 template <class D, class A, class B>
 void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
                                                        const A &a2, const A &a3, const B &b0, const B &b1) {
-    matrix_instruction<4>(
-        "mma.m16n8k16.f32.f16", [](Registers &r) { mma_f16_accumulate_f32(16, r.in + 4, r.in + 8, r.in, r.out); },
-        std::tie(d0, d1, d2, d3), a0, a1, a2, a3, b0, b1);
+    matrix_instruction<4, 2>("mma.m16n8k16.f32.f16", multiply_f32<16>, std::tie(d0, d1, d2, d3), a0, a1, a2, a3, b0,
+                             b1);
 }
 template <class D, class A, class B>
 void mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
                                                       const B &b0) {
-    matrix_instruction<4>(
-        "mma.m16n8k8.f32.f16", [](Registers &r) { mma_f16_accumulate_f32(8, r.in + 4, r.in + 6, r.in, r.out); },
-        std::tie(d0, d1, d2, d3), a0, a1, b0);
+    matrix_instruction<2, 1>("mma.m16n8k8.f32.f16", multiply_f32<8>, std::tie(d0, d1, d2, d3), a0, a1, b0);
 }
 template <class D, class A, class B>
 void mma_sync_aligned_m16n8k16_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const A &a2, const A &a3,
                                                        const B &b0, const B &b1) {
-    matrix_instruction<2>(
-        "mma.m16n8k16.f16.f16", [](Registers &r) { mma_f16_accumulate_f16(16, r.in + 2, r.in + 6, r.in, r.out); },
-        std::tie(d0, d1), a0, a1, a2, a3, b0, b1);
+    matrix_instruction<4, 2>("mma.m16n8k16.f16.f16", multiply_f16<16>, std::tie(d0, d1), a0, a1, a2, a3, b0, b1);
 }
 template <class D, class A, class B>
 void mma_sync_aligned_m16n8k8_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const B &b0) {
-    matrix_instruction<2>(
-        "mma.m16n8k8.f16.f16", [](Registers &r) { mma_f16_accumulate_f16(8, r.in + 2, r.in + 4, r.in, r.out); },
-        std::tie(d0, d1), a0, a1, b0);
+    matrix_instruction<2, 1>("mma.m16n8k8.f16.f16", multiply_f16<8>, std::tie(d0, d1), a0, a1, b0);
 }
 template <class D, class A, class B>
 void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
                                                          const A &a2, const A &a3, const B &b0, const B &b1) {
-    matrix_instruction<4>(
-        "mma.m16n8k16.f32.bf16", [](Registers &r) { mma_bf16_accumulate_f32(r.in + 4, r.in + 8, r.in, r.out); },
-        std::tie(d0, d1, d2, d3), a0, a1, a2, a3, b0, b1);
+    matrix_instruction<4, 2>("mma.m16n8k16.f32.bf16", mma_bf16_accumulate_f32, std::tie(d0, d1, d2, d3), a0, a1, a2, a3,
+                             b0, b1);
 }
 template <class D, class A, class B>
 void mma_sync_aligned_m8n8k4_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, D &d4, D &d5, D &d6, D &d7,
                                                      const A &a0, const A &a1, const B &b0, const B &b1) {
-    matrix_instruction<8>(
-        "mma.m8n8k4.f32.f16", [](Registers &r) { mma_m8n8k4_f32(r.in + 8, r.in + 10, r.in, r.out); },
-        std::tie(d0, d1, d2, d3, d4, d5, d6, d7), a0, a1, b0, b1);
+    matrix_instruction<2, 2>("mma.m8n8k4.f32.f16", mma_m8n8k4_f32, std::tie(d0, d1, d2, d3, d4, d5, d6, d7), a0, a1, b0,
+                             b1);
 }
 template <class D, class A, class B>
 void mma_sync_aligned_m8n8k4_row_row_f16_f16_f16_f16(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1, const B &b0,
                                                      const B &b1) {
-    matrix_instruction<4>(
-        "mma.m8n8k4.f16.f16", [](Registers &r) { mma_m8n8k4_f16(r.in + 4, r.in + 6, r.in, r.out); },
-        std::tie(d0, d1, d2, d3), a0, a1, b0, b1);
+    matrix_instruction<2, 2>("mma.m8n8k4.f16.f16", mma_m8n8k4_f16, std::tie(d0, d1, d2, d3), a0, a1, b0, b1);
 }
 
 inline void cp_async(uint32_t shared, const void *global) { copy_async(shared_pointer(shared), global); }

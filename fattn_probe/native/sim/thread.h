@@ -13,12 +13,24 @@ struct Warp;
 // Why a fiber does not run.
 enum class Wait : uint8_t { none, warp, block, done };
 
+// How a fiber passes a loop of matrix instructions (ahead.h): in step with its warp; as the first, which records them;
+// or after it.
+enum class Ahead : uint8_t { off, records, follows };
+
+constexpr size_t stack_bytes = 256 << 10;
+
 struct Fiber {
     void *stack_pointer = nullptr;
     uint3 thread_idx = {};
     uint32_t lane = 0;
     Wait wait = Wait::none;
     Warp *warp = nullptr;
+    char *stack_top = nullptr;
+    // Running ahead: matrix instructions passed, and where the next address of a load goes.
+    Ahead ahead = Ahead::off;
+    uint32_t multiplied = 0;
+    const void **next_address = nullptr;
+    const void **last_address = nullptr;
     // Where it waits: the source line of a barrier, the name of a warp instruction. For reports.
     const char *place = "";
     int line = 0;

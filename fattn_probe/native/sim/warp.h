@@ -18,6 +18,8 @@ struct Registers {
     const void *address[warp_size];
 };
 
+struct AheadWarp;
+
 struct Warp {
     uint32_t index = 0;
     uint32_t existing = 0; // lanes that the block's size gives this warp
@@ -30,6 +32,7 @@ struct Warp {
     Fiber *lanes[warp_size];
     // Two sets: the first lane past an instruction may hand in the next one's registers while others still read.
     Registers registers[2];
+    AheadWarp *ahead = nullptr;
 
     Registers &current() { return registers[generation & 1]; }
 };

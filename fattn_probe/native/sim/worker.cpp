@@ -27,7 +27,9 @@ SIMT_THREAD_LOCAL dim3 gridDim;
 
 uint32_t Fiber::thread_number() const { return warp->index * warp_size + lane; }
 
-Worker::Worker() : pending_copies(max_threads), fibers_(max_threads), schedule_seed_(environment().schedule_seed) {
+Worker::Worker()
+    : pending_copies(max_threads), fibers_(max_threads), schedule_seed_(environment().schedule_seed),
+      runs_ahead_(!adversarial() && !environment().in_step), ahead_(new AheadWarp[max_threads / warp_size]) {
     stacks_ = static_cast<char *>(map_pages(max_threads * stack_bytes));
     arena_ = static_cast<char *>(map_pages(arena_bytes + guard_bytes));
     protect_pages(arena_ + arena_bytes, guard_bytes);
@@ -88,7 +90,9 @@ void Worker::prepare_fiber(Fiber &fiber, uint32_t thread) {
     // The fibers' stacks start at different places within their pages: otherwise the same variables of all 32 lanes
     // compete for the same cache lines.
     char *top = stacks_ + (thread + 1) * stack_bytes - (thread % 61) * 1088;
+    fiber.stack_top = top;
     fiber.stack_pointer = new_stack(top, fiber_main);
+    fiber.ahead = Ahead::off;
     fiber.thread_idx = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / (blockDim.x * blockDim.y)};
     fiber.lane = thread % warp_size;
     fiber.wait = Wait::none;
@@ -119,6 +123,8 @@ void Worker::run_block(uint3 index) {
         warp.existing = lanes == warp_size ? full_mask : (1u << lanes) - 1;
         warp.alive = warp.runnable = warp.existing;
         warp.arrived = warp.generation = 0;
+        warp.ahead = &ahead_[i];
+        warp.ahead->recorded = false;
     }
     for (uint32_t thread = 0; thread < block.threads; thread++) {
         prepare_fiber(fibers_[thread], thread);

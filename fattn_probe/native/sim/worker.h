@@ -1,12 +1,15 @@
 // One host thread that runs blocks, one after the other: its fibers, its shared memory, its scheduler.
 #pragma once
 
+#include "ahead.h"
 #include "finding.h"
 #include "launch.h"
+#include "register_file.h"
 #include "warp.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,7 +39,6 @@ struct StaticVariable {
 class Worker {
   public:
     static constexpr size_t max_threads = 1024;
-    static constexpr size_t stack_bytes = 256 << 10;
     static constexpr size_t arena_bytes = 512 << 10;
 
     Worker();
@@ -65,6 +67,7 @@ class Worker {
     const std::vector<StaticVariable> &static_variables() const { return static_; }
 
     bool adversarial() const { return schedule_seed_ != 0; }
+    bool runs_ahead() const { return runs_ahead_; }
     bool owns_stack(const void *address) const;
     const Fiber &thread(uint32_t number) const { return fibers_[number]; }
     void finish_fiber(); // called on the fiber's own stack; does not return
@@ -81,6 +84,7 @@ class Worker {
     Block block;
     Warp warps[max_threads / warp_size];
     std::vector<std::vector<PendingCopy>> pending_copies;
+    RegisterFile registers;
 
   private:
     Fiber *next_in_order();
@@ -103,6 +107,8 @@ class Worker {
     std::vector<StaticVariable> static_;
     void *host_stack_pointer_ = nullptr;
     uint64_t schedule_seed_ = 0;
+    bool runs_ahead_ = false;
+    std::unique_ptr<AheadWarp[]> ahead_;
     uint64_t random_state_ = 0;
 };
 

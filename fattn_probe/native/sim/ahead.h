@@ -1,0 +1,90 @@
+// Running ahead: the lanes of a warp pass a loop of matrix instructions one after the other, and the instructions are
+// executed after the last lane has passed, in their order, each for all lanes at once.
+//
+// The rewriter brackets such loops with begin_ahead() and end_ahead(): loops that only load fragments and multiply
+// them, so that no lane reads in between what an instruction of the loop has to write (build/rewrite_ahead.py). Without
+// it each lane that meets a warp instruction waits for the 31 others, which took half the time of the mma kernels. The
+// bits are the same: every instruction gets the operands that it would have got.
+//
+// The first lane to pass records the instructions; of the others only the addresses of loads are new. Registers are
+// variables on a lane's stack; in all lanes they lie at the same distance from the stack's top, because all run the
+// same code from the same entry.
+#pragma once
+
+#include "warp.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace simt {
+
+// D = A*B + C on fragments, [register][lane]; d may be c.
+using MatrixWork = void (*)(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
+                            uint32_t (*d)[32]);
+
+// Before Turing, fragments are loaded by ordinary code, which cannot run ahead.
+#if defined(SIMT_AHEAD) && SIMT_ARCH >= 750
+
+// Around a loop. `local`: what the loop loads is declared in it, so nothing reads it afterwards.
+void begin_ahead(bool local) noexcept;
+void end_ahead() noexcept;
+inline bool runs_ahead() { return self->ahead != Ahead::off; }
+
+#else
+inline void begin_ahead(bool) noexcept {}
+inline void end_ahead() noexcept {}
+constexpr bool runs_ahead() { return false; }
+#endif
+
+struct AheadInstruction {
+    MatrixWork work = nullptr; // nullptr: ldmatrix
+    uint8_t counts[3] = {};    // registers of C and D, of A, of B
+    uint8_t tiles = 0;         // of ldmatrix
+    bool transposed = false;
+    uint32_t rows[12] = {}; // the registers' rows in the RegisterFile, results first
+};
+
+// What a warp will execute when all its lanes have passed.
+struct AheadWarp {
+    static constexpr size_t most_loads = 512;
+
+    bool recorded = false;
+    bool loads_end = false; // see begin_ahead
+    size_t loads = 0;
+    std::vector<AheadInstruction> instructions;
+    const void *addresses[most_loads * warp_size]; // [load][lane]
+};
+
+// Append to what the running lane's warp will do. The variables' addresses go through these calls so that the compiler
+// keeps the variables in memory.
+void record_load(int tiles, bool transposed, const void *const *results);
+void record_matrix(MatrixWork work, const uint8_t (&counts)[3], const void *const *registers);
+
+// False if there is no room for another load: then the lanes have caught up, and go on in step.
+template <class... Ts> bool load_ahead(bool transposed, const void *address, Ts &...results) {
+    Fiber &fiber = *self;
+    if (__builtin_expect(fiber.next_address == fiber.last_address, 0)) {
+        end_ahead();
+        return false;
+    }
+    if (__builtin_expect(fiber.ahead == Ahead::records, 0)) {
+        const void *const variables[] = {&results...};
+        record_load(sizeof...(Ts), transposed, variables);
+    }
+    *fiber.next_address = address;
+    fiber.next_address += warp_size;
+    return true;
+}
+
+// `registers`: those of C and D, of A, of B; `counts` how many of each.
+template <class... Ts> void multiply_ahead(MatrixWork work, const uint8_t (&counts)[3], Ts &...registers) {
+    Fiber &fiber = *self;
+    fiber.multiplied++;
+    if (__builtin_expect(fiber.ahead == Ahead::records, 0)) {
+        const void *const variables[] = {&registers...};
+        record_matrix(work, counts, variables);
+    }
+}
+
+} // namespace simt

@@ -1,0 +1,36 @@
+"""Attention kernels compute the same bits whether lanes run ahead, as they do in release builds, or stay in step."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fattn_probe.device import load_devices, parse_target
+from fattn_probe.run.capture import Capture
+from fattn_probe.scenario import expand, load, make_inputs
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+PLAIN = {"FATTN_PROBE_SIM_IN_STEP": "1", "FATTN_PROBE_SIM_PORTABLE": "1"}
+
+pytestmark = [pytest.mark.build, pytest.mark.network]
+
+
+def output(session, case, device):
+    capture = session.capture(case, make_inputs(case), parse_target(f"sim:{device}", load_devices()))
+    assert isinstance(capture, Capture), capture
+    return capture.dst
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        *(("h200", name) for name in ("gqa", "mha", "mla", "softcap", "sinks", "prefill")),
+        *(pytest.param(device, "gqa", marks=pytest.mark.slow) for device in ("rtx2060", "a100", "rtx4070", "rtx5090")),
+    ],
+)
+def test_bits_do_not_depend_on_how_the_simulator_runs(session, monkeypatch, device, name):
+    case = expand(load(SCENARIOS / f"{name}.yaml"))[0]
+    fast = output(session, case, device)
+    for variable, value in PLAIN.items():
+        monkeypatch.setenv(variable, value)
+    np.testing.assert_array_equal(output(session, case, device).view(np.uint32), fast.view(np.uint32))
