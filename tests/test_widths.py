@@ -1,23 +1,36 @@
-"""Tables in terminals of 60, 80 and 120 columns: verdict, kernel and numbers are there, and nothing is cut."""
+"""Tables in terminals of 60, 80 and 120 columns and in a pipe: verdict, kernel and numbers, and nothing is cut."""
 
 import io
+import os
 import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from fattn_probe.build.command import build_table
+from fattn_probe.build.key import Build
 from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.judge.verdict import Status, Verdict
 from fattn_probe.compare.present.tables import render as render_compare
+from fattn_probe.console import width_for
 from fattn_probe.device import load_devices
 from fattn_probe.device.show import render_list, render_show
 from fattn_probe.doctor.report import Engine
 from fattn_probe.inspect.view.show import render as render_facts
+from fattn_probe.inspect.view.side_by_side import render_side_by_side, side_by_side
 from fattn_probe.launch.record import parse_launch
+from fattn_probe.ops import OpsReport
+from fattn_probe.ops import render as render_ops
+from fattn_probe.ops.parse import OpResult
 from fattn_probe.regress.records import Identity, Result, Run, StoredCase
 from fattn_probe.regress.runner import Outcome
 from fattn_probe.regress.tables import render as render_regress
-from fattn_probe.regress.tables import render_results, render_runs
+from fattn_probe.regress.tables import render_bisection, render_results, render_runs, render_versions
+from fattn_probe.regress.versions import Bisection, Versions
 from fattn_probe.regress.work_map import work_facts
 from fattn_probe.run.command import Done, render_plan, render_run
 from fattn_probe.run.outcome import Ran
@@ -30,6 +43,9 @@ from fattn_probe.source.command import SourceRow
 from fattn_probe.source.command import render_list as render_sources
 from fattn_probe.study.command import Options, study_case
 from fattn_probe.study.show import render as render_study
+from tests.build.test_key import MANIFEST
+from tests.inspect.made_facts import gqa
+from tests.inspect.test_side_by_side import on_rtx4070
 
 KERNEL = "flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
 MMA = "flash_attn_ext_f16<64,64,8,2,false,false,false>"
@@ -41,10 +57,26 @@ RUN = Run(1, "0123456789abcdef", SIM, "nightly", "2026-11-22T01:13:00", None)
 RESULT = Result("decode-hsk=128-n_kv=4096", "d", "fail", "NMSE 1.2e-3 is over 1e-5", launches=LAUNCH)
 ENGINES = (Engine("sim", True, ("sim:h200",)), Engine("cuda", False, (), ("no GPU",)))
 VERDICT = Verdict(Status.FAIL, "wrong: 32 of 96 rows")
+BUILT = replace(MANIFEST, contents=replace(MANIFEST.contents, programs=()))
+SOURCES = ("pypi:xllamacpp==2026.9.11063", SIM.source)
+BEFORE = Result(RESULT.name, "d", "pass", metrics={"nmse": 1.29e-7}, output="00", launches=LAUNCH)
+AFTER = Result(
+    RESULT.name, "d", "fail", RESULT.reason, {"nmse": 1.2e-3}, "01", LAUNCH.replace(KERNEL, MMA), failure=RESULT.reason
+)
+OP = "FLASH_ATTN_EXT(hsk=128,hsv=128,nh=4,nr23=[4,1],kv=4096,nb=1,mask=1,sinks=0,max_bias=0.000000,type_K=q8_0)"
 
 
 def plan():
     return [Done(CASE, "sim:rtx4070", Ran(None, (parse_launch(LAUNCH),), "", 0.1))]
+
+
+def diff():
+    return [Versions("sim:h200", SOURCES, {RESULT.name: BEFORE}, {RESULT.name: AFTER})]
+
+
+def ops(**timed):
+    results = (OpResult(OP, "ok", **timed), OpResult(OP, "fail", "ERR = 0.25 > 0.0005"))
+    return render_ops(OpsReport((), results, None, "NVIDIA H200", 1.5, stopped="killed by SIGABRT"))
 
 
 def inspected():
@@ -59,6 +91,24 @@ SHOWN = {
     "regress": (
         lambda: render_regress([Outcome(RUN, {RESULT.name: RESULT}, None, (), 1)]),
         ["1 fail", RESULT.name, RESULT.reason, SIM.source],
+    ),
+    "inspect of two": (
+        lambda: render_side_by_side(side_by_side(gqa(), on_rtx4070())),
+        ["gqa on sim:h200", "gqa on sim:rtx4070", "nsm", "132", "46", "Division of work"],
+    ),
+    "diff": (
+        lambda: render_versions(diff()),
+        [RESULT.name, "new failure", KERNEL, MMA, "2026.9.11063", "1.29e-07", "1.20e-03"],
+    ),
+    "bisect": (
+        lambda: render_bisection(Bisection(((SOURCES[0], BEFORE), (SOURCES[1], AFTER)), SOURCES[1], AFTER)),
+        [f"{SOURCES[0]}: pass", f"{SOURCES[1]}: fail", f"first bad source: {SOURCES[1]}", AFTER.reason],
+    ),
+    "ops": (ops, ["NVIDIA H200: 1 ok, 1 fail", f"fail: {OP}", "ERR = 0.25 > 0.0005", "killed by SIGABRT"]),
+    "ops perf": (lambda: ops(us_per_run=12.34, gflops=5678.9, runs=100), [OP, "12.34", "5678.90", "100", "us/run"]),
+    "build": (
+        lambda: build_table(Build(Path("/home/me/.cache") / ("x" * 90), BUILT)),
+        [BUILT.source, "/home/me/.cache/" + "x" * 90, "sm_90", *BUILT.contents.kernels],
     ),
     "study": (
         lambda: render_study(study_case(CASE, "fa2", Options()), 4),
@@ -95,19 +145,88 @@ def printed(value, width):
     return out.getvalue()
 
 
+def has(text, wanted):
+    """Whether the words are there, wherever the lines break; nothing may be cut, and there are no escape codes."""
+    assert "…" not in text
+    assert "\x1b" not in text
+    closed = re.sub(r"\s", "", text)
+    return [words for words in wanted if re.sub(r"\s", "", words) not in closed] == []
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("command", SHOWN)
 def test_everything_is_there_at_any_width(command, width):
     make, wanted = SHOWN[command]
     text = printed(make(), width)
     assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text
-    closed = re.sub(r"\s", "", text)
-    for words in wanted:
-        assert re.sub(r"\s", "", words) in closed
-    assert "\x1b" not in text
+    assert has(text, wanted)
 
 
-def test_a_verdict_comes_first_where_the_terminal_is_narrow():
-    make, _ = SHOWN["compare"]
-    assert printed(make(), 60).splitlines()[0] == "fail  decode, sim:h200"
+@pytest.mark.parametrize("command", SHOWN)
+def test_everything_is_there_in_a_pipe(command, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    make, wanted = SHOWN[command]
+    console = Console(file=(out := io.StringIO()), width=width_for(out), highlight=False)
+    console.print(make())
+    assert has(out.getvalue(), wanted)
+
+
+@pytest.mark.parametrize(
+    ("command", "first"), [("compare", "fail  decode, sim:h200"), ("diff", "sim:h200"), ("regress", "sim:h200, ")]
+)
+def test_a_verdict_comes_first_where_the_terminal_is_narrow(command, first):
+    lines = printed(SHOWN[command][0](), 60).splitlines()
+    assert lines[0].startswith(first)
+    assert "fail" in "".join(lines[:3])
+
+
+def piped(words, columns=""):
+    """A command whose stdout and stderr are pipes; with COLUMNS if it is given."""
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
+    return subprocess.run(
+        [sys.executable, "-m", "fattn_probe", *words.split()],
+        env=env | ({"COLUMNS": columns} if columns else {}),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("columns", ["", "60"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "scenario list",
+        "scenario show gqa",
+        "device list",
+        "suite list",
+        "patch list",
+        "study gqa --algorithm fa2",
+        "compare no-such-scenario",
+    ],
+)
+def test_the_command_itself_in_a_pipe(words, columns):
+    done = piped(words, columns)
+    assert done.returncode == (2 if "no-such" in words else 0), done.stderr
+    assert has(done.stdout + done.stderr, [])
+    assert (done.stdout + done.stderr).splitlines()[0]
+
+
+@pytest.mark.build
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        ("run", [MMA]),
+        ("plan", [MMA]),
+        ("compare", ["pass", MMA, "1 pass"]),
+        ("inspect", [MMA, "coverage: pass", "Division of work"]),
+    ],
+)
+def test_a_command_that_runs_kernels_in_a_narrow_pipe(command, wanted):
+    done = piped(f"{command} gqa --on sim:h200", "60")
+    assert done.returncode == 0, done.stderr
+    assert has(done.stdout, [words.replace("8,2", "8,8") for words in wanted])
+    assert has(done.stderr, [])
+    assert max(map(len, done.stdout.splitlines())) <= 60
+    assert not re.search(r"\d:\d\d", done.stderr), "no progress"

@@ -17,6 +17,7 @@ UPSTREAM_TOLERANCE = 5e-4
 
 BIASED = 1e-3
 """Mean error, as a share of the answer's size, that gives a warning."""
+FEW_BITS = "equal the rounding model in every bit; usually all do"
 LEAST_BITS = 0.9
 """Share of elements equal to the rounding model below which a kernel must compute in another way. The shipped cases
 have 1.0 on an H200 and on simulated GPUs; other compilers should give at least 0.97."""
@@ -136,7 +137,7 @@ def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None, 
         warnings.append(f"NMSE {metrics.nmse:.2e} is above {UPSTREAM_TOLERANCE:.0e}, which upstream allows")
     bits = None if design is None or not bit_exact else design.equal_bits
     if bits is not None and bits < LEAST_BITS:
-        warnings.append(f"{100 * bits:.2g} % of the elements equal the rounding model in every bit; usually all do")
+        warnings.append(f"{100 * bits:.2g} % of the elements {FEW_BITS}")
     return Accuracy(not warnings, "; ".join(warnings) or f"NMSE {metrics.nmse:.2e}")
 
 
