@@ -124,7 +124,7 @@ def write_page(done: Sequence[Examined], path: Path) -> None:
     """Write one inspection, or two side by side, as an HTML page."""
     both = pair(done)
     if both is None and len(done) != 1:
-        raise InputError(f"--html shows one inspection, or two side by side; these are {len(done)}")
+        raise InputError(f"--html shows one inspection, or two side by side; there are {len(done)}")
     (first, *_) = done
     if both is not None:
         write_text(path, side_by_side_page(side_by_side(*both)))
@@ -137,7 +137,7 @@ def write_map(done: Sequence[Examined], path: Path) -> None:
     """Write the map of one inspection's work as SVG."""
     facts = [item.facts for item in done if item.facts is not None]
     if len(facts) != 1 or not facts[0].blocks:
-        raise InputError(f"--svg shows the blocks of one inspection; these are {len(facts)}")
+        raise InputError(f"--svg shows the blocks of one inspection; there are {len(facts)}")
     write_text(path, svg_of(facts[0]))
 
 

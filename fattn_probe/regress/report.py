@@ -129,7 +129,7 @@ def _of(counts: tuple[int, int] | None) -> str:
 def unjudged(night: Night) -> Iterator[tuple[str, str]]:
     """(case, why) of each case without a verdict."""
     for shard in night.missing_shards:
-        yield f"shard {shard}", "did not end: the run was killed, goes on, or its history was not merged"
+        yield f"shard {shard}", "not finished: the run was killed, is still going on, or its history was not merged"
     lost = [(result.name, result.reason) for result in night.results.values() if result.status == "lost"]
     gone = [(change.case, f"not run; {change.words}") for change in night.changes if change.kind is Kind.NOT_RUN]
     yield from [*lost, *gone][:MOST_LISTED]

@@ -52,13 +52,13 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
 
 def _acceptance(outcome: Outcome) -> Iterable[Text]:
     """Say whether this run was accepted, or that the line has no baseline."""
-    run, why = outcome.run.uid[:8], outcome.accepted
+    run, device, why = outcome.run.uid[:8], outcome.run.identity.device, outcome.accepted
     if why and outcome.baseline is None:
-        yield Text(f"accepted {run} as the first baseline of this line ({why})", "green")
+        yield Text(f"accepted {run} as the first baseline of {device} ({why})", "green")
     elif why:
-        yield Text(f"accepted {run} as the new baseline of this line ({why})", "green")
+        yield Text(f"accepted {run} as the new baseline of {device} ({why})", "green")
     elif outcome.baseline is None:
-        yield Text("this line has no baseline yet: --accept WHY makes a run the baseline", "yellow")
+        yield Text(f"{device} has no baseline yet: --accept WHY makes a run the baseline", "yellow")
 
 
 def _counted(counts: dict[str, int]) -> str:
@@ -236,7 +236,11 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
         raise RegressionError("\n".join(f"{change.case}: {change.kind}: {change.words}" for change in alarms))
     wrong = [outcome for outcome in outcomes if outcome.baseline is None and outcome.counts["fail"]]
     if wrong:
-        raise ComparisonError("\n".join(f"{item.run.identity.device}: {item.counts['fail']} fail" for item in wrong))
+        raise ComparisonError(
+            "\n".join(
+                f"{item.run.identity.device}: {item.counts['fail']} cases are wrong; no baseline yet" for item in wrong
+            )
+        )
 
 
 def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:

@@ -69,8 +69,8 @@ def test_the_first_faults_are_listed_and_the_rest_counted():
     lines = shown(render(facts), 200).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("coverage: fail, "))
     found = int(lines[at].removeprefix("coverage: fail, ").split()[0])
-    told = [line for line in lines[at + 1 :] if line.startswith("- ") and " more of the kind " not in line]
-    counted = [int(line.split()[2]) for line in lines[at + 1 :] if " more of the kind " in line]
+    told = [line for line in lines[at + 1 :] if line.startswith("- ") and " more: " not in line]
+    counted = [int(line.split()[2]) for line in lines[at + 1 :] if " more: " in line]
     assert len(told) == FINDINGS_SHOWN
     assert sum(counted) + len(told) == found
 

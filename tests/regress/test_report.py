@@ -148,7 +148,7 @@ def test_a_run_that_was_killed_is_not_called_good(tmp_path):
         )
         assert next(unjudged(night)) == (
             "shard 1/1",
-            "did not end: the run was killed, goes on, or its history was not merged",
+            "not finished: the run was killed, is still going on, or its history was not merged",
         )
 
 

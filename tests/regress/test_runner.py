@@ -101,10 +101,10 @@ def test_matching_cases_that_were_not_run_are_reported(history):
 def test_the_first_accepted_run_says_that_it_is_the_first(tmp_path):
     with history_at(tmp_path) as history:
         before = run(history)
-        assert "this line has no baseline yet: --accept WHY makes a run the baseline" in said(before)
+        assert "has no baseline yet: --accept WHY makes a run the baseline" in said(before)
         assert "**nothing wrong, no baseline yet**" in markdown([before])
         first = run(history, accept="looked at")
-        assert f"accepted {first.run.uid[:8]} as the first baseline of this line (looked at)" in said(first)
+        assert f"accepted {first.run.uid[:8]} as the first baseline of sim:h200 (looked at)" in said(first)
         assert "has no baseline yet" not in said(first)
         assert "**nothing wrong, the first baseline**" in markdown([first])
         assert history.baseline(SIM.line, "quick").uid == first.run.uid
@@ -114,4 +114,4 @@ def test_a_later_accepted_run_names_the_one_it_replaces(history):
     before = history.baseline(SIM.line, "quick")
     second = run(history, accept="faster")
     assert f"compared with {before.uid[:8]} of" in said(second)
-    assert f"accepted {second.run.uid[:8]} as the new baseline of this line (faster)" in said(second)
+    assert f"accepted {second.run.uid[:8]} as the new baseline of sim:h200 (faster)" in said(second)

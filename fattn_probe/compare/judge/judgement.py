@@ -136,7 +136,7 @@ def raise_if_failed(found: Sequence[Judgement]) -> None:
     if lost:
         raise LostError(f"{len(lost)} of {len(found)} comparisons were lost:\n" + "\n".join(lost))
     if counts[Status.UNSUPPORTED] == len(found):
-        raise ComparisonError(f"nothing was compared: all {len(found)} are unsupported where they were to run")
+        raise ComparisonError("nothing was compared: no case is supported on its target")
 
 
 def _in_short(row: Judgement) -> str:

@@ -92,7 +92,7 @@ def map_lines(facts: Facts, coverage: Coverage | None, verbose: bool) -> list[Re
         return []
     works = [work for block in facts.blocks for work in block.tiles]
     read = sum(work.read for work in works)
-    how = f"{read} of {len(works)} tiles were seen at their call, the others follow from kbc"
+    how = f"{read} of {len(works)} tiles were read when the kernel processed them; the others follow from kbc"
     seen = [Text(how, "dim")] if read < len(works) else []
     return [TerminalMap(facts, coverage, None if verbose else 24), verdict(coverage), *seen]
 
@@ -101,10 +101,14 @@ def verdict(coverage: Coverage) -> RenderableType:
     """Whether every KV step is done exactly once, on one line; then the problems, one line each."""
     if coverage.passes:
         return Text.assemble(("coverage: ", "bold"), ("pass", "green"), f", {covered(coverage)}")
-    head = Text.assemble(("coverage: ", "bold"), ("fail", "bold red"), f", {len(coverage.findings)} found")
+    head = Text.assemble(
+        ("coverage: ", "bold"),
+        ("fail", "bold red"),
+        f", {len(coverage.findings)} finding{'s' * (len(coverage.findings) > 1)}",
+    )
     shown = listed([finding.message for finding in coverage.findings[:FINDINGS_SHOWN]])
     left = Counter(finding.kind for finding in coverage.findings[FINDINGS_SHOWN:])
-    rest = [Text(f"- and {number} more of the kind {kind}", "dim") for kind, number in left.items()]
+    rest = [Text(f"- and {number} more: {kind}", "dim") for kind, number in left.items()]
     return Group(head, shown, *rest)
 
 
