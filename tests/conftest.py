@@ -28,6 +28,14 @@ def tree():
 
 
 @pytest.fixture(scope="module")
+def selected_cases(request):
+    """The parameters `case` of the module's tests that were not deselected."""
+    items = [item for item in request.session.items if item.module is request.module]
+    parameters = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    return [values["case"] for values in parameters if "case" in values]
+
+
+@pytest.fixture(scope="module")
 def session(tree):
     """Runs of the default llama.cpp, with release builds."""
     from fattn_probe.run.session import RunOptions, Session

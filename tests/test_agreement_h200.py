@@ -7,6 +7,7 @@ import pytest
 from fattn_probe.compare.judge.agreement import agreement, read_recording
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture
+from fattn_probe.run.prepare import prepare
 from fattn_probe.scenario import expand, load, make_inputs
 from fattn_probe.source import ggml_types, template_parameters
 
@@ -15,6 +16,7 @@ SCENARIOS = Path(__file__).parent.parent / "scenarios"
 FAULTS = [SCENARIOS / f"known-faults/{name}.yaml" for name in ("masked-rows", "q8-race")]
 FILES = [*sorted(SCENARIOS.glob("*.yaml")), *FAULTS]  # what the recording has
 CASES = [case for path in FILES for case in expand(load(path))]
+H200 = parse_target("sim:h200", load_devices())
 LARGE = 8e9  # floating-point operations
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
@@ -29,11 +31,17 @@ def marks(case):
     return [pytest.mark.slow] if case.op.sizes.flop > LARGE else []
 
 
+@pytest.fixture(scope="module", autouse=True)
+def kernels(session, selected_cases):
+    """One parallel build of all kernels."""
+    prepare(session, [(case, [H200]) for case in selected_cases])
+
+
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name, marks=marks(case)) for case in CASES])
 def test_simulated_h200_is_the_h200(case, session, recorded):
     there = recorded[case.name]
     assert there.digest == case.digest, "the scenario has changed: record it again (scripts/agreement)"
-    here = session.capture(case, make_inputs(case), parse_target("sim:h200", load_devices()))
+    here = session.capture(case, make_inputs(case), H200)
     assert isinstance(here, Capture), here
     found = agreement(there, here.dst, here.launches)
     assert here.launches == there.launches

@@ -11,6 +11,7 @@ from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.launch.tiles import limits_of, parallel_blocks_of, share_of
 from fattn_probe.run.outcome import Unsupported
+from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import expand, load, loads, make_inputs
@@ -32,8 +33,11 @@ def inspector_of(source=DEFAULT_SOURCE, patch=None, **options):
 
 
 @pytest.fixture(scope="module")
-def inspector():
-    return inspector_of()
+def inspector(selected_cases):
+    """An inspector whose build has the kernels of all selected cases, compiled in parallel."""
+    made = inspector_of()
+    prepare(made.session, [(case, [parse_target("sim:h200", load_devices())]) for case in selected_cases])
+    return made
 
 
 def facts_of(inspector, case, device="sim:h200"):
