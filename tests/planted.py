@@ -1,4 +1,4 @@
-"""Faults planted into an output: what each changes of the exact answer is added to what a correct kernel computed."""
+"""Faults planted into an output: each fault's change of the exact answer is added to a correct kernel's output."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -49,7 +49,7 @@ def rows_swapped(row, geometry, place):
 
 
 def share_rescaled(row, geometry, place):
-    """What the first block of a shared tile leaves for the fixup kernel is rescaled; else the first half of it."""
+    """The first block's part of a shared tile is rescaled; in an undivided tile, the first half."""
     part = geometry.parts_of(geometry.tile_of(*place))[0]
     stop = part.stop if part.stop < geometry.grid.iter_k else geometry.grid.iter_k // 2
     logits = row.logits

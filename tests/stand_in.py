@@ -3,4 +3,4 @@
 from typing import Any
 
 StandIn: Any = object
-"""To mypy, what derives from it may stand in for any type."""
+"""For mypy, a class derived from it may stand in for any type."""

@@ -1,4 +1,4 @@
-"""The line that says what a command does: on a terminal only, one at a time, gone at the end."""
+"""The line that shows what a command is doing: only on a terminal, one at a time, gone at the end."""
 
 import io
 import time

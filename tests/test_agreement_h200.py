@@ -1,4 +1,4 @@
-"""The simulator against what a real H200 computed: every shipped scenario, launches and bits."""
+"""The simulator compared with a real H200: launches and bits of every shipped scenario."""
 
 from pathlib import Path
 

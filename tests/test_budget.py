@@ -1,4 +1,4 @@
-"""The style budget's checks find what they are for."""
+"""The checks of the style budget find violations."""
 
 import importlib.machinery
 import importlib.util

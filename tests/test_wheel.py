@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 
 def checked(command, cwd, **environment):
-    """What a program prints. PYTHONPATH is left out, so that nothing comes from the checkout."""
+    """A program's output, without PYTHONPATH, so that nothing comes from the checkout."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=cwd, env=inherited, capture_output=True, text=True, timeout=1200, check=False)
@@ -37,7 +37,7 @@ def checked(command, cwd, **environment):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel of this checkout, built in a copy, since setuptools takes over what an old `build/` has."""
+    """The wheel of this checkout, built in a copy, since setuptools would include the files of an old `build/`."""
     copy, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     for part in PARTS:
         source = ROOT / part
@@ -51,7 +51,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory):
-    """The Python of an environment that has the wheel and what it requires, and nothing else."""
+    """The Python of an environment with only the wheel and its requirements."""
     folder = tmp_path_factory.mktemp("venv")
     checked([sys.executable, "-m", "venv", folder], folder)
     checked([folder / "bin/python", "-m", "pip", "install", "--quiet", wheel], folder)
@@ -112,7 +112,7 @@ def test_a_debug_build_and_a_patch(probe):
 
 
 def test_pip_install_into_a_folder(wheel, python, tmp_path):
-    """`pip install --target` has no scheme of its own for data files."""
+    """`pip install --target` has no place for data files."""
     target = tmp_path / "target"
     checked([python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target, wheel], tmp_path)
     program = "from fattn_probe.shipped import files; print(*files('scenario'), *files('suite'), *files('patch'))"

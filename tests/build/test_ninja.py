@@ -24,7 +24,7 @@ WRITE = "import sys; open(sys.argv[1], 'w')"
 
 
 def script(output, text, *inputs):
-    """A step that is a Python program, which gets the file to write as its argument."""
+    """A build step that runs a Python program; its argument is the file to write."""
     return LinkStep(output, inputs, (sys.executable, "-c", text, output))
 
 

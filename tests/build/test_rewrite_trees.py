@@ -30,7 +30,7 @@ def trees() -> list[Path]:
 
 @dataclass(frozen=True)
 class File:
-    """A CUDA file, its text, and what it became."""
+    """A CUDA file, its text, and the rewritten text."""
 
     path: Path
     text: str

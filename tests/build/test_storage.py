@@ -1,4 +1,4 @@
-"""`fattn-probe cache`: what takes space, and what goes."""
+"""`fattn-probe cache`: what takes space, and what `prune` removes."""
 
 import json
 import os

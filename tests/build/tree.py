@@ -1,4 +1,4 @@
-"""A small tree that has what the build room reads of llama.cpp."""
+"""A small tree with the parts of llama.cpp that a build reads."""
 
 from pathlib import Path, PurePosixPath
 

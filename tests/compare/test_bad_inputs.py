@@ -28,7 +28,7 @@ def capture_of(seed=0, digest="0123456789abcdef", **inputs):
 
 
 def ending(paths, capsys):
-    """The exit code of comparing two files, and what is said on stderr."""
+    """The exit code and the stderr of comparing two files."""
     with pytest.raises(SystemExit) as end, exit_codes():
         compare_files(paths, as_json=False)
     said = capsys.readouterr()

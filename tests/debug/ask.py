@@ -2,7 +2,7 @@
 
 
 def ask(debugger, plan):
-    """Run to `location`; what each of `commands` prints, then why each of `refused` has no value."""
+    """Run to `location`; returns the output of each of `commands`, then the refusal of each of `refused`."""
     debugger.insert(plan["location"])
     debugger.resume("run")
     return [debugger.execute(command) for command in plan["commands"]] + list(map(debugger.refusal, plan["refused"]))

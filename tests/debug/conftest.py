@@ -1,4 +1,4 @@
-"""Programs to debug, compiled once a session, and the debugger, whose absence is a failure where it is required."""
+"""Programs to debug, compiled once per session, and the debugger; if it is required, its absence is a failure."""
 
 import os
 import shutil

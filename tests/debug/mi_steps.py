@@ -12,7 +12,7 @@ from fattn_probe.debug.session import Session
 
 
 def drive(session):
-    """What the debugger says of `probe exit`, in order."""
+    """The debugger's answers for `probe exit`, in order."""
     debugger = OverMI(session)
     found = [session.has_python()]
     work, header = debugger.insert("work"), debugger.insert("probe.cpp:14", "n == 4")

@@ -31,7 +31,7 @@ def dispatch(tree):
 
 @pytest.fixture(scope="module")
 def found(tree, dispatch, tmp_path_factory):
-    """What `read_op` finds over MI where cuda-gdb's answers are the recorded ones, and no other question is asked."""
+    """The result of `read_op` over MI with cuda-gdb's recorded answers; any other question fails."""
     transcript = tmp_path_factory.mktemp("cuda-gdb") / "transcript.txt"
     transcript.write_bytes(gzip.decompress(TRANSCRIPT.read_bytes()))
     anchors = {name: list(places) for name, places in locate(tree.root / CUDA).locations.items()}

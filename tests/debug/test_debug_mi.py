@@ -42,7 +42,7 @@ def expected(python, source):
 
 
 def comparable(found):
-    """Without what differs from machine to machine: the address of a program's argument."""
+    """Without the address of a program's argument, which differs between machines."""
     assert found[5].pop().endswith(' "exit"')
     locals_at = next(at for at, item in enumerate(found) if isinstance(item, str))
     return [*found[:locals_at], found[locals_at].splitlines()[:2], *found[locals_at + 1 :]]

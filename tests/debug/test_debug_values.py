@@ -28,7 +28,7 @@ HALF2 = {"x": {"bits": 0}, "y": {"bits": 0}}
 
 
 def at(symbol=None, text=None):
-    """A pointer to somewhere: the address is not what is compared."""
+    """A pointer to any address."""
     return Pointer(1, symbol, None, text)
 
 
@@ -169,7 +169,7 @@ KERNEL = "flash_attn_ext_f16<64, 64, 8, 8, false, false, false>(char const*, cha
 
 
 def test_a_kernel_on_an_h200():
-    """-G code: what is dead is optimised out, a null pointer has a symbol's name, halves are decimal numbers."""
+    """-G code: dead values are optimised out, a null pointer has a symbol's name, halves are decimal numbers."""
     found = parsed(recorded("cuda-gdb-13-values.txt"))
     assert (found["kbc"], found["kbc_stop"], found["is_fixup"]) == (5, 6, True)
     assert found["k_VKQ_0"] == OPTIMIZED_OUT
@@ -352,7 +352,7 @@ def repeats(count):
 
 
 def grouped(items):
-    """Runs that gdb shortens, and the others one by one."""
+    """Runs that gdb abbreviates, and the other values one by one."""
     return [pair for item, n in runs(items) for pair in ([(item, n)] if n >= REPEATS else n * [(item, 1)])]
 
 

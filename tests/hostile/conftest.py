@@ -1,4 +1,4 @@
-"""The command line in this process, with a bound on time and memory, and what it said."""
+"""The command line in this process, with limits on time and memory, and its output."""
 
 import contextlib
 import json
@@ -16,9 +16,9 @@ from fattn_probe import cli
 SECONDS = 10
 """Processor time of a command."""
 WAITING = 60
-"""Seconds in all: a machine that is busy with other things is slower."""
+"""Total seconds; generous, because the machine may be busy."""
 MEMORY = 1 << 30
-"""Bytes above what the process has when a command starts."""
+"""Bytes above the process's size at the start of a command."""
 REFUSED = (2, 3, 4)
 """Exit codes: the user's input, the user's machine, lost."""
 
@@ -33,7 +33,7 @@ class Ended:
 
     @property
     def said(self):
-        """What stderr has, as one line."""
+        """The text of stderr on one line."""
         return " ".join(self.stderr.split())
 
     def refused(self, code, *words):
@@ -101,7 +101,7 @@ def probe(capfd, monkeypatch, tmp_path):
 
 @pytest.fixture
 def op(tmp_path):
-    """The path of a small scenario that is right."""
+    """The path of a small valid scenario."""
     path = tmp_path / "op.yaml"
     path.write_text("version: 1\nabout: x\nhsk: 64\nn_head: 1\nn_q: 1\nn_kv: 256\n")
     return path

@@ -12,7 +12,7 @@ from tests.source.fake_index import write_tree
 
 
 def gguf(tensors=0, fields=0, rest=b"", version=3):
-    """The head of a GGUF file, and what follows."""
+    """The header of a GGUF file, and the bytes after it."""
     return b"GGUF" + struct.pack("<IQQ", version, tensors, fields) + rest
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 SECONDS, WAITING = 10, 60  # of work, and in all
-MEMORY = 5 << 28  # of addresses: 1 GiB above what the imports take
+MEMORY = 5 << 28  # of address space: 1 GiB above the size after the imports
 
 
 def probe(*words, cwd, **env):

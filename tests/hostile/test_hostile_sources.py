@@ -1,4 +1,4 @@
-"""Archives and indices that are wrong: nothing of them stays behind, and nothing large is unpacked."""
+"""Bad archives and indices: they leave no files behind, and nothing large is unpacked."""
 
 import gzip
 import tarfile
@@ -23,7 +23,7 @@ def member(name, size=0, **fields):
 
 
 def archive(path, *members, tail=b""):
-    """A .tar.gz of members of zeros, and what follows the last header."""
+    """A .tar.gz with members of zeros, and the bytes after the last header."""
     with gzip.open(path, "wb", compresslevel=1) as packed:
         for info in members:
             packed.write(info.tobuf())

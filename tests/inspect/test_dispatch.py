@@ -45,7 +45,7 @@ def dispatch():
 
 
 class Scripted(StandIn):
-    """A debugger that goes where it is told; `values` are the same everywhere."""
+    """A debugger with scripted stops; `values` are the same at all of them."""
 
     def __init__(self, stops, values):
         self.stops, self.values = iter(stops), values

@@ -26,7 +26,7 @@ def blocks_of(*kb0):
 
 
 class Followed:
-    """The blocks of an op, followed in NumPy; `asked` is which warps were."""
+    """The blocks of an op, traced in NumPy; `asked` lists the traced warps."""
 
     def __init__(self, case=CASE, inputs=INPUTS, blocks=None, fault=None):
         self.case, self.inputs, self.blocks, self.fault = case, inputs, blocks or blocks_of(0, 5), fault

@@ -1,4 +1,4 @@
-"""Blocks of a real GPU: where its threads stand, what of each block was read, and what follows from it."""
+"""Blocks of a real GPU: the places of its threads, the records of the blocks, and the facts that follow."""
 
 import gzip
 import json

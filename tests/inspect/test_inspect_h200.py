@@ -107,7 +107,7 @@ def differences_are_listed(name, inspector):
 
 
 def comparable(block):
-    """Without what only a real GPU has (`sm`) and how each fact was had (`read`)."""
+    """Without the fields that only a real GPU has (`sm`) or that depend on how a fact was read (`read`)."""
     tiles = [{name: value for name, value in tile.items() if name != "read"} for tile in block["tiles"]]
     return {name: value for name, value in block.items() if name != "sm"} | {"tiles": tiles}
 

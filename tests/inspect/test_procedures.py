@@ -1,4 +1,4 @@
-"""What runs inside a debugger finds there the standard library and nothing else."""
+"""Procedures that run inside a debugger import only the standard library."""
 
 import subprocess
 import sys

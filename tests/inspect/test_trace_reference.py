@@ -112,7 +112,7 @@ def test_masked_keys_have_no_weight():
 
 
 def test_a_column_that_does_not_exist_parts_nowhere():
-    # 13 queries in tiles of 8: of the second tile 5 exist, columns 10 and up are behind the last query
+    # 13 queries in tiles of 8: of the second tile 5 exist, columns 10 and up are past the last query
     assert judged(work=whole(jt=1), fault=wrong("KQ", 0, at((11, 3), add=1.0))).deviation is None
 
 

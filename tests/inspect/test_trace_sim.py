@@ -94,7 +94,7 @@ def gqa():
 
 
 def agrees(trace, *kb0):
-    """Nothing parts, all is there, and the accumulators are as near to float64 as f16 can be."""
+    """There is no deviation, everything was read, and the accumulators are as close to float64 as f16 allows."""
     assert trace.deviation is None, trace.deviation
     assert [step.kb0 for tile in trace.tiles for step in tile.steps] == list(kb0)
     for tile in trace.tiles:

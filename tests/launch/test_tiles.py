@@ -17,7 +17,7 @@ grids = st.builds(Grid, st.integers(1, 9), st.integers(1, 5), st.integers(1, 3),
 
 
 def upstream(kbc, kbc_stop, grid):
-    """The kernel's loop as it is written: whole or last parts of tiles, then what is left, for the fixup."""
+    """The kernel's own loop: whole tiles or their last parts, then the rest, for the fixup."""
     found = []
     kb0_start = kbc % grid.iter_k
     kb0_stop = min(grid.iter_k, kb0_start + kbc_stop - kbc)

@@ -26,7 +26,7 @@ FLAVOURS = ("release", "check")
 SANITIZED = "sanitized"
 FIXED = Simulation(threads=1)
 PACKAGE = Path(fattn_probe.__file__).parent  # native/ lies here, as in a build folder
-# Files of the simulator that are compiled anew for a flavour have this in them.
+# The simulator's files that contain this are recompiled for each flavour.
 MARKS = {"check": "check.h", SANITIZED: "__SANITIZE_ADDRESS__"}
 
 
@@ -44,7 +44,7 @@ def compile_object(command, source, target):
 
 @dataclass(frozen=True)
 class Compiler:
-    """Compiles programs; the simulator's own objects are compiled once, and again where a flavour differs."""
+    """Compiles programs; the simulator's own objects are compiled once, or once per flavour if it matters."""
 
     folder: Path
 

@@ -1,4 +1,4 @@
-"""An op: what is derived from its tensors, and the JSON that it writes and reads."""
+"""An op: values derived from its tensors, and its JSON round trip."""
 
 import json
 from dataclasses import asdict

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.build, pytest.mark.slow, pytest.mark.network]
 
 SEED = 2026
 SUPPORTED = re.compile(r"(FLASH_ATTN_EXT\([^()]*\)): (?:\x1b\[[0-9;]*m)?SUPPORTED")
-# How many of which cases. Together they need the few kernels below, because each takes seconds to compile.
+# Numbers of cases of each kind. They share the few kernels below, because each takes seconds to compile.
 DRAW = (
     (30, r"hsk=72,hsv=72,.*kv=(113|512|1024),"),
     (20, r"hsk=64,.*,nb=(32|75),mask=0,.*type_K=(f16|q8_0|q5_1|bf16),"),

@@ -1,4 +1,4 @@
-"""Cases on a dask cluster of several worker processes, some of which die on the way."""
+"""Cases on a dask cluster of several worker processes, some of which die."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ class Case(StandIn):
 
 
 def judge(session, case, target):
-    """A result that tells which process gave it; a case named after a file kills its worker until that is there."""
+    """A result with its process's number; a case named after a file kills its worker until the file exists."""
     if case.name == "deadly":
         os.kill(os.getpid(), signal.SIGKILL)
     if case.name.startswith("/") and not Path(case.name).exists():

@@ -237,7 +237,7 @@ def test_cases_of_the_second_version_get_their_op_from_the_sizes_that_were_kept(
 
 
 def test_making_one_database_at_once(tmp_path):
-    """SQLite does not wait where a database is turned to WAL; whoever is second must."""
+    """SQLite does not wait for a lock when it turns on WAL, so the second process has to."""
     problems = []
 
     def make(path):
@@ -257,7 +257,7 @@ def test_making_one_database_at_once(tmp_path):
 
 
 def test_merging_imports_newer_results(history, tmp_path):
-    """A run that is merged while it goes on, and again when it has ended: nothing is missing, and nothing twice."""
+    """A run is merged while it is running and again when it has ended: no result is missing or duplicated."""
     with open_history(tmp_path / "other.db") as other:
         run = other.begin(SIM, "nightly", planned=2)
         other.add(run, PASS)
@@ -358,7 +358,7 @@ def test_a_writer_that_is_killed_loses_at_most_the_case_in_flight(tmp_path, seco
 
 @contextmanager
 def as_nobody():
-    """Without the rights of root, who may write everywhere."""
+    """Without root's permission to write everywhere."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)

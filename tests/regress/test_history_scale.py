@@ -1,4 +1,4 @@
-"""A million results: what the report and the judgement ask is answered in under a second."""
+"""A million results: the queries of report and judgement take less than a second."""
 
 import json
 import time
@@ -56,7 +56,7 @@ def history(tmp_path_factory):
 
 
 def seconds_of(ask):
-    """CPU time, the best of three: the machine may have other things to do."""
+    """CPU time, best of three, because the machine may be busy."""
     taken = []
     for _ in range(3):
         start = time.process_time()

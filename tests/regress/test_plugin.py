@@ -1,4 +1,4 @@
-"""Scenarios as pytest items, as somebody else's CI runs them."""
+"""Scenarios as pytest items, as in another project's CI."""
 
 import subprocess
 import sys

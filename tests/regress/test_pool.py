@@ -1,4 +1,4 @@
-"""Worker processes, with a judge that looks at nothing but a case's name."""
+"""Worker processes, with a judge that depends only on a case's name."""
 
 import os
 import signal

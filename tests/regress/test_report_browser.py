@@ -1,4 +1,4 @@
-"""The page in a browser without a screen: what it looks like on a phone, in the dark."""
+"""The page in a headless browser: its appearance on a phone and in dark mode."""
 
 import shutil
 import subprocess
@@ -73,7 +73,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (apt-
 
 @pytest.fixture
 def page(tmp_path):
-    """A page with everything on it, and long words."""
+    """A page with all sections and long words."""
     with open_history(tmp_path / "h.db") as found:
         for night in range(40):
             run = found.begin(SIM, "nightly", planned=6)
@@ -101,7 +101,7 @@ def pixels(tmp_path, page, *words):
 
 
 def said(tmp_path, frame):
-    """What a page writes about the page in its frame, of a window as wide as a phone."""
+    """The report that a page writes about the page in its frame, which is as wide as a phone."""
     (tmp_path / "frame.html").write_text(frame)
     local = ("--allow-file-access-from-files", "--virtual-time-budget=4000", "--window-size=390,1700")
     dom = chromium(tmp_path, *local, "--dump-dom", (tmp_path / "frame.html").as_uri())
@@ -136,7 +136,7 @@ def test_dark_where_the_reader_wants_it_dark(page, tmp_path):
     assert np.median(dark) < 0.15
     for shot in (light, dark):
         inks = np.abs(shot.mean(axis=2) - np.median(shot)) > 0.5
-        assert inks.mean() > 0.005  # there is text, and it stands out
+        assert inks.mean() > 0.005  # there is text with enough contrast
 
 
 def test_the_colours_of_verdicts_are_on_it(page, tmp_path):

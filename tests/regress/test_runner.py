@@ -1,4 +1,4 @@
-"""Runs of a suite into a history, with a judge that knows each case's status beforehand; nothing is built."""
+"""Runs of a suite into a history, with a judge that returns prepared statuses; builds nothing."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ MOST_LOST = 0.02
 
 @dataclass(frozen=True)
 class Judged(StandIn):
-    """A cluster whose workers have judged everything already: all passes, except what is named here."""
+    """A cluster with prepared results: every case passes, except the ones named here."""
 
     statuses: dict[str, str] = field(default_factory=dict)
 

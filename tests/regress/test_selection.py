@@ -1,4 +1,4 @@
-"""The shipped suites, and what of a suite is chosen."""
+"""The shipped suites, and the selection of a suite's cases."""
 
 import json
 from pathlib import Path

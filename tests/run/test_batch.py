@@ -1,4 +1,4 @@
-"""The runner that stays, played by shell scripts: what it says, and how it may end."""
+"""The batch runner, simulated by shell scripts: its answers and its endings."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ READY = "echo 'fattn-runner: ready'\n"
 
 @pytest.fixture
 def fake(tmp_path):
-    """A runner that is a shell script; `$line` is the case it is given."""
+    """A runner made of a shell script; `$line` is the case."""
 
     def start(script, timeout=10.0):
         path = tmp_path / "runner"

@@ -24,7 +24,7 @@ ADDR2LINE = """0x0000000000001234: load_tile<64> at /src/fattn-mma-f16.cuh:240
 
 @pytest.fixture
 def fake(tmp_path):
-    """A runner that is a Python program."""
+    """A runner made of a Python program."""
 
     def make(body):
         path = tmp_path / "fattn-runner"

@@ -1,4 +1,4 @@
-"""What a run needs is known and compiled before it starts; nothing is built here, except where marked."""
+"""The kernels of a run are known and compiled before it starts; tests without a mark build nothing."""
 
 import json
 
@@ -52,7 +52,7 @@ def tree(tmp_path):
 
 @pytest.fixture
 def built(monkeypatch):
-    """The kernels of each build that was asked for, by the build's architecture."""
+    """The kernels of each requested build, by the build's architecture."""
     found = []
 
     def ensure(request, kernels=(), programs=(), progress=None):

@@ -73,7 +73,7 @@ def test_a_damaged_rate_is_none(text, cache):
 
 
 def shown(seconds, *, terminal, **fields):
-    """What the line says of a run that is reported at these times."""
+    """The line's text for a run that is reported at these times."""
     notes = Console(file=(out := io.StringIO()), force_terminal=terminal, width=200, color_system=None)
     report = progress_line(notes)
     for second in seconds:

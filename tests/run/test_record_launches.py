@@ -1,4 +1,4 @@
-"""The launch recorder, in front of a libcudart that is not one."""
+"""The launch recorder, in front of a fake libcudart."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`run` and `plan` for people and programs, from outcomes made by hand."""
+"""The output of `run` and `plan`, as text and JSON, from made-up outcomes."""
 
 import io
 

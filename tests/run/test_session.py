@@ -1,4 +1,4 @@
-"""A session compiles what an attempt misses, and tries again."""
+"""A session compiles the function that an attempt lacks, and retries."""
 
 import pytest
 

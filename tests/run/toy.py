@@ -26,13 +26,13 @@ class Toy:
         self.inputs[name] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
     def tensor(self, name, type, values):
-        """Add an operand that is its own allocation."""
+        """Add an operand with its own allocation."""
         self.root(name, type, values)
         root = self.roots[name]
         self.tensors[name] = TensorView(name, type, name, root.ne, root.nb, 0)
 
     def values(self, name):
-        """An operand that is its own float allocation, as an array of `ne` reversed."""
+        """An operand with its own float allocation, as an array in the shape of `ne` reversed."""
         root = self.roots[name]
         return self.inputs[name].view({"f32": np.float32, "f16": np.float16}[root.type]).reshape(root.ne[::-1])
 

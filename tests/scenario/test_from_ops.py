@@ -1,4 +1,4 @@
-"""Names of cases as each era's test-backend-ops prints them, against what its build_graph makes of them."""
+"""Names of cases as each era's test-backend-ops prints them, compared with the ops of its build_graph."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Rows made when they are asked for are those that make_inputs stores."""
+"""Rows generated on access equal those of make_inputs."""
 
 from unittest import mock
 

@@ -21,7 +21,7 @@ def mistakes(text):
 
 
 def mistake(more):
-    """The only mistake of a good file with lines added, the first of which is line 8."""
+    """The only mistake of a valid file with added lines, the first of which is line 8."""
     (message,) = mistakes(HEAD + SHAPE + more)
     return message
 
@@ -305,7 +305,7 @@ JUNK = [
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize("name", ["q8-cache", "known-faults/masked-rows", "sparse", "biased-v"])
 def test_any_wrong_value_is_reported_as_a_mistake(name, junk):
-    """A traceback would fail this; what is left of the file may even be good."""
+    """A traceback would fail this test; the changed file may even be valid."""
     lines = (SCENARIOS / f"{name}.yaml").read_text().splitlines()
     for number, line in enumerate(lines):
         if ":" in line and not line.startswith("#"):

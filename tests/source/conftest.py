@@ -1,4 +1,4 @@
-"""Every test has a cache of its own; `index` is a package index on this machine."""
+"""Every test has its own cache; `index` is a local package index."""
 
 from pathlib import Path
 

@@ -66,7 +66,7 @@ def make_sdist(path: Path, prefix="thirdparty/llama.cpp", files=TREE, extra=()) 
 
 
 class FakeIndex:
-    """A simple index: `publish` adds a file; `requests` counts what was asked; `broken` downloads end half-way."""
+    """A simple index: `publish` adds a file; `requests` counts requests; `broken` downloads end half-way."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -81,7 +81,7 @@ class FakeIndex:
         return f"http://127.0.0.1:{self.server.server_port}/simple"
 
     def publish(self, name: str, sha256: str | None = None, **options) -> str:
-        """Put an sdist `name` on the index; `sha256` is what the index says of it, its true digest by default."""
+        """Put an sdist `name` on the index; `sha256` is the digest that the index reports, by default the true one."""
         digest = make_sdist(self.folder / name, **options)
         self.files[name] = digest if sha256 is None else sha256
         return digest

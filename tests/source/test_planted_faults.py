@@ -25,7 +25,7 @@ H200 = parse_target("sim:h200", load_devices())
 
 
 def seed(plain, patched):
-    """Begin the patched build with the plain one's objects; what the patch changes is compiled again."""
+    """Start the patched build with the plain build's objects; only what the patch changes is recompiled."""
     folder = folder_of(patched, key_of(patched, find_toolchain("sim")))
     if plain.is_dir() and not folder.exists():
         shutil.copytree(plain, folder)
@@ -33,7 +33,7 @@ def seed(plain, patched):
 
 
 def outcome_of(text, patch=None, flavour="release"):
-    """Run a scenario's only case, with a patch or without, and measure what came out."""
+    """Run a scenario's only case, with a patch or without, and measure its output."""
     tree = resolve(DEFAULT_SOURCE)
     plain = Session(RunOptions(tree, flavour=flavour))
     session = plain

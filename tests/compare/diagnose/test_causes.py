@@ -1,4 +1,4 @@
-"""A planted fault is told by the direction of the error; the kernel is its rounding-faithful model."""
+"""A planted fault is identified by the direction of the error; the rounding model stands in for the kernel."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Two captures of one op, read from their files: where they differ has tiles and blocks, by either's launches."""
+"""Two captures of one op, read from files: the differences have tiles and blocks, by each capture's launches."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The first finding of this tool: a kernel that is as designed, and 2 % off.
+"""The tool's first finding: a kernel that is as designed, but 2 % off.
 
 One warp adds all of 16384 KV rows into its f16 accumulators, as it happens with many queries and heads.
 """
@@ -56,7 +56,7 @@ def test_as_designed_and_yet_inaccurate(n_kv, percent):
 
 @dataclass
 class H200(StandIn):
-    """A session whose runs end with what an H200 computes, by the model, or with something else."""
+    """A session whose runs return the rounding model's output of an H200, or another output."""
 
     spoil: Any = None
     persistent_runner = staticmethod(nullcontext)

@@ -1,4 +1,4 @@
-"""What is said of runs that left no output."""
+"""Verdicts on runs without an output."""
 
 import pytest
 

@@ -24,7 +24,7 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured and what was predicted: errors are absolute, `size` is the mean |exact output|.
+    """Measured and predicted errors, absolute; `size` is the mean |exact output|.
 
     `worst` is the largest error/bound of an element; `row` the largest RMSE/predicted of a row.
     """
@@ -54,7 +54,7 @@ class Measured:
 
 
 def prediction_of(case: Case, capture: Capture, device: str) -> Prediction:
-    """The prediction for a capture; every case here has a kernel that is known."""
+    """The prediction for a capture; every case here has a known kernel."""
     values = {name: view_values(case.op.tensors[name], dict(capture.inputs)) for name in case.op.tensors}
     prediction = predict(case.op, values, capture.launches, ARCHITECTURES[device])
     assert prediction is not None
@@ -62,7 +62,7 @@ def prediction_of(case: Case, capture: Capture, device: str) -> Prediction:
 
 
 def held(case: Case, capture: Capture, device: str) -> Measured:
-    """Measure a capture; rows that are masked everywhere (0/0 on CUDA) are left out."""
+    """Measure a capture, without fully masked rows (0/0 on CUDA)."""
     return measured(
         case, device, capture, reference_of(case.op, dict(capture.inputs)), prediction_of(case, capture, device)
     )

@@ -1,4 +1,4 @@
-"""Predictions against what was measured on an H200 and on the simulator."""
+"""Predictions compared with measurements on an H200 and on the simulator."""
 
 import json
 from functools import cache

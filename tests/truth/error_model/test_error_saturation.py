@@ -50,7 +50,7 @@ def test_no_row_is_beyond_its_bound_whether_it_was_sampled_or_not(n_kv, n_q):
     assert all_.sampled.all()
     for prediction in (few, all_):
         assert (np.abs(error) <= 0.9 * prediction.bound).all()
-        assert (prediction.bound < 0.9).all()  # so that an output of zeros is none of a correct kernel
+        assert (prediction.bound < 0.9).all()  # so an output of zeros cannot come from a correct kernel
     assert (all_.bound.mean(axis=3) < few.bound.mean(axis=3) * 1.01).all()
 
 

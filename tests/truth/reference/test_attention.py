@@ -1,4 +1,4 @@
-"""The blocked float64 attention against a naive one, against 50 digits, and against what it must be by definition."""
+"""The blocked float64 attention compared with a naive one, with 50-digit arithmetic, and with its definition."""
 
 import itertools
 import math
@@ -36,7 +36,7 @@ def random_op(
 
 
 def naive(arrays, params, sinks):
-    """The output and the log-sum-exp, row by row, as the formula stands."""
+    """The output and the log-sum-exp, row by row, straight from the formula."""
     Q, K, V, mask = arrays
     Q, K, V = (tensor.astype(np.float64) for tensor in (Q, K, V))
     n_seq, n_head, n_q, _ = Q.shape
@@ -61,7 +61,7 @@ def naive(arrays, params, sinks):
 
 @st.composite
 def ops(draw):
-    """Any op of small size with any of its features, and a blocking that cuts it anywhere."""
+    """Any small op with any features, and a blocking with any boundaries."""
     small = st.integers(1, 3)
     n_head_kv, group, mask_seq, mask_heads, repeat = (draw(small) for _ in range(5))
     n_head = n_head_kv * group * mask_heads

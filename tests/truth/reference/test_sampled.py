@@ -1,4 +1,4 @@
-"""The sampled mode against the whole reference, and on outputs that are wrong where no row was sampled."""
+"""The sampled mode compared with the full reference, and on outputs with wrong unsampled rows."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Work spread over threads, whatever OPENBLAS_NUM_THREADS says where the tests run."""
+"""Work spread over threads, independent of OPENBLAS_NUM_THREADS."""
 
 import threading
 

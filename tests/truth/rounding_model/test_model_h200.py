@@ -1,4 +1,4 @@
-"""The models against the outputs that a real H200 left of the shipped scenarios, in every bit; nothing is built."""
+"""The rounding models equal a real H200's outputs of the shipped scenarios in every bit; builds nothing."""
 
 from pathlib import Path
 

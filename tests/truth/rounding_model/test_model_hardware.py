@@ -1,4 +1,4 @@
-"""The rules of tensor cores and special functions against what an H200 computed."""
+"""The rules of tensor cores and special functions compared with an H200's results."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_division_and_power():
     x, y, result = (MEASURED[f"div_{part}"].view(np.float32) for part in "xyr")
     with np.errstate(all="ignore"):
         quotient = x * rcp(y)
-    same_bits(np.where(np.abs(quotient) < 2.0**-126, 0, quotient), result)  # device code flushes what is subnormal
+    same_bits(np.where(np.abs(quotient) < 2.0**-126, 0, quotient), result)  # device code flushes subnormal numbers
     x, y, result = (MEASURED[f"pow_{part}"].view(np.float32) for part in "xyr")
     same_bits(power(x, y), result)
 

@@ -69,7 +69,7 @@ def test_other_shapes(session, tmp_path, number):
 
 
 SHORT = [(device, name) for device in ("t4", "rtx3060") for name in ("gqa", "unaligned")]
-# "unaligned" is not for v100: its kernel for 16 columns traps, where the launch asks for it all the same
+# "unaligned" is not for v100: the launch chooses a kernel for 16 columns, which traps there
 LONG = [
     (device, name) for device in ("t4", "rtx3060", "v100", "gtx1060") for name in ("mla", "softcap", "sinks", "mha")
 ]
