@@ -135,8 +135,8 @@ def test_a_small_share_of_the_models_bits_warns_without_a_history(session):
     other = OtherLastBits(session)
     judgement, result = judge_case(other, case, H200), result_of(other, case, H200)
     assert (judgement.status, result.status) == ("pass", "pass")
-    share = f"{100 * result.metrics['equal_bits']:.2g} % of the elements are the rounding model's in every bit"
-    assert judgement.warning == result.warning == f"as designed, but {share}; usually all are"
+    share = f"{100 * result.metrics['equal_bits']:.2g} % of the elements equal the rounding model in every bit"
+    assert judgement.warning == result.warning == f"as designed, but {share}; usually all do"
     assert result_of(other, case, H200, Checks(model="never")).warning == ""
 
 
