@@ -97,7 +97,7 @@ def regress(
     options = chosen.run_options(NOTES, Simulation(), repeat=suite.repeat, timeout=timeout)
     with (
         open_history(history_file) as history,
-        Activity(NOTES, words=f"selecting the cases of {suite_file.stem}") as activity,
+        Activity(NOTES, words=f"finding the cases of {suite_file.stem} and their kernels") as activity,
     ):
         session, on_result = flags.session_of(options, activity), results_to(activity)
         runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers, part, cluster, checks, only)

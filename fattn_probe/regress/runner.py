@@ -83,6 +83,8 @@ class SuiteRunner:
 
         After an interruption the results so far are in the history, and the run can be resumed.
         """
+        if self.cluster is None:
+            self._prepare(cases, target)
         identity = self.part.of(self._identity(target))
         planned = len(cases) + len(settled)
         settings = Settings(self.checks, self.only)
@@ -115,7 +117,6 @@ class SuiteRunner:
         if self.cluster is not None:
             yield from self.cluster.judged(self._task(target), cases)
             return
-        self._prepare(cases, target)
         workers = self.workers_on(target)
         threads = max(1, cores() // workers)
         options = self.session.options

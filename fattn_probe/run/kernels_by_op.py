@@ -31,10 +31,18 @@ class KernelsByOp:
     def of(cls, options: RunOptions, target: Target) -> "KernelsByOp":
         """The file of a source with its patches on a target: all that the choice of a kernel depends on, but the op."""
         tree = options.tree.digest if options.tree else ""
+        return cls._at(tree, [patch.digest for patch in options.patches], options, target)
+
+    @classmethod
+    def similar(cls, options: RunOptions, target: Target) -> "KernelsByOp":
+        """The file of a source as it was run last, with other patches or before an edit: a guess."""
+        return cls._at(options.tree.spec if options.tree else "", [], options, target)
+
+    @classmethod
+    def _at(cls, source: str, patches: list[str], options: RunOptions, target: Target) -> "KernelsByOp":
         device = target.device.spec() if target.device else gpu_name(target.gpu)
-        patches = [patch.digest for patch in options.patches]
-        told = [version("fattn-probe"), tree, patches, sorted(options.quants), device]
-        digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+        parts = [version("fattn-probe"), source, patches, sorted(options.quants), device]
+        digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
         return cls(cache_dir() / "kernels" / f"{digest}.json")
 
     def read(self) -> dict[str, tuple[str, ...]]:

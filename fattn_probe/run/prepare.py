@@ -9,7 +9,7 @@ from fattn_probe.build.ninja import Report
 from fattn_probe.device import Target
 from fattn_probe.run.command import Work
 from fattn_probe.run.gpu import gpu_arch, has_gpu
-from fattn_probe.run.required_kernels import device_of, required_kernels
+from fattn_probe.run.required_kernels import device_of, likely_kernels, required_kernels
 from fattn_probe.run.session import RunOptions, Session, arch_of
 from fattn_probe.scenario import Case
 from fattn_probe.source import KernelCase
@@ -18,9 +18,9 @@ from fattn_probe.source import KernelCase
 def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
     """Compile the kernels that the cases need and the builds of their targets lack, each build in one go.
 
-    `program` is what will run the cases.
-    A session with a build made elsewhere has nothing to prepare. A kernel that is still missing is compiled when a case
-    calls it (`Session.completing`).
+    `program` is what will run the cases. The first build has the kernels that are likely needed, the second one what
+    dry runs add to them. A session with a build made elsewhere has nothing to prepare. A kernel that is still missing
+    is compiled when a case calls it (`Session.completing`).
     """
     if session.options.build is not None or session.options.tree is None:
         return
@@ -28,12 +28,13 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
     for case, targets in work:
         for target in targets:
             by_target.setdefault(str(target), (target, []))[1].append(case)
-    wanted: dict[tuple[str, str], list[KernelCase]] = defaultdict(list)
     here = [(target, cases) for target, cases in by_target.values() if target.engine != "cpu"]
-    for target, cases in here:
-        wanted[target.engine, arch_of(target)] += required_kernels(session, cases, target)
-    for target, _ in here:
-        session.add_kernels(target, wanted[target.engine, arch_of(target)], program)
+    for find in (likely_kernels, required_kernels):
+        wanted: dict[tuple[str, str], list[KernelCase]] = defaultdict(list)
+        for target, cases in here:
+            wanted[target.engine, arch_of(target)] += find(session, cases, target)
+        for target, _ in here:
+            session.add_kernels(target, wanted[target.engine, arch_of(target)], program)
 
 
 def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:

@@ -3,7 +3,7 @@
 import functools
 import multiprocessing
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -44,6 +44,26 @@ def required_kernels(session: Session, cases: Sequence[Case], target: Target) ->
     if fresh:
         names |= dry_runs(session, fresh, target)
         remembered.write(names)
+        similar = KernelsByOp.similar(session.options, target)
+        similar.write(similar.read() | names)
+    return kernels_of(tree, ops, names)
+
+
+def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
+    """The same without dry runs: of a source that was edited or has other patches, what was needed before.
+
+    With this guess, the kernels compile beside the host code that dry runs need.
+    """
+    tree = session.options.tree
+    if tree is None:
+        return []
+    files = (KernelsByOp.similar(session.options, target), KernelsByOp.of(session.options, target))
+    names = {digest: kernels for file in files for digest, kernels in file.read().items()}
+    return kernels_of(tree, [op_digest(case.op) for case in cases], names)
+
+
+def kernels_of(tree: Tree, ops: Iterable[str], names: Names) -> list[KernelCase]:
+    """The kernel cases of ops, each once, as far as the tree has them."""
     known = {case.name: case for case in kernel_cases(tree)}
     wanted = dict.fromkeys(name for digest in ops for name in names.get(digest, ()))
     return [known[name] for name in wanted if name in known]

@@ -7,7 +7,8 @@ import pytest
 
 from fattn_probe.console import OUT
 from fattn_probe.device import load_devices, parse_target
-from fattn_probe.errors import LostError, RegressionError
+from fattn_probe.errors import BuildError, LostError, RegressionError
+from fattn_probe.regress import runner as runners
 from fattn_probe.regress.changes import Kind
 from fattn_probe.regress.cli import accepted
 from fattn_probe.regress.history import open_history
@@ -115,3 +116,42 @@ def test_a_later_accepted_run_names_the_one_it_replaces(history):
     second = run(history, accept="faster")
     assert f"compared with {before.uid[:8]} of" in said(second)
     assert f"accepted {second.run.uid[:8]} as the new baseline of sim:h200 (faster)" in said(second)
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    """What happens to the kernels and cases of a run on this machine, in order; nothing is built or run."""
+    events = []
+
+    def judged(job, cases, workers, progress):
+        events.append(f"{len(cases)} cases run")
+        yield from (Result(case.name, case.digest, "pass", output="00") for case in cases)
+
+    monkeypatch.setattr(runners, "judged", judged)
+    monkeypatch.setattr(runners, "identity_of", lambda session, target: SIM)
+    monkeypatch.setattr(
+        runners, "prepare_kernels", lambda session, work: events.append(f"kernels of {len(work)} cases built")
+    )
+    return events
+
+
+def local(history):
+    runner = SuiteRunner(history, Session(RunOptions(tree=None)), "quick")
+    (found,) = outcomes(runner, lambda target: (CASES, ()), [H200])
+    return found
+
+
+def test_the_kernels_of_all_cases_are_built_once_before_the_workers_start(tmp_path, prepared):
+    with history_at(tmp_path) as history:
+        local(history)
+    assert prepared == ["kernels of 62 cases built", "62 cases run"]
+
+
+def test_a_kernel_that_does_not_compile_is_no_reason_not_to_run_the_others(tmp_path, prepared, monkeypatch, caplog):
+    def broken(session, work):
+        raise BuildError("building fattn-probe-mma-64-64-8-8.cu failed")
+
+    monkeypatch.setattr(runners, "prepare_kernels", broken)
+    with history_at(tmp_path) as history:
+        assert local(history).counts["pass"] == 62
+    assert "fattn-probe-mma-64-64-8-8.cu failed" in caplog.text

@@ -1,6 +1,7 @@
 """The kernels of a run are known and compiled before it starts; tests without a mark build nothing."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -79,7 +80,7 @@ def planned(monkeypatch):
 def test_all_kernels_of_all_cases_are_one_build(cache, tree, built, planned):
     session = Session(RunOptions(tree))
     prepare(session, [(case, [H200]) for case in CASES])
-    assert built == [("90", ["mma 64,64,8,8", "mma 80,80,8,8"])]
+    assert built == [("90", []), ("90", ["mma 64,64,8,8", "mma 80,80,8,8"])]
     assert planned == [2], "two of the four cases have the op of another one"
     assert f"{H200}/{RUNNER}" in session.builds
 
@@ -88,7 +89,14 @@ def test_dry_run_results_are_cached(cache, tree, built, planned):
     prepare(Session(RunOptions(tree)), [(case, [H200]) for case in CASES])
     prepare(Session(RunOptions(tree)), [(case, [H200]) for case in CASES])
     assert planned == [2]
-    assert built[0] == built[1]
+    assert built[1] == built[2] == built[3], "the second time, the first build has all kernels"
+
+
+def test_after_an_edit_the_first_build_has_the_kernels_of_before(cache, tree, built, planned):
+    prepare(Session(RunOptions(tree)), [(case, [H200]) for case in CASES])
+    prepare(Session(RunOptions(replace(tree, digest="edited"))), [(case, [H200]) for case in CASES])
+    assert planned == [2, 2], "whether it is still so, dry runs tell"
+    assert built[1] == built[2] == built[3]
 
 
 def test_another_gpu_is_planned_for_itself(cache, tree, built, planned):
