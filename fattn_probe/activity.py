@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TypeVar
@@ -60,7 +60,7 @@ class Activity:
     def step(self, words: str) -> None:
         """Say what is being done from now on; empty: no line."""
         with self._lock:
-            self.words = words
+            self.words, self._other = words, False  # a build that failed does not report its end
             if not words:
                 self._clear()
 
@@ -72,6 +72,12 @@ class Activity:
         self._first = self._first if self.counted else time.monotonic()
         self.counted[status] += 1
         self.done, self.total = number, self.total if total is None else total
+
+    def each(self, items: Iterable[Item], status: Callable[[Item], str]) -> Iterator[Item]:
+        """The items, each counted when it is there."""
+        for item in items:
+            self.count(status(item))
+            yield item
 
     def beside(self, report: Callable[[Item], None], shows: Callable[[Item], bool]) -> Callable[[Item], None]:
         """A report with a line of its own, for instance of a build: this one is hidden while that one `shows`."""

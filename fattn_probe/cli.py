@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -14,6 +15,7 @@ import typer
 from rich.logging import RichHandler
 
 from fattn_probe import flags
+from fattn_probe.activity import Activity
 from fattn_probe.build import RUNNER, TEST_BACKEND_OPS, BuildRequest
 from fattn_probe.build import command as building
 from fattn_probe.build.cache_cli import cache_app
@@ -34,7 +36,7 @@ from fattn_probe.ops.session import run_ops_on
 from fattn_probe.regress.cli import bisect, diff, history_app, regress
 from fattn_probe.run import command as running
 from fattn_probe.run.gpu import gpu_arch, has_gpu
-from fattn_probe.run.prepare import kernels_of_build, prepare
+from fattn_probe.run.prepare import kernels_of_build
 from fattn_probe.run.provenance import version
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
@@ -187,9 +189,10 @@ def run(
     options = chosen.run_options(
         NOTES, Simulation(schedule, threads), repeat=repeat, warmup=int(repeat > 1), timeout=timeout
     )
-    session = Session(options, flags.build_progress(NOTES), watch=flags.watch(NOTES))
-    prepare(session, work)
-    done = list(running.run_cases(session, work, captures))
+    with Activity(NOTES, flags.number_of(work)) as activity:
+        session = flags.prepared_session(options, work, activity)
+        activity.step("running")
+        done = list(activity.each(running.run_cases(session, work, captures), attrgetter("status")))
     show(running.run_json(done), lambda: running.render_run(done), as_json)
     running.raise_if_failed(done)
 
@@ -208,9 +211,10 @@ def plan(
     work = flags.work_of(flags.cases_of(paths), on, devices, NOTES, simulated=True)
     running.check_simulated(work)
     options = flags.BuildFlags(source, patch, quants=quants).run_options(NOTES, Simulation(dry=True))
-    session = Session(options, flags.build_progress(NOTES))
-    prepare(session, work)
-    done = list(running.plan_cases(session, work))
+    with Activity(NOTES, flags.number_of(work)) as activity:
+        session = flags.prepared_session(options, work, activity)
+        activity.step("reading the launches")
+        done = list(activity.each(running.plan_cases(session, work), attrgetter("status")))
     show(running.run_json(done), lambda: running.render_plan(done), as_json)
     running.raise_if_failed(done)
 

@@ -21,7 +21,9 @@ from fattn_probe.console import rewrite
 from fattn_probe.device import Target, load_devices, parse_targets
 from fattn_probe.errors import BuildError, InputError
 from fattn_probe.files import is_folder
+from fattn_probe.run.command import Work
 from fattn_probe.run.gpu import has_gpu
+from fattn_probe.run.prepare import prepare
 from fattn_probe.run.progress import Watch
 from fattn_probe.run.progress_line import SHOWN_AFTER, progress_line
 from fattn_probe.run.session import RunOptions, Session
@@ -273,11 +275,6 @@ def build_progress(notes: Console, title: str = "building") -> Report:
     return report
 
 
-def watch(notes: Console) -> Watch:
-    """What shows the progress of long runs."""
-    return Watch(progress_line(notes))
-
-
 def session_of(options: RunOptions, activity: Activity) -> Session:
     """A session whose builds and long runs have their own lines in place of the activity's."""
     notes = activity.console
@@ -286,3 +283,16 @@ def session_of(options: RunOptions, activity: Activity) -> Session:
         progress_line(notes), lambda progress: progress.seconds >= SHOWN_AFTER and not progress.ended
     )
     return Session(options, building, watch=Watch(running))
+
+
+def prepared_session(options: RunOptions, work: Work, activity: Activity) -> Session:
+    """A session whose builds have all kernels that the work needs."""
+    session = session_of(options, activity)
+    activity.step("finding the kernels that the cases need")
+    prepare(session, work)
+    return session
+
+
+def number_of(work: Work) -> int:
+    """How many cases on targets the work has."""
+    return sum(len(targets) for _, targets in work)

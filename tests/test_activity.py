@@ -58,6 +58,12 @@ def test_time_left_counts_what_this_run_did_not_what_it_resumed():
     assert "102 of 122 cases, 2 pass, 0:10, about 3:20 left" in shown.line
 
 
+def test_each_item_is_counted():
+    shown = Activity(console(), total=3, words="running")
+    assert list(shown.each(["ran", "lost"], str)) == ["ran", "lost"]
+    assert shown.line.startswith("2 of 3 cases, 1 lost, 1 ran, 0:00")
+
+
 def test_a_second_target_starts_anew():
     shown = Activity(console(), began=time.monotonic() - 100)
     shown.count("fail", 1, 2)
@@ -102,6 +108,9 @@ def test_the_line_of_a_build_takes_its_place():
         assert notes.file.getvalue() == before, "not both at once"
         build(2)
         wait_for(notes.file, "step 2\r" + ERASED + "running")
+        build(1)
+        shown.step("the next case")
+        wait_for(notes.file, ERASED + "the next case")
 
 
 def test_a_note_stays_and_an_error_clears_the_line():

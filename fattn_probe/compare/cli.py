@@ -16,7 +16,6 @@ from fattn_probe.compare.present import tables as verdicts
 from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError
 from fattn_probe.run.capture import read_capture
-from fattn_probe.run.prepare import prepare
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source import DEFAULT_SOURCE
 from fattn_probe.truth.reference.adapter import check_inputs, check_output
@@ -66,10 +65,8 @@ def compare(
     work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
     options = chosen.run_options(NOTES, Simulation(schedule, threads), timeout=timeout)
     rows = []
-    with Activity(NOTES, sum(len(targets) for _, targets in work)) as activity:
-        session = flags.session_of(options, activity)
-        activity.step("finding the kernels that the cases need")
-        prepare(session, work)
+    with Activity(NOTES, flags.number_of(work)) as activity:
+        session = flags.prepared_session(options, work, activity)
         for row in judge_cases(session, work, checks, activity.step):
             activity.count(row.status)
             if plot is not None:

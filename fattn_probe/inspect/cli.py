@@ -20,8 +20,6 @@ from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.inspect.tensor_values import parse_slice
 from fattn_probe.run.command import describe
-from fattn_probe.run.prepare import prepare
-from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case, make_inputs
 from fattn_probe.scenario.schema import Inspect, TracePlace
@@ -103,20 +101,14 @@ def inspect(
     )
     run_options = build.run_options(NOTES, Simulation(threads=1))
     targets = [] if program == RUNNER else flags.targets_of(on, devices, NOTES)
-    done = []
-    with Activity(NOTES, len(targets) or sum(map(len, (targets for _, targets in work)))) as activity:
-        session = flags.session_of(run_options, activity)
-        activity.step("finding the kernels that the cases need")
-        prepare(session, work)
-        inspector = Inspector(session, options)
+    with Activity(NOTES, len(targets) or flags.number_of(work)) as activity:
+        inspector = Inspector(flags.prepared_session(run_options, work, activity), options)
         examined = (
             Examiner(inspector, extras, activity.step).examine_all(work)
             if program == RUNNER
             else inspect_upstream_on(inspector, program, only, targets, activity.step)
         )
-        for item in examined:
-            done.append(item)
-            activity.count("inspected" if item.facts else "without a kernel")
+        done = list(activity.each(examined, lambda item: "inspected" if item.facts else "without a kernel"))
     if npz is not None and npz.is_file():
         NOTES.print(f"wrote {npz}")
     for path, write in ((html, inspecting.write_page), (svg, inspecting.write_map)):
@@ -146,10 +138,12 @@ def debug(
         raise InputError("debug opens one debugger: give one target")
     options = InspectOptions(debugger=debugger_words(debugger))
     build = flags.BuildFlags(source, patch, debug=True, quants=quants, folder=folder)
-    session = Session(build.run_options(NOTES, Simulation(threads=1)), flags.build_progress(NOTES))
-    inspector = Inspector(session, options)
-    inputs = make_inputs(case)
-    found = inspector.inspect(case, inputs, target)
+    run_options = build.run_options(NOTES, Simulation(threads=1))
+    with Activity(NOTES) as activity:
+        inspector = Inspector(flags.session_of(run_options, activity), options)
+        activity.step(f"{case.name} on {target}: reading the dispatch, the launch and the blocks")
+        inputs = make_inputs(case)
+        found = inspector.inspect(case, inputs, target)
     if not isinstance(found.result, Facts):
         inspecting.raise_if_wrong([Examined(found)])
         raise LostError(f"{case.name} on {target}: {describe(found.result)}")

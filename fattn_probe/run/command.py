@@ -37,6 +37,11 @@ class Done:
         return self.result.launches if isinstance(self.result, Capture | Ran) else ()
 
     @property
+    def status(self) -> str:
+        """`ran`, or the kind of outcome without an output."""
+        return "ran" if isinstance(self.result, Capture | Ran) else type(self.result).__name__.lower()
+
+    @property
     def problem(self) -> str:
         """Why there is no output; empty if there is one."""
         return "" if isinstance(self.result, Capture | Ran) else describe(self.result)
@@ -170,8 +175,7 @@ def run_json(done: Sequence[Done]) -> dict[str, Any]:
 
 def _run_json(item: Done) -> dict[str, Any]:
     result = item.result
-    status = "ran" if isinstance(result, Capture | Ran) else type(result).__name__.lower()
-    value: dict[str, Any] = {"case": item.case.name, "digest": item.case.digest, "on": item.on, "status": status}
+    value: dict[str, Any] = {"case": item.case.name, "digest": item.case.digest, "on": item.on, "status": item.status}
     value |= {"problem": item.problem or None, "file": str(item.file) if item.file else None}
     if isinstance(result, Capture):
         value |= {"seconds": list(result.seconds), "clock": result.clock, "device": result.device}
