@@ -1,4 +1,4 @@
-"""One line on a terminal that says what a command does, how far it is and how long it will take."""
+"""One line on a terminal with a command's current step, its progress and the time left."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from fattn_probe.figures import clock
 SHOWN_AFTER = 2.0
 TICK_SECONDS = 1.0
 Step = Callable[[str], None]
-"""Takes what is being done now, in words."""
+"""Called with the current step in words."""
 Item = TypeVar("Item")
 
 
@@ -29,8 +29,8 @@ def quiet(step: str) -> None:
 class Activity:
     """The line, rewritten every second while the `with` block runs, from its third second on.
 
-    Elsewhere than on a terminal nothing is written. `step` says what is being done, `count` that one more of `total`
-    cases is done.
+    Nothing is written if stderr is not a terminal. `step` sets the current step, `count` counts one more finished case
+    of `total`.
     """
 
     console: Console
@@ -58,14 +58,14 @@ class Activity:
             self._clear()
 
     def step(self, words: str) -> None:
-        """Say what is being done from now on; empty: no line."""
+        """Set the current step; an empty text hides the line."""
         with self._lock:
             self.words, self._other = words, False  # a build that failed does not report its end
             if not words:
                 self._clear()
 
     def count(self, status: str, done: int | None = None, total: int | None = None) -> None:
-        """One more case has this status: the next, or number `done` of `total`; a smaller `done` is a new target's."""
+        """Count one more case with this status, as number `done` of `total`; a smaller `done` starts a new target."""
         number = self.done + 1 if done is None else done
         if number <= self.done:
             self.counted, self.began = Counter(), time.monotonic()
@@ -80,7 +80,7 @@ class Activity:
             yield item
 
     def beside(self, report: Callable[[Item], None], shows: Callable[[Item], bool]) -> Callable[[Item], None]:
-        """A report with a line of its own, for instance of a build: this one is hidden while that one `shows`."""
+        """A report with its own line, such as a build's; this line is hidden while the other one `shows`."""
 
         def both(item: Item) -> None:
             with self._lock:
@@ -109,7 +109,7 @@ class Activity:
         )
 
     def _left(self) -> list[str]:
-        """The time left, at the rate since the first case was done: before it, builds may have taken minutes."""
+        """The time left, at the rate since the first finished case; before it, builds may have taken minutes."""
         rated, left = self.counted.total() - 1, self.total - self.done
         if rated < 1 or left < 1:
             return []

@@ -1,4 +1,4 @@
-"""Numbers, times of day and durations as people read them."""
+"""Readable numbers, times and durations."""
 
 
 def times(value: float, digits: int = 3) -> str:

@@ -19,17 +19,19 @@ cache_app = typer.Typer(help="The folder of sources, builds and shared objects."
 
 @cache_app.command("show")
 def cache_show(as_json: flags.Json = False) -> None:
-    """Show what the cache folder holds, and how much space it takes."""
+    """Show the contents of the cache folder, and their size."""
     storage = read_storage()
     show({**asdict(storage), "size": storage.size}, lambda: render(storage), as_json)
 
 
 @cache_app.command("prune")
 def cache_prune(
-    days: Annotated[float, typer.Option(min=0, help="Remove builds that were not used for so many days.")] = 30.0,
+    days: Annotated[
+        float, typer.Option(min=0, help="Remove builds that have not been used for this many days.")
+    ] = 30.0,
     as_json: flags.Json = False,
 ) -> None:
-    """Remove builds and shared objects that were not used for long; runs make them again."""
+    """Remove builds and shared objects that have not been used for long; later runs make them again."""
     gone = prune(days)
     show([asdict(entry) for entry in gone], lambda: render_pruned(gone), as_json)
 
@@ -59,24 +61,24 @@ def builds_table(builds: Iterable[Entry]) -> Table:
 
 
 def render_pruned(gone: tuple[Entry, ...]) -> RenderableType:
-    """What was removed."""
+    """The removed builds and their size."""
     if not gone:
         return "nothing to remove"
     return Group(builds_table(gone), f"removed {len(gone)} builds, {megabytes(total(gone))}")
 
 
 def total(entries: Iterable[Entry]) -> int:
-    """Bytes of all."""
+    """The total size in bytes."""
     return sum(entry.size for entry in entries)
 
 
 def megabytes(size: int) -> str:
-    """`1,234 MB`."""
+    """A size in MB: `1,234 MB`."""
     return f"{size / MEGABYTE:,.0f} MB"
 
 
 def age(days: float | None) -> str:
-    """`today`, or `12 days ago`."""
+    """An age in words: `today`, or `12 days ago`."""
     if days is None:
         return "never finished"
     return "today" if days < 1 else f"{days:.0f} day{'s' if days >= 1.5 else ''} ago"

@@ -1,4 +1,4 @@
-"""ccache in front of the compilers: builds, patches, checkouts and environments share objects by content."""
+"""Run the compilers through ccache, so that builds, patches, checkouts and environments share objects by content."""
 
 import importlib.metadata
 import json
@@ -29,7 +29,7 @@ class Objects:
 
 @dataclass(frozen=True)
 class Usage:
-    """The state of the shared objects: bytes, the most bytes ccache keeps, and hits and misses so far."""
+    """The state of the shared objects: size and largest size in bytes, hits and misses so far."""
 
     folder: str
     size: int
@@ -39,7 +39,7 @@ class Usage:
 
 
 def find_ccache() -> Path | None:
-    """The ccache of PyPI's wheel, which comes with fattn-probe where there is one, or the system's, or None."""
+    """The ccache of PyPI's wheel, which fattn-probe requires where it exists, else the system's, else None."""
     try:
         files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -58,10 +58,10 @@ def ccache_folder() -> Path:
 def ccache_env(compilers: Sequence[str]) -> dict[str, str]:
     """The environment in which ccache finds the objects of other build folders.
 
-    `compilers` are version lines: they identify the compilers, since the same nvcc lies at another path in each
+    `compilers` are version lines, which identify the compilers, since the same nvcc has a different path in each
     environment. Commands name files relative to the build folder, and map it to `.` in debug information, so ccache
-    need not hash the folder. Headers are written just before a build, under a lock: their times say nothing.
-    In depend mode the compiler preprocesses a file once; a miss then costs no more than a compile without ccache.
+    need not hash the folder. Headers are written just before a build, under a lock, so their times mean nothing. In
+    depend mode the compiler preprocesses a file once, so a miss costs no more than a compile without ccache.
     """
     return {
         "CCACHE_DIR": str(ccache_folder()),
@@ -75,7 +75,7 @@ def ccache_env(compilers: Sequence[str]) -> dict[str, str]:
 
 
 def read_objects(log: Path) -> Objects:
-    """What ccache wrote about one build; nothing if ccache did not run."""
+    """The objects of one build, from ccache's log; none if ccache did not run."""
     text = log.read_text(errors="replace") if log.is_file() else ""
     return Objects(len(MISS.findall(text)), len(HIT.findall(text)))
 

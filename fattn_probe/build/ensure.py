@@ -95,8 +95,8 @@ def build_env(folder: Path, toolchain: Toolchain, again: bool) -> dict[str, str]
 
 
 def mark_used(folder: Path) -> None:
-    """Renew the time of a build's manifest: `cache prune` removes builds that were not used for long."""
-    with contextlib.suppress(OSError):  # a cache that only somebody else may write
+    """Update the time of a build's manifest, by which `cache prune` finds unused builds."""
+    with contextlib.suppress(OSError):  # another user's cache
         os.utime(folder / MANIFEST)
 
 

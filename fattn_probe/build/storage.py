@@ -1,4 +1,4 @@
-"""The contents of the cache folder, and what may go from it."""
+"""The contents of the cache folder, and the removal of old ones."""
 
 import contextlib
 import shutil
@@ -21,7 +21,7 @@ DAY = 86400.0
 class Entry:
     """A build or a source in the cache: its size in bytes, and the days since it was last used.
 
-    `days` is None for a build that was not finished.
+    `days` is None for an unfinished build.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Storage:
 
     @property
     def size(self) -> int:
-        """Bytes of everything in the folder, and of the shared objects."""
+        """The total size in bytes, including the shared objects."""
         entries = sum(entry.size for entry in (*self.builds, *self.sources))
         return entries + self.other + (self.ccache.size if self.ccache else 0)
 
@@ -62,16 +62,16 @@ def read_storage() -> Storage:
 
 
 def builds() -> Iterator[Entry]:
-    """The builds, last used ones first."""
+    """The builds, most recently used first."""
     found = folders(cache_dir() / "builds")
     entries = [Entry(path.name, size_of(path), days_since(path / MANIFEST)) for path in found]
     yield from sorted(entries, key=lambda entry: (entry.days is None, entry.days or 0))
 
 
 def prune(days: float) -> tuple[Entry, ...]:
-    """Remove the builds that were not used for this many days, and shared objects as old; the removed builds.
+    """Remove builds and shared objects that have not been used for this many days; returns the removed builds.
 
-    Builds that were not finished go too. A build that another process is changing stays.
+    Unfinished builds are removed too. A build that another process is changing stays.
     """
     gone = []
     for entry in builds():
@@ -88,7 +88,7 @@ def remove(folder: Path) -> bool:
     lock = folder.with_name(f"{folder.name}.lock")
     try:
         with FileLock(lock, timeout=0):
-            (folder / MANIFEST).unlink(missing_ok=True)  # first: without it, the rest is no build
+            (folder / MANIFEST).unlink(missing_ok=True)  # first, because the rest is no build without it
             shutil.rmtree(folder)
     except Timeout:
         return False
@@ -107,13 +107,13 @@ def folders(folder: Path) -> list[Path]:
 
 
 def size_of(path: Path) -> int:
-    """The bytes of a file, or of all files below a folder; links count nothing."""
+    """The size in bytes of a file, or of all files below a folder, without links."""
     files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
     return sum(status_size(file) for file in files)
 
 
 def status_size(file: Path) -> int:
-    """The bytes of a regular file; 0 if it is gone or of another kind."""
+    """The size in bytes of a regular file; 0 if it is gone or of another kind."""
     with contextlib.suppress(FileNotFoundError):
         return file.lstat().st_size if file.is_file() and not file.is_symlink() else 0
     return 0

@@ -1,4 +1,4 @@
-"""How long a build still takes, by the seconds that its steps took in earlier builds and take now."""
+"""Estimate the remaining time of a build from the times of its steps in earlier builds and so far."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CACHED_SECONDS = 0.5
-"""A compile that took less was no compile: ccache had the object."""
+"""A faster compile was a hit in ccache."""
 
 
 def step_seconds(builds: Iterable[Path]) -> dict[str, float]:
@@ -20,7 +20,7 @@ def step_seconds(builds: Iterable[Path]) -> dict[str, float]:
 
 
 def logged(log: Path) -> list[tuple[str, float]]:
-    """(label, seconds) of the steps in one log; a log that is missing or damaged has none."""
+    """(label, seconds) of the steps in one log; empty for a missing or damaged log."""
     try:
         rows = [line.split("\t") for line in log.read_text(errors="replace").splitlines()]
         return [(label_of(row[3]), (int(row[1]) - int(row[0])) / 1e3) for row in rows if len(row) == 5]
@@ -29,7 +29,7 @@ def logged(log: Path) -> list[tuple[str, float]]:
 
 
 def label_of(output: str) -> str:
-    """The label of the step that makes a file: the name of an object's source."""
+    """The label of the step that makes a file; for an object, the name of its source."""
     return output.rpartition("/")[2].removesuffix(".o")
 
 
@@ -37,8 +37,8 @@ def label_of(output: str) -> str:
 class TimeLeft:
     """The steps of a build in progress.
 
-    `known` are seconds of earlier builds by label. A step without any counts as an average one; seconds are scaled by
-    how much longer this build's finished steps took than before.
+    `known` has seconds of earlier builds by label; an unknown step counts as average. The seconds are scaled by the
+    ratio of this build's finished steps to their earlier times.
     """
 
     labels: set[str]
@@ -50,7 +50,7 @@ class TimeLeft:
     done: int = 0
 
     def see(self, done: int, label: str) -> None:
-        """Note a status line of ninja: it prints one when a step starts, and one with a higher count when it ends."""
+        """Process a status line of ninja: one when a step starts, and one with a higher count when it ends."""
         if done > self.done and label in self.started:
             self.finished[label] = self.clock() - self.started.pop(label)
         elif done == self.done:
@@ -59,7 +59,7 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds to go: those of the longest step, or of all steps shared by the jobs; None if nothing is known."""
+        """The remaining seconds: the longest step, or all steps divided by the jobs; None if unknown."""
         expected = {**self.known, **self.finished}
         samples = [expected[label] for label in self.labels if label in expected]
         if not samples:
@@ -71,7 +71,7 @@ class TimeLeft:
 
     @property
     def pace(self) -> float:
-        """The seconds of this build's finished steps for one second of earlier builds."""
+        """The ratio of this build's finished steps to their times in earlier builds."""
         both = [label for label in self.finished if label in self.known]
         before = sum(self.known[label] for label in both)
         return sum(self.finished[label] for label in both) / before if before else 1.0

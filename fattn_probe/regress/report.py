@@ -263,5 +263,5 @@ def _marks(night: Night, cells: Mapping[int, Cell], outputs: Mapping[int, str]) 
 
 
 def _ratio(value: float | None) -> str:
-    """The largest error by its bound, where that is known."""
+    """The largest error / bound, if known."""
     return "" if value is None else times(value, 2)

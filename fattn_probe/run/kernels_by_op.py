@@ -17,19 +17,19 @@ from fattn_probe.run.session import RunOptions
 
 
 def op_digest(op: Op) -> str:
-    """16 hex digits of an op's parameters, tensors and roots; its data choose no kernel."""
+    """16 hex digits of an op's parameters, tensors and roots; its data do not affect the choice of a kernel."""
     return hashlib.sha256(json.dumps(op.to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class KernelsByOp:
-    """A file with the names of the kernel cases that ops need, by `op_digest`, of one source on one GPU."""
+    """A file with the kernel cases that ops need, by `op_digest`, for one source on one GPU."""
 
     path: Path
 
     @classmethod
     def of(cls, options: RunOptions, target: Target) -> "KernelsByOp":
-        """The file of a source with its patches on a target: all that the choice of a kernel depends on, but the op."""
+        """The file for a source with its patches on a target, on which the choice depends besides the op."""
         tree = options.tree.digest if options.tree else ""
         return cls._at(tree, [patch.digest for patch in options.patches], options, target)
 
@@ -46,7 +46,7 @@ class KernelsByOp:
         return cls(cache_dir() / "kernels" / f"{digest}.json")
 
     def read(self) -> dict[str, tuple[str, ...]]:
-        """What the file holds; nothing if it is not there, or damaged."""
+        """The contents of the file; empty if it is missing or damaged."""
         try:
             found = json.loads(self.path.read_text())
             return {str(digest): tuple(map(str, names)) for digest, names in found.items()}
@@ -54,7 +54,7 @@ class KernelsByOp:
             return {}
 
     def write(self, names: Mapping[str, tuple[str, ...]]) -> None:
-        """Write the file anew; a cache that cannot be written is no reason to fail."""
+        """Rewrite the file; a read-only cache is not an error."""
         part = self.path.with_name(f".{self.path.name}-{os.getpid()}")
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
