@@ -5,7 +5,8 @@ reason of the verdict. A case that the backend does not support is skipped. A lo
 the kernel. `-k`, `-n` (pytest-xdist) and `--junitxml` are pytest's own.
 """
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,7 @@ class ScenarioItem(pytest.Item):
         """Run and judge the case."""
         from fattn_probe.regress.results import result_of
 
-        result = result_of(session_of(self.config), self.case, self.target)
+        result = result_of(session_of(self.session), self.case, self.target)
         kernels = ", ".join(record.spelling for record in result.kernels)
         self.user_properties += [("kernels", kernels), ("status", result.status)]
         if result.status == "unsupported":
@@ -96,11 +97,22 @@ class Lost(Exception):
 SESSION = pytest.StashKey["Session"]()
 
 
-def session_of(config: pytest.Config) -> "Session":
-    """One session for all items of a process, so that a build is located once."""
+def session_of(run: pytest.Session) -> "Session":
+    """One session for all items of a process; the kernels that they need are compiled before the first one runs."""
     from fattn_probe.run.session import RunOptions, Session
     from fattn_probe.source import DEFAULT_SOURCE, resolve
 
+    config = run.config
     if SESSION not in config.stash:
         config.stash[SESSION] = Session(RunOptions(resolve(config.getoption("--fattn-source") or DEFAULT_SOURCE)))
+        compile_kernels(config.stash[SESSION], run.items)
     return config.stash[SESSION]
+
+
+def compile_kernels(session: "Session", items: Sequence[pytest.Item]) -> None:
+    """Compile what the items need, in one build; where that fails, the items report what concerns them."""
+    from fattn_probe.errors import BuildError
+    from fattn_probe.run.prepare import prepare
+
+    with contextlib.suppress(BuildError):
+        prepare(session, [(item.case, [item.target]) for item in items if isinstance(item, ScenarioItem)])

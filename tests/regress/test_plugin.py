@@ -1,5 +1,6 @@
 """Scenarios as pytest items, as in another project's CI."""
 
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -41,3 +42,29 @@ def test_a_mistake_in_a_scenario_is_reported_once(tmp_path):
     done = run_pytest(tmp_path, tmp_path / "bad.yaml", "--fattn-on", "sim:h200")
     assert done.returncode != 0
     assert "bad.yaml:4: n_haed" in done.stdout + done.stderr
+
+
+STAND_IN = """
+import pytest
+from fattn_probe.regress import results
+from fattn_probe.regress.records import Result
+from fattn_probe.run import prepare as preparing
+
+def prepare(session, work):
+    print("prepared", *(case.name for case, _ in work))
+
+preparing.prepare = prepare
+results.result_of = lambda session, case, target: print("ran", case.name) or Result(case.name, "", "pass")
+"""
+
+
+def test_the_kernels_of_all_items_are_compiled_before_the_first_runs(tmp_path):
+    (tmp_path / "conftest.py").write_text(STAND_IN)
+    (tmp_path / "heads.yaml").write_text(UNSUPPORTED + "matrix: {n_q: [1, 2, 3]}\n")
+    without = ("--deselect", "heads.yaml::heads-n_q=2[sim:h200]")
+    done = run_pytest(tmp_path, "heads.yaml", "--fattn-on", "sim:h200", "-s", *without)
+    assert re.findall("(?:prepared|ran) heads.*", done.stdout) == [
+        "prepared heads-n_q=1 heads-n_q=3",
+        "ran heads-n_q=1",
+        "ran heads-n_q=3",
+    ]
