@@ -1,4 +1,4 @@
-"""The array types that all rooms share, by what their elements are."""
+"""The array types that all rooms share, named by their elements."""
 
 from typing import Any
 

@@ -161,7 +161,7 @@ def case_source(name: str) -> str:
 
 
 def kernel_of(source: str) -> str:
-    """The kernel case in short that such a file holds: `vec 128,f16,q8_0`; another file's name as it is."""
+    """The kernel case of such a file in short form, `vec 128,f16,q8_0`; any other file name unchanged."""
     if not source.startswith(CASE_PREFIX):
         return source
     family, _, arguments = source.removeprefix(CASE_PREFIX).removesuffix(".cu").partition("-")

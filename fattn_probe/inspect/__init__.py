@@ -1,1 +1,1 @@
-"""Inspection: what a flash-attention op's tensors, kernel choice, tiling and accumulators are while it runs."""
+"""Inspect a running flash-attention op: its tensors, kernel choice, tiling and accumulators."""

@@ -79,7 +79,7 @@ class Examiner:
     inspector: Inspector
     extras: Extras
     step: Step = quiet
-    """Told what is being done."""
+    """Called with the current step in words."""
 
     def examine_all(self, work: Work) -> Iterator[Examined]:
         """Examine each case on its targets."""

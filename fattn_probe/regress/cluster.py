@@ -64,7 +64,7 @@ class Cluster:
                 client.cancel(list(futures))
 
     def _prepare(self, client: Any, packed: bytes, job: Job, cases: Sequence[Case]) -> None:  # noqa: ANN401
-        """Compile what the cases need on each machine, by one of its workers; what fails there, a case will report."""
+        """Compile the kernels of the cases on one worker of each machine; a case reports the failures."""
         workers = client.scheduler_info(n_workers=-1)["workers"].items()
         machines = {worker.get("host", ""): address for address, worker in workers if _can(worker, _needs(job))}
         question = functools.partial(_prepared, cases=cases)

@@ -128,7 +128,7 @@ class SuiteRunner:
             yield from results
 
     def _prepare(self, cases: Sequence[Case], target: Target) -> None:
-        """Compile what the cases need; where a kernel does not compile, those with other kernels run all the same."""
+        """Compile the kernels of the cases; if one does not compile, cases with other kernels still run."""
         try:
             prepare_kernels(self.session, [(case, [target]) for case in cases])
         except BuildError as error:

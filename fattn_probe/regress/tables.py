@@ -66,14 +66,14 @@ def _counted(counts: dict[str, int]) -> str:
 
 
 def _said(changes: Sequence[Change]) -> str:
-    """How many changed; the counts say what was not run."""
+    """The number of changes without cases that were not run, which the counts have."""
     found = [change for change in changes if change.kind is not Kind.NOT_RUN]
     alarms = sum(change.alarm for change in found)
     return f"{len(found)} changed, {alarms} regression{'s' * (alarms != 1)}" if found else "nothing changed"
 
 
 def _order(change: Change) -> tuple[bool, bool]:
-    """Alarms first, what was not run last."""
+    """Sort regressions first and cases that were not run last."""
     return not change.alarm, change.kind is Kind.NOT_RUN
 
 

@@ -50,7 +50,7 @@ def required_kernels(session: Session, cases: Sequence[Case], target: Target) ->
 
 
 def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> list[KernelCase]:
-    """The same without dry runs: of a source that was edited or has other patches, what was needed before.
+    """The likely kernel cases without dry runs: those needed before, with other edits or patches of the source.
 
     With this guess, the kernels compile beside the host code that dry runs need.
     """

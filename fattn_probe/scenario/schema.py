@@ -45,7 +45,7 @@ class TracePlace(Spec):
 
 
 class Inspect(Spec):
-    """What `inspect` shows besides tensors, choice, launch and blocks."""
+    """What `inspect` shows in addition to tensors, choice, launch and blocks."""
 
     trace: TracePlace | None = None
     """A warp to follow step by step; default: none."""

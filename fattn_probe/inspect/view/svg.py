@@ -253,7 +253,7 @@ def _gap(layout: Layout) -> int:
 
 
 def _turns(layout: Layout) -> Iterator[str]:
-    """Blocks that take turns on a tile: dashed lines; below them, pale, what the mask hides."""
+    """Blocks that take turns on a tile, as dashed lines; below them, pale, the masked steps."""
     for place, row in enumerate(layout.rows):
         shown = max((span.shown_stop for span in row.spans), default=layout.grid.iter_k)
         if shown < layout.grid.iter_k:
@@ -284,7 +284,7 @@ def _dashes(layout: Layout, spans: Sequence[tuple[int, Span]], titled: bool) -> 
 
 
 def _tips(layout: Layout) -> Iterator[str]:
-    """A tooltip a row, where there are too many blocks for one each."""
+    """One tooltip per row, if there are too many blocks for one each."""
     if len(_spans(layout)) <= MOST_TITLES:
         return
     for place, row in enumerate(layout.rows):
