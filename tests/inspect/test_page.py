@@ -73,6 +73,7 @@ def test_the_page_shows_the_facts():
 def test_a_line_breaks_between_template_arguments_and_not_in_a_member():
     assert breakable("k<64,8,false>, a < b") == "k<wbr>&lt;64,<wbr>8,<wbr>false&gt;, a &lt; b"
     assert breakable("!x && Q->ne[1] == 7") == '!x &amp;&amp; <span class="whole">Q-&gt;ne[1]</span> == 7'
+    assert breakable("flash_attn_ext_f16 on sim_h200") == "flash_<wbr>attn_<wbr>ext_<wbr>f16 on sim_h200"
     assert breakable(HOSTILE) == "&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;"
 
 

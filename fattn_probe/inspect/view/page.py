@@ -30,6 +30,8 @@ TEMPLATE = re.compile(r"\w+&lt;[\w,:-]+&gt;")
 """Matches a kernel with its template arguments, escaped."""
 MEMBER = re.compile(r"\b\w+-&gt;\w+(\[\w+\])?")
 """Matches a member access through a pointer, escaped."""
+LONG = re.compile(r"\w{17,}")
+"""A name that is wider than a column on a phone."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,11 @@ def environment(*packages: str) -> Environment:
 
 
 def breakable(text: str) -> Markup:
-    """Text as HTML whose lines may break between a kernel's template arguments, but not inside `Q->ne[1]`."""
+    """Text as HTML whose lines may break between template arguments and in long names, but not inside `Q->ne[1]`."""
     words = str(escape(text))
     words = TEMPLATE.sub(lambda kernel: kernel[0].replace("&lt;", "<wbr>&lt;").replace(",", ",<wbr>"), words)
-    return Markup(MEMBER.sub(r'<span class="whole">\g<0></span>', words))  # escaped above
+    words = MEMBER.sub(r'<span class="whole">\g<0></span>', words)
+    return Markup(LONG.sub(lambda name: name[0].replace("_", "_<wbr>"), words))  # escaped above
 
 
 def work_of(facts: Facts, name: str = "map") -> dict[str, Any]:
