@@ -7,7 +7,7 @@ from fattn_probe.inspect.inspector import Inspection, Inspector
 from fattn_probe.ops import Timeouts, run_ops
 from fattn_probe.ops.options import ask_options, plan_ops
 
-LISTING = Timeouts(60.0, 600.0)
+LISTING = Timeouts(600.0, 1800.0)  # a debug build on a busy machine is silent for a minute
 
 
 def inspect_upstream(inspector: Inspector, only: str, target: Target) -> Inspection:
@@ -23,6 +23,7 @@ def inspect_upstream(inspector: Inspector, only: str, target: Target) -> Inspect
     )
     supported = [result.case for result in listed.results if result.status == "ok"]
     if not supported:
-        raise InputError(f"--filter {only!r}: {target} supports none of the {len(listed.results)} cases it selects")
+        none = f"--filter {only!r}: {target} supports none of the {len(listed.results)} cases it selects"
+        raise listed.problem() or InputError(none)
     words = plan_ops(ask_options(program, env), "test", target.backend, supported[0])
     return inspector.inspect_upstream(supported[0], words, target)
