@@ -2,10 +2,9 @@
 //
 // Link it into an executable that exports its symbols (-rdynamic, or --export-dynamic) and uses the shared libcudart:
 // the dynamic linker then finds these functions first, for libggml-cuda too. Each forwards to the next definition of
-// its name. Each launch appends one line of JSON to the file that FATTN_PROBE_LAUNCHES names;
-// with FATTN_PROBE_DRY=1, no kernel runs. nvcc compiles
-// `kernel<<<...>>>(...)` to __cudaGetKernel and __cudaLaunchKernel (CUDA 13) or to cudaLaunchKernel (earlier);
-// cudaLaunchKernelEx calls cudaLaunchKernelExC.
+// its name. Each launch appends one line of JSON to the file that FATTN_PROBE_LAUNCHES names; with FATTN_PROBE_DRY=1,
+// no kernel runs. nvcc compiles `kernel<<<...>>>(...)` to __cudaGetKernel and __cudaLaunchKernel (CUDA 13) or to
+// cudaLaunchKernel (earlier); cudaLaunchKernelEx calls cudaLaunchKernelExC.
 //
 // Compiled by the host compiler with CUDA's headers, linked with -lcudart -ldl.
 
