@@ -10,6 +10,7 @@ from fattn_probe.build.rewrite_asm import rewrite_asm
 from fattn_probe.build.rewrite_functions import device_spans
 from fattn_probe.build.rewrite_kernels import KernelInfo, rewrite_kernels, rewrite_launches
 from fattn_probe.build.rewrite_shared import rewrite_shared
+from fattn_probe.build.rewrite_shuffles import rewrite_shuffles
 from fattn_probe.cxx.tokens import Draft, Token, draft_of, tokenize
 
 # The arithmetic of these files is scalar float32. nvcc unrolls their loops and then fuses a product of one loop with a
@@ -82,6 +83,7 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str]) -> Rewritten:
     rewrite_functions(draft, device)
     rewrite_shared(draft, device)
     rewrite_ahead(draft, device)
+    rewrite_shuffles(draft, device)
     unknown_ptx = rewrite_asm(draft, known_ptx)
     kernels = rewrite_kernels(draft)
     rewrite_launches(draft)

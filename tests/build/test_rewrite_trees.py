@@ -17,7 +17,7 @@ IDENTIFIER = re.compile(r"[^\W\d]\w*")
 WRITTEN = {
     *("simt", "simt_a", "auto", "return", "if", "const", "define", "describe", "bounds", "launch_kernel"),
     *("ptx", "unknown_ptx", "divided_by", "remainder_by", "reciprocal_of", "static_shared", "dynamic_shared"),
-    *("begin_ahead", "end_ahead", "true", "false"),
+    *("begin_ahead", "end_ahead", "true", "false", "butterfly", "own", "other"),
     *("__PRETTY_FUNCTION__", "__FILE__", "__LINE__", "GCC"),
 }
 CUDA_ONLY = ("__launch_bounds__", "__shared__", "<<<", "asm(", "asm volatile", "#pragma unroll")

@@ -177,6 +177,45 @@ __global__ void row_sums_without_wait(const unsigned * in, unsigned * out) { sum
 __global__ void row_sums_without_barrier(const unsigned * in, unsigned * out) { sum_row<true, false>(in, out); }
 
 // In which order the threads get here.
+// A loop that is rewritten to one warp instruction, and one that is not.
+template <int width> __device__ void butterfly(const unsigned * in, unsigned * out) {
+    float sum = __uint_as_float(in[threadIdx.x]), most = sum, sum_by_steps = sum, most_by_steps = sum;
+    for (int offset = width/2; offset > 0; offset >>= 1) {
+        sum += __shfl_xor_sync(0xffffffff, sum, offset, width);
+    }
+    for (int offset = width/2; offset > 0; offset >>= 1) {
+        most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, offset, width));
+    }
+    for (int offset = width/2; offset > 0; offset /= 2) {
+        sum_by_steps += __shfl_xor_sync(0xffffffff, sum_by_steps, offset, width);
+        most_by_steps = fmaxf(most_by_steps, __shfl_xor_sync(0xffffffff, most_by_steps, offset, width));
+    }
+    const float results[4] = {sum, most, sum_by_steps, most_by_steps};
+    for (int i = 0; i < 4; i++) {
+        out[32 * i + threadIdx.x] = __float_as_uint(results[i]);
+    }
+}
+__global__ void butterflies(const unsigned * in, unsigned * out) {
+    butterfly<32>(in, out);
+    butterfly<16>(in, out + 128);
+    butterfly<8>(in, out + 256);
+    butterfly<1>(in, out + 384);
+}
+
+// Arithmetic on pairs, and on their halves one by one.
+__global__ void pairs(const unsigned * in, unsigned * out) {
+    const int n = gridDim.x * blockDim.x, i = blockIdx.x * blockDim.x + threadIdx.x;
+    half2 v[3];
+    memcpy(&v[0], in + i, 4), memcpy(&v[1], in + n + i, 4), memcpy(&v[2], in + 2 * n + i, 4);
+    const half2 a = v[0], b = v[1], c = v[2];
+    const half2 results[] = {a * b + c, __hmul2(a, b), a + b, a - b, -a,
+                             half2(__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)), half2(a.x * b.x, a.y * b.y), half2(a.x + b.x, a.y + b.y),
+                             half2(a.x - b.x, a.y - b.y), half2(-a.x, -a.y)};
+    for (int k = 0; k < 10; k++) {
+        memcpy(out + k * n + i, &results[k], 4);
+    }
+}
+
 __global__ void arrivals(const unsigned *, unsigned * out) {
     __shared__ unsigned counter;
     if (threadIdx.x == 0) {
@@ -203,7 +242,7 @@ static const Entry entries[] = {
     ENTRY(shuffles), ENTRY(wide_shuffles), ENTRY(votes), ENTRY(matrices), ENTRY(mma_f32_k16), ENTRY(mma_f32_k8),
     ENTRY(mma_bf16_k16), ENTRY(mma_f16_k16), ENTRY(mma_m8n8k4), {"power", apply<power>}, {"division", apply<division>},
     {"tangent", apply<tangent>}, {"logarithm", apply<logarithm>}, ENTRY(row_sums), ENTRY(row_sums_without_wait), ENTRY(row_sums_without_barrier), ENTRY(arrivals),
-    ENTRY(atomics),
+    ENTRY(atomics), ENTRY(butterflies), ENTRY(pairs),
 };
 
 // semantics NAME GRID BLOCK WORDS_OUT: words from stdin, words to stdout.

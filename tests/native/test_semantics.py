@@ -52,6 +52,27 @@ def test_shuffles_of_values_of_several_words(semantics):
     np.testing.assert_array_equal(out[64:].reshape(32, 4), values.reshape(32, 4)[::-1])
 
 
+def test_a_loop_of_shuffles_is_what_its_steps_are(semantics):
+    values = np.random.default_rng(1).normal(size=32).astype(np.float32)
+    out = semantics.output("butterflies", 1, 32, 4 * 128, stdin=values).reshape(4, 2, 2, 32)
+    np.testing.assert_array_equal(out[:, 0], out[:, 1])
+    largest = values.reshape(-1, 8).max(1).repeat(8).view(np.uint32)
+    np.testing.assert_array_equal(out[2, 0, 1], largest)  # in groups of eight lanes
+
+
+def test_arithmetic_on_pairs_rounds_as_on_single_halves(semantics):
+    count = 1 << 15
+    values = numbers(3 * count)
+    values[2 * count :: 2] &= 0x83FF83FF  # subnormal
+    values[: count // 4] = 0x1400  # 2^-10 and zero: sums halfway between two halves
+    out = semantics.output("pairs", count // 32, 32, 10 * count, stdin=values).view(np.uint16).reshape(2, 5, -1)
+    pair, single = out
+    a_number = ~np.isnan(pair.view(np.float16))
+    assert a_number.mean() > 0.8
+    np.testing.assert_array_equal(pair[a_number], single[a_number])
+    np.testing.assert_array_equal(np.isnan(single.view(np.float16)), ~a_number)
+
+
 def test_votes(semantics):
     values = np.zeros((8, 32), np.uint32)
     values[1:7] = numbers(6 * 32).reshape(6, 32) & 4

@@ -22,7 +22,14 @@ inline uint32_t bits_of_float(float value) {
     return bits;
 }
 
+// The two numbers of a half2 as floats, and back, in one instruction each; the other two are zero.
+typedef float FloatPair __attribute__((vector_size(16)));
+
 #if defined(__F16C__)
+inline FloatPair floats_of_pair(uint32_t bits) { return _mm_cvtph_ps(_mm_cvtsi32_si128(static_cast<int>(bits))); }
+inline uint32_t pair_of_floats(FloatPair values) {
+    return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_cvtps_ph(values, 0)));
+}
 inline float float_of_half(uint16_t bits) { return _cvtsh_ss(bits); }
 inline uint16_t half_of_float(float value) {
     return _cvtss_sh(value, 0); // to nearest even
@@ -38,6 +45,12 @@ inline uint16_t half_of_float(float value) {
     uint16_t bits;
     memcpy(&bits, &half, 2);
     return bits;
+}
+inline FloatPair floats_of_pair(uint32_t bits) {
+    return {float_of_half(static_cast<uint16_t>(bits)), float_of_half(static_cast<uint16_t>(bits >> 16)), 0, 0};
+}
+inline uint32_t pair_of_floats(FloatPair values) {
+    return half_of_float(values[0]) | static_cast<uint32_t>(half_of_float(values[1])) << 16;
 }
 #endif
 
@@ -64,6 +77,27 @@ inline uint16_t half_fma(uint16_t a, uint16_t b, uint16_t c) {
                                        static_cast<double>(float_of_half(c))));
     }
     return half_of_float(sum);
+}
+
+// The same of both numbers of a half2, one by one: rarely needed, so apart, which keeps the other way short.
+__attribute__((noinline, cold)) inline uint32_t pair_fma_exactly(uint32_t a, uint32_t b, uint32_t c) {
+    const auto low = half_fma(static_cast<uint16_t>(a), static_cast<uint16_t>(b), static_cast<uint16_t>(c));
+    const auto high =
+        half_fma(static_cast<uint16_t>(a >> 16), static_cast<uint16_t>(b >> 16), static_cast<uint16_t>(c >> 16));
+    return low | static_cast<uint32_t>(high) << 16;
+}
+inline uint32_t pair_fma(uint32_t a, uint32_t b, uint32_t c) {
+#if defined(__F16C__) && defined(__FMA__)
+    const __m128 sum = _mm_fmadd_ps(floats_of_pair(a), floats_of_pair(b), floats_of_pair(c));
+    // Rounding the sum once more is wrong at most where it is halfway between two halves: then, normal or subnormal,
+    // its last 12 bits are zero. The other two lanes are never equal to what they are compared with.
+    const __m128i last_bits = _mm_and_si128(_mm_castps_si128(sum), _mm_set1_epi32(0xFFF));
+    const __m128i doubtful = _mm_cmpeq_epi32(last_bits, _mm_set_epi32(-1, -1, 0, 0));
+    if (__builtin_expect(_mm_testz_si128(doubtful, doubtful), 1)) {
+        return pair_of_floats(sum);
+    }
+#endif
+    return pair_fma_exactly(a, b, c);
 }
 
 inline float float_of_bfloat(uint16_t bits) { return float_of_bits(static_cast<uint32_t>(bits) << 16); }

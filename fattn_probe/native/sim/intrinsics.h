@@ -1,6 +1,7 @@
 // CUDA's device intrinsics (CUDA C++ Programming Guide, "C++ Language Extensions").
 #pragma once
 
+#include "shuffle.h"
 #include "warp.h"
 
 #include <algorithm>
@@ -10,28 +11,6 @@
 #include <type_traits>
 
 namespace simt {
-
-// The value of `value` in lane `source(lane)`, copied word by word.
-template <class T, class Source> T exchange(uint32_t mask, T value, const char *name, Source source) {
-    constexpr int words = (sizeof(T) + 3) / 4;
-    static_assert(words <= 8, "a shuffled value has at most 32 bytes");
-    uint32_t word[words] = {};
-    memcpy(word, &value, sizeof(T));
-    Registers &registers = warp_instruction(
-        mask, name,
-        [&](Registers &r, uint32_t lane) {
-            for (int i = 0; i < words; i++) {
-                r.in[i][lane] = word[i];
-            }
-        },
-        [](Registers &) {});
-    const int from = source(static_cast<int>(self->lane));
-    for (int i = 0; i < words; i++) {
-        word[i] = registers.in[i][from];
-    }
-    memcpy(&value, word, sizeof(T));
-    return value;
-}
 
 inline uint32_t ballot(uint32_t mask, bool predicate, const char *name) {
     Registers &registers = warp_instruction(
@@ -55,26 +34,6 @@ int sync_block_count(bool predicate, const char *file, int line);
 
 } // namespace simt
 
-template <class T> inline T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
-    return simt::exchange(mask, value, "shfl.sync",
-                          [=](int lane) { return (lane & ~(width - 1)) + (source & (width - 1)); });
-}
-template <class T> inline T __shfl_xor_sync(unsigned mask, T value, int offset, int width = 32) {
-    return simt::exchange(mask, value, "shfl.sync.bfly", [=](int lane) {
-        const int from = lane ^ offset;
-        return from < (lane & ~(width - 1)) + width ? from : lane;
-    });
-}
-template <class T> inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-    return simt::exchange(mask, value, "shfl.sync.down", [=](int lane) {
-        return lane % width + static_cast<int>(delta) < width ? lane + static_cast<int>(delta) : lane;
-    });
-}
-template <class T> inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-    return simt::exchange(mask, value, "shfl.sync.up", [=](int lane) {
-        return lane % width - static_cast<int>(delta) >= 0 ? lane - static_cast<int>(delta) : lane;
-    });
-}
 inline void __syncwarp(unsigned mask = simt::full_mask) { simt::sync_warp(mask); }
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
     return simt::ballot(mask, predicate != 0, "vote.sync.ballot");
@@ -83,16 +42,10 @@ inline int __any_sync(unsigned mask, int predicate) { return simt::ballot(mask, 
 inline int __all_sync(unsigned mask, int predicate) { return simt::ballot(mask, predicate == 0, "vote.sync.all") == 0; }
 inline unsigned __activemask() { return simt::self->warp->alive; }
 template <class T> inline T __reduce_add_sync(unsigned mask, T value) {
-    for (int offset = 16; offset > 0; offset >>= 1) {
-        value += __shfl_xor_sync(mask, value, offset);
-    }
-    return value;
+    return simt::butterfly(mask, value, 16, 32, [](T a, T b) { return a + b; });
 }
 template <class T> inline T __reduce_max_sync(unsigned mask, T value) {
-    for (int offset = 16; offset > 0; offset >>= 1) {
-        value = std::max(value, __shfl_xor_sync(mask, value, offset));
-    }
-    return value;
+    return simt::butterfly(mask, value, 16, 32, [](T a, T b) { return std::max(a, b); });
 }
 #define __syncthreads_or(predicate) (simt::sync_block_count((predicate) != 0, __FILE__, __LINE__) != 0)
 #define __syncthreads_and(predicate) (simt::sync_block_count((predicate) == 0, __FILE__, __LINE__) == 0)

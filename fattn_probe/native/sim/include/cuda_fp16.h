@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstring>
 
 struct __half_raw {
     unsigned short x;
@@ -40,7 +41,22 @@ struct alignas(4) __half2 {
     __half x, y;
 
     __half2() = default;
-    __half2(const __half &low, const __half &high) : x(low), y(high) {}
+    __half2(const __half &low, const __half &high) {
+        *this = of_bits(low.bits | static_cast<uint32_t>(high.bits) << 16);
+    }
+
+    static __half2 of_bits(uint32_t bits) {
+        __half2 pair;
+        memcpy(&pair, &bits, sizeof(bits));
+        return pair;
+    }
+    static __half2 of_floats(simt::FloatPair values) { return of_bits(simt::pair_of_floats(values)); }
+    uint32_t bits() const {
+        uint32_t bits;
+        memcpy(&bits, this, sizeof(bits));
+        return bits;
+    }
+    simt::FloatPair floats() const { return simt::floats_of_pair(bits()); }
 };
 
 using half = __half;
@@ -55,16 +71,16 @@ struct HalfProduct {
     operator __half() const { return rounded(); }
     operator float() const { return float_of_half(rounded().bits); }
 };
-struct Half2Product {
-    __half2 a, b;
-    operator __half2() const { return {HalfProduct{a.x, b.x}.rounded(), HalfProduct{a.y, b.y}.rounded()}; }
+struct Half2Product { // as bits: g++ would take a pair's two halves apart
+    uint32_t a, b;
+    operator __half2() const { return __half2::of_floats(floats_of_pair(a) * floats_of_pair(b)); }
 };
 
 inline __half fused(const __half &a, const __half &b, const __half &c) {
     return __half::of_bits(half_fma(a.bits, b.bits, c.bits));
 }
-inline __half2 fused(const __half2 &a, const __half2 &b, const __half2 &c) {
-    return {fused(a.x, b.x, c.x), fused(a.y, b.y, c.y)};
+inline __half2 fused(const Half2Product &product, const __half2 &c) {
+    return __half2::of_bits(pair_fma(product.a, product.b, c.bits()));
 }
 
 } // namespace simt
@@ -87,13 +103,13 @@ inline bool operator>(const __half &a, const __half &b) { return float(a) > floa
 inline bool operator<=(const __half &a, const __half &b) { return float(a) <= float(b); }
 inline bool operator>=(const __half &a, const __half &b) { return float(a) >= float(b); }
 
-inline simt::Half2Product operator*(const __half2 &a, const __half2 &b) { return {a, b}; }
-inline __half2 operator+(const __half2 &a, const __half2 &b) { return {a.x + b.x, a.y + b.y}; }
-inline __half2 operator+(const simt::Half2Product &a, const __half2 &b) { return simt::fused(a.a, a.b, b); }
-inline __half2 operator+(const __half2 &a, const simt::Half2Product &b) { return simt::fused(b.a, b.b, a); }
-inline __half2 operator+(const simt::Half2Product &a, const simt::Half2Product &b) { return simt::fused(a.a, a.b, b); }
-inline __half2 operator-(const __half2 &a, const __half2 &b) { return {a.x - b.x, a.y - b.y}; }
-inline __half2 operator-(const __half2 &a) { return {-a.x, -a.y}; }
+inline simt::Half2Product operator*(const __half2 &a, const __half2 &b) { return {a.bits(), b.bits()}; }
+inline __half2 operator+(const __half2 &a, const __half2 &b) { return __half2::of_floats(a.floats() + b.floats()); }
+inline __half2 operator+(const simt::Half2Product &a, const __half2 &b) { return simt::fused(a, b); }
+inline __half2 operator+(const __half2 &a, const simt::Half2Product &b) { return simt::fused(b, a); }
+inline __half2 operator+(const simt::Half2Product &a, const simt::Half2Product &b) { return simt::fused(a, b); }
+inline __half2 operator-(const __half2 &a, const __half2 &b) { return __half2::of_floats(a.floats() - b.floats()); }
+inline __half2 operator-(const __half2 &a) { return __half2::of_bits(a.bits() ^ 0x80008000); }
 inline __half2 operator/(const __half2 &a, const __half2 &b) { return {a.x / b.x, a.y / b.y}; }
 inline __half2 &operator+=(__half2 &a, const __half2 &b) { return a = a + b; }
 inline __half2 &operator+=(__half2 &a, const simt::Half2Product &b) { return a = a + b; }
@@ -103,13 +119,18 @@ inline __half2 &operator*=(__half2 &a, const __half2 &b) { return a = a * b; }
 inline __half __float2half(float value) { return __half(value); }
 inline __half __float2half_rn(float value) { return __half(value); }
 inline float __half2float(const __half &value) { return float(value); }
-inline __half2 __float2half2_rn(float value) { return {__half(value), __half(value)}; }
-inline __half2 __floats2half2_rn(float low, float high) { return {__half(low), __half(high)}; }
-inline __half2 __float22half2_rn(const float2 &value) { return {__half(value.x), __half(value.y)}; }
-inline float2 __half22float2(const __half2 &value) { return {float(value.x), float(value.y)}; }
+inline __half2 __floats2half2_rn(float low, float high) { return __half2::of_floats(simt::FloatPair{low, high, 0, 0}); }
+inline __half2 __float22half2_rn(const float2 &value) {
+    return __half2::of_floats(simt::FloatPair{value.x, value.y, 0, 0});
+}
+inline float2 __half22float2(const __half2 &value) {
+    const simt::FloatPair values = value.floats();
+    return {values[0], values[1]};
+}
 inline __half2 make_half2(const __half &low, const __half &high) { return {low, high}; }
 inline __half2 __halves2half2(const __half &low, const __half &high) { return {low, high}; }
-inline __half2 __half2half2(const __half &value) { return {value, value}; }
+inline __half2 __half2half2(const __half &value) { return __half2::of_bits(value.bits * 0x10001u); }
+inline __half2 __float2half2_rn(float value) { return __half2half2(__half(value)); }
 inline __half __low2half(const __half2 &value) { return value.x; }
 inline __half __high2half(const __half2 &value) { return value.y; }
 inline float __low2float(const __half2 &value) { return float(value.x); }
@@ -127,7 +148,7 @@ inline __half __hfma(const __half &a, const __half &b, const __half &c) { return
 inline __half2 __hadd2(const __half2 &a, const __half2 &b) { return a + b; }
 inline __half2 __hsub2(const __half2 &a, const __half2 &b) { return a - b; }
 inline __half2 __hmul2(const __half2 &a, const __half2 &b) { return a * b; }
-inline __half2 __hfma2(const __half2 &a, const __half2 &b, const __half2 &c) { return simt::fused(a, b, c); }
+inline __half2 __hfma2(const __half2 &a, const __half2 &b, const __half2 &c) { return simt::fused(a * b, c); }
 inline __half __hmax(const __half &a, const __half &b) { // the number, if the other is a NaN
     return float(a) != float(a) || float(a) < float(b) ? b : a;
 }

@@ -1,0 +1,76 @@
+// Values exchanged between the lanes of a warp: CUDA's __shfl_*_sync.
+#pragma once
+
+#include "warp.h"
+
+#include <cstdint>
+#include <cstring>
+
+namespace simt {
+
+// The value of `value` in lane `source(lane)`, copied word by word.
+template <class T, class Source> T exchange(uint32_t mask, T value, const char *name, Source source) {
+    constexpr int words = (sizeof(T) + 3) / 4;
+    static_assert(words <= 8, "a shuffled value has at most 32 bytes");
+    uint32_t word[words] = {};
+    memcpy(word, &value, sizeof(T));
+    Registers &registers = warp_instruction(
+        mask, name,
+        [&](Registers &r, uint32_t lane) {
+            for (int i = 0; i < words; i++) {
+                r.in[i][lane] = word[i];
+            }
+        },
+        [](Registers &) {});
+    const int from = source(static_cast<int>(self->lane));
+    for (int i = 0; i < words; i++) {
+        word[i] = registers.in[i][from];
+    }
+    memcpy(&value, word, sizeof(T));
+    return value;
+}
+
+// What a loop of xor shuffles makes of the lanes' values: `value = operation(value, __shfl_xor_sync(mask, value,
+// offset, width))` for `offset`, half of it, and so on down to 1, the lanes' values being exchanged between one and the
+// next. In one warp instruction, for all lanes at once (build/rewrite_shuffles.py).
+template <class T, class Operation> T butterfly(uint32_t mask, T value, int offset, int width, Operation operation) {
+    static_assert(sizeof(T) <= sizeof(Registers::out) / warp_size, "a value that fits into the registers");
+    const auto combine = [=](Registers &r) {
+        T *const from = reinterpret_cast<T *>(r.in), *const to = reinterpret_cast<T *>(r.out);
+        for (int step = offset; step > 0; step >>= 1) {
+            for (int lane = 0; lane < warp_size; lane++) {
+                const int other = lane ^ step;
+                to[lane] = operation(from[lane], from[other < (lane & ~(width - 1)) + width ? other : lane]);
+            }
+            memcpy(r.in, r.out, sizeof(T) * warp_size);
+        }
+    };
+    Registers &registers = warp_instruction(
+        mask, "shfl.sync.bfly",
+        [&](Registers &r, uint32_t lane) { memcpy(reinterpret_cast<T *>(r.in) + lane, &value, sizeof(T)); }, combine);
+    memcpy(&value, reinterpret_cast<T *>(registers.in) + self->lane, sizeof(T));
+    return value;
+}
+
+} // namespace simt
+
+template <class T> inline T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
+    return simt::exchange(mask, value, "shfl.sync",
+                          [=](int lane) { return (lane & ~(width - 1)) + (source & (width - 1)); });
+}
+template <class T> inline T __shfl_xor_sync(unsigned mask, T value, int offset, int width = 32) {
+    return simt::exchange(mask, value, "shfl.sync.bfly", [=](int lane) {
+        const int from = lane ^ offset;
+        return from < (lane & ~(width - 1)) + width ? from : lane;
+    });
+}
+template <class T> inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+    return simt::exchange(mask, value, "shfl.sync.down", [=](int lane) {
+        return lane % width + static_cast<int>(delta) < width ? lane + static_cast<int>(delta) : lane;
+    });
+}
+template <class T> inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+    return simt::exchange(mask, value, "shfl.sync.up", [=](int lane) {
+        return lane % width - static_cast<int>(delta) >= 0 ? lane - static_cast<int>(delta) : lane;
+    });
+}
