@@ -111,6 +111,14 @@ def test_a_debug_build_and_a_patch(probe):
     assert json.loads(probe("build", *words))["commands"]
 
 
+@pytest.mark.build
+def test_two_environments_share_a_build(probe):
+    """The build that the checkout made needs nothing in the wheel's environment: no object, no link."""
+    words = ("build", "gqa", "--engine", "sim", "--json")
+    checked([sys.executable, "-m", "fattn_probe", *words], ROOT)
+    assert json.loads(probe(*words))["objects"] is None
+
+
 def test_pip_install_into_a_folder(wheel, python, tmp_path):
     """`pip install --target` has no place for data files."""
     target = tmp_path / "target"

