@@ -48,30 +48,24 @@ class Logits:
 class Rows:
     """The expected errors of rows, arrays (rows,).
 
-    `logits`, `weights`, `sums` and `values` are mean squares of the error by cause: KQ, the rounding of P, the sums of
-    P*V, the conversion of V. `walk` is the part of `sums` due to V's scatter. `peak` is the largest weight; `size` is
-    the output's root mean square. Signed shares of V's mean: `loss_logits` (weight that moves to the sink),
-    `loss_weights` and `loss_sums` (increments below half an ulp). Shares of the largest |V|: `single`, the largest
-    error of one addend, and `worst`, the largest possible error. `stuck`, a share of V's mean, is the largest loss of
-    sums with such weights. `largest` is the largest value of an accumulator, apart from one outlier of V; `roundings`
-    is their number per accumulator.
+    The first four are mean squares of the error, by cause. Losses are signed shares of V's mean.
     """
 
-    logits: F64
-    weights: F64
-    sums: F64
-    values: F64
-    size: F64
-    loss_logits: F64
-    loss_weights: F64
-    loss_sums: F64
-    walk: F64
-    peak: F64
-    single: F64
-    worst: F64
-    stuck: F64
-    largest: F64
-    roundings: F64
+    logits: F64  # rounding of KQ
+    weights: F64  # rounding of P
+    sums: F64  # rounding of the sums of P*V
+    values: F64  # conversion of V
+    size: F64  # root mean square of the output
+    loss_logits: F64  # weight that moves to the sink
+    loss_weights: F64  # weights flushed to zero
+    loss_sums: F64  # increments of the sums below half an ulp
+    walk: F64  # the part of `sums` that V's scatter causes
+    peak: F64  # largest weight
+    single: F64  # largest error of one addend, as a share of the largest |V|
+    worst: F64  # largest possible error, as a share of the largest |V|
+    stuck: F64  # largest loss of sums with such weights, as a share of V's mean
+    largest: F64  # largest value of an accumulator, apart from one outlier of V
+    roundings: F64  # roundings of an accumulator
 
     @property
     def variance(self) -> F64:
