@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe import flags
 from fattn_probe.errors import FattnProbeError
 from fattn_probe.process import run
 from fattn_probe.run import session as sessions
@@ -97,6 +98,13 @@ def test_stdout_is_full(words, probe, here, monkeypatch):
         probe(*words.split()).refused(3, "stdout", "No space left on device")
 
 
+@pytest.fixture
+def unprepared(monkeypatch):
+    """The small tree is not whole, so there is nothing that a run could prepare."""
+    monkeypatch.setattr(flags, "prepare", lambda session, work: None)
+
+
+@pytest.mark.usefixtures("unprepared")
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EIO, errno.EMFILE])
 def test_errors_of_the_system_are_one_sentence_with_the_path(number, probe, here, monkeypatch):
     def refuse(*args, **rest):
@@ -109,6 +117,7 @@ def test_errors_of_the_system_are_one_sentence_with_the_path(number, probe, here
     assert ended.error()["kind"] == "MachineError"
 
 
+@pytest.mark.usefixtures("unprepared")
 def test_no_memory(probe, here, monkeypatch):
     def refuse(*args):
         raise MemoryError("Unable to allocate 23.0 GiB for an array")
