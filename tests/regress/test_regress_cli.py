@@ -66,7 +66,9 @@ def test_three_nights(suite, tmp_path):
     page = tmp_path / "nights.html"
     assert probe("history", "report", page, history=history).returncode == 0
     text = page.read_text()
-    assert f"1 regression</b><br>\n1 pass, 1 fail; compared with {listed[0]['started'][:16]}, {EARLIER}" in text
+    baseline = f"the run of {listed[0]['started'][:16].replace('T', ' ')} ({EARLIER})"
+    verdict = f"1 regression</b><br>\n1 pass, 1 fail<br>\n{LATER} with fault-mask-stride, compared with {baseline}"
+    assert verdict in text
     changed = text[text.index("What changed") : text.index("<h3>Wrong")]
     assert re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td>", changed) == [("padded", "new failure")]
     assert 'aria-label="errors of padded, 16 heads x 3 queries"' in text
