@@ -100,7 +100,8 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target) -> Nam
     ]
     if processes == 1:
         return parts[0].names()
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("forkserver")) as pool:
+    # A fork server would have the environment of its first use, with another cache in a program that changed it since.
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         return {digest: names for part in pool.map(DryRuns.names, parts) for digest, names in part.items()}
 
 
