@@ -11,10 +11,9 @@ from typing import Self, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from fattn_probe.console import rewrite
+from fattn_probe.console import SHOWN_AFTER, rewrite
 from fattn_probe.figures import clock
 
-SHOWN_AFTER = 2.0
 TICK_SECONDS = 1.0
 Step = Callable[[str], None]
 """Called with the current step in words."""

@@ -16,6 +16,8 @@ from fattn_probe.files import writing
 
 STDOUT = Path("stdout")
 PIPE_WIDTH = 120
+SHOWN_AFTER = 2.0
+"""Seconds after which a live line appears."""
 ERASED = Control((ControlType.ERASE_IN_LINE, 2))
 
 

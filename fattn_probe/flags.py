@@ -17,7 +17,7 @@ from fattn_probe.build.command import announced, status_line
 from fattn_probe.build.key import Flavour
 from fattn_probe.build.ninja import Progress, Report
 from fattn_probe.build.toolchain import find_toolchain
-from fattn_probe.console import rewrite
+from fattn_probe.console import SHOWN_AFTER, rewrite
 from fattn_probe.device import Target, load_devices, parse_targets
 from fattn_probe.errors import BuildError, InputError
 from fattn_probe.files import is_folder
@@ -25,7 +25,7 @@ from fattn_probe.run.command import Work
 from fattn_probe.run.gpu import has_gpu
 from fattn_probe.run.prepare import prepare
 from fattn_probe.run.progress import Watch
-from fattn_probe.run.progress_line import SHOWN_AFTER, progress_line
+from fattn_probe.run.progress_line import progress_line
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case, expand, load

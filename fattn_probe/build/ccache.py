@@ -55,6 +55,11 @@ def ccache_folder() -> Path:
     return Path(chosen) if chosen else cache_dir() / "ccache"
 
 
+def store_env() -> dict[str, str]:
+    """The variables that tell ccache where the shared objects are, and how much space they may take."""
+    return {"CCACHE_DIR": str(ccache_folder()), "CCACHE_MAXSIZE": os.environ.get("CCACHE_MAXSIZE", MAX_SIZE)}
+
+
 def ccache_env(compilers: Sequence[str]) -> dict[str, str]:
     """The environment in which ccache finds the objects of other build folders.
 
@@ -63,9 +68,7 @@ def ccache_env(compilers: Sequence[str]) -> dict[str, str]:
     need not hash the folder. Headers are written just before a build, under a lock, so their times mean nothing. In
     depend mode the compiler preprocesses a file once, so a miss costs no more than a compile without ccache.
     """
-    return {
-        "CCACHE_DIR": str(ccache_folder()),
-        "CCACHE_MAXSIZE": os.environ.get("CCACHE_MAXSIZE", MAX_SIZE),
+    return store_env() | {
         "CCACHE_COMPILERCHECK": f"string:{'; '.join(compilers)}",
         "CCACHE_NOHASHDIR": "1",
         "CCACHE_DEPEND": "1",
@@ -82,9 +85,7 @@ def read_objects(log: Path) -> Objects:
 
 def usage(ccache: Path) -> Usage:
     """The state of the shared objects."""
-    env = {"CCACHE_DIR": str(ccache_folder()), "CCACHE_MAXSIZE": os.environ.get("CCACHE_MAXSIZE", MAX_SIZE)}
-    said = run([ccache, "--print-stats", "--format=json"], env=env).stdout
-    stats: dict[str, int] = json.loads(said)
+    stats: dict[str, int] = json.loads(run([ccache, "--print-stats", "--format=json"], env=store_env()).stdout)
     hits = stats["direct_cache_hit"] + stats["preprocessed_cache_hit"]
     return Usage(
         str(ccache_folder()),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fattn_probe.build.ccache import Usage, ccache_folder, find_ccache, usage
+from fattn_probe.build.ccache import Usage, ccache_folder, find_ccache, store_env, usage
 from fattn_probe.build.key import MANIFEST
 from fattn_probe.cache import cache_dir
 from fattn_probe.process import run
@@ -79,7 +79,7 @@ def prune(days: float) -> tuple[Entry, ...]:
         if (entry.days is None or entry.days >= days) and remove(folder):
             gone.append(entry)
     if ccache := find_ccache():
-        run([ccache, "--evict-older-than", f"{int(days * DAY)}s"], env={"CCACHE_DIR": str(ccache_folder())})
+        run([ccache, "--evict-older-than", f"{int(days * DAY)}s"], env=store_env())
     return tuple(gone)
 
 

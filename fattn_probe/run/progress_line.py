@@ -3,12 +3,11 @@
 from rich.console import Console
 from rich.text import Text
 
-from fattn_probe.console import rewrite
+from fattn_probe.console import SHOWN_AFTER, rewrite
 from fattn_probe.figures import clock
 from fattn_probe.op import Sizes
 from fattn_probe.run.progress import Report, RunProgress
 
-SHOWN_AFTER = 2.0
 MINUTE = 60.0
 LONG = 2 * MINUTE
 SURE_AFTER = 5.0
