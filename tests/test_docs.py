@@ -43,6 +43,7 @@ def test_a_command_can_be_parsed(line, monkeypatch):
     command, words = typer.main.get_command(app), shlex.split(line)[1:]
     while hasattr(command, "commands") and words:
         command = command.commands[words.pop(0)]
+        command = getattr(command, "loaded", command)
     if words:
         context = command.make_context(line, words)
         for name in context.params.get("patch") or []:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fattn_probe import flags
+from fattn_probe import flags, setup
 from fattn_probe.activity import Activity
 from fattn_probe.compare.diagnose.difference import compare_captures
 from fattn_probe.compare.judge.cases import judge_cases
@@ -17,6 +17,7 @@ from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError
 from fattn_probe.run.capture import read_capture
 from fattn_probe.run.simulator import Simulation
+from fattn_probe.scenario.files import cases_of
 from fattn_probe.source import DEFAULT_SOURCE
 from fattn_probe.truth.reference.adapter import check_inputs, check_output
 
@@ -61,12 +62,12 @@ def compare(
         compare_files(paths, as_json)
         return
     checks = Checks(model, sample_of(sample), repeat, QUERIES_ALONE if batch_invariance else 0)
-    chosen = flags.BuildFlags(source, patch, debug, check, sanitize, quants, folder)
-    work = flags.work_of(flags.cases_of(paths), on, devices, NOTES)
+    chosen = setup.BuildFlags(source, patch, debug, check, sanitize, quants, folder)
+    work = setup.work_of(cases_of(paths), on, devices, NOTES)
     options = chosen.run_options(NOTES, Simulation(schedule, threads), timeout=timeout)
     rows = []
-    with Activity(NOTES, flags.number_of(work)) as activity:
-        session = flags.prepared_session(options, work, activity)
+    with Activity(NOTES, setup.number_of(work)) as activity:
+        session = setup.prepared_session(options, work, activity)
         for row in judge_cases(session, work, checks, activity.step):
             activity.count(row.status)
             if plot is not None:

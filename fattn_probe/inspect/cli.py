@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fattn_probe import flags
+from fattn_probe import flags, setup
 from fattn_probe.activity import Activity
 from fattn_probe.build import RUNNER
 from fattn_probe.console import NOTES, show
@@ -22,6 +22,7 @@ from fattn_probe.inspect.tensor_values import parse_slice
 from fattn_probe.run.command import describe
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case, make_inputs
+from fattn_probe.scenario.files import cases_of, one_case
 from fattn_probe.scenario.schema import Inspect, TracePlace
 from fattn_probe.source import DEFAULT_SOURCE
 
@@ -79,8 +80,8 @@ def inspect(
     as_json: flags.Json = False,
 ) -> None:
     """Run an op under gdb or cuda-gdb, and show its tensors, its kernel and why, its tiling and each block's work."""
-    cases = flags.cases_of(paths) if program == RUNNER else []
-    work = flags.work_of([placed(case, at) for case in cases], on, devices, NOTES)
+    cases = cases_of(paths) if program == RUNNER else []
+    work = setup.work_of([placed(case, at) for case in cases], on, devices, NOTES)
     if npz is not None and sum(len(targets) for _, targets in work) != 1:
         raise InputError("--npz writes the block of one case on one target")
     extras = Extras(
@@ -91,7 +92,7 @@ def inspect(
         npz=npz,
         find_nan=find_nan,
     )
-    build = flags.BuildFlags(source, patch, debug=True, quants=quants, folder=folder)
+    build = setup.BuildFlags(source, patch, debug=True, quants=quants, folder=folder)
     options = InspectOptions(
         debugger=debugger_words(debugger),
         python=False if mi else None,
@@ -100,9 +101,9 @@ def inspect(
         deadline=timeout,
     )
     run_options = build.run_options(NOTES, Simulation(threads=1))
-    targets = [] if program == RUNNER else flags.targets_of(on, devices, NOTES)
-    with Activity(NOTES, len(targets) or flags.number_of(work)) as activity:
-        inspector = Inspector(flags.prepared_session(run_options, work, activity), options)
+    targets = [] if program == RUNNER else setup.targets_of(on, devices, NOTES)
+    with Activity(NOTES, len(targets) or setup.number_of(work)) as activity:
+        inspector = Inspector(setup.prepared_session(run_options, work, activity), options)
         examined = (
             Examiner(inspector, extras, activity.step).examine_all(work)
             if program == RUNNER
@@ -132,15 +133,15 @@ def debug(
     devices: flags.Devices = None,
 ) -> None:
     """Open gdb or cuda-gdb at the first line of a case's kernel; adds `fattn tensors|launch|blocks|tile`."""
-    case = placed(flags.one_case(path, case_name), at)
-    (_, (target, *more)) = flags.work_of([case], on, devices, NOTES)[0]
+    case = placed(one_case(path, case_name), at)
+    (_, (target, *more)) = setup.work_of([case], on, devices, NOTES)[0]
     if more:
         raise InputError("debug opens one debugger: give one target")
     options = InspectOptions(debugger=debugger_words(debugger))
-    build = flags.BuildFlags(source, patch, debug=True, quants=quants, folder=folder)
+    build = setup.BuildFlags(source, patch, debug=True, quants=quants, folder=folder)
     run_options = build.run_options(NOTES, Simulation(threads=1))
     with Activity(NOTES) as activity:
-        inspector = Inspector(flags.session_of(run_options, activity), options)
+        inspector = Inspector(setup.session_of(run_options, activity), options)
         activity.step(f"{case.name} on {target}: reading the dispatch, the launch and the blocks")
         inputs = make_inputs(case)
         found = inspector.inspect(case, inputs, target)

@@ -7,6 +7,7 @@ import typer
 
 from fattn_probe import flags
 from fattn_probe.console import show
+from fattn_probe.scenario.files import one_case
 from fattn_probe.study.algorithms import Algorithm
 from fattn_probe.study.command import H200_SMS, Options, raise_if_different, study_case
 from fattn_probe.study.flash_attention_1 import A100_SRAM
@@ -37,6 +38,6 @@ def study(
 ) -> None:
     """Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it."""
     options = Options(head, sequence, tile_q, tile_kv, memory, splits, blocks, inspected, backward)
-    done = study_case(flags.one_case(path, case_name), algorithm, options)
+    done = study_case(one_case(path, case_name), algorithm, options)
     show(study_json(done), lambda: render(done, steps), as_json)
     raise_if_different(done)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe import flags
+from fattn_probe import setup
 from fattn_probe.errors import FattnProbeError
 from fattn_probe.process import run
 from fattn_probe.run import session as sessions
@@ -101,7 +101,7 @@ def test_stdout_is_full(words, probe, here, monkeypatch):
 @pytest.fixture
 def unprepared(monkeypatch):
     """The small tree is not whole, so there is nothing that a run could prepare."""
-    monkeypatch.setattr(flags, "prepare", lambda session, work: None)
+    monkeypatch.setattr(setup, "prepare", lambda session, work: None)
 
 
 @pytest.mark.usefixtures("unprepared")

@@ -1,11 +1,11 @@
-"""What the shared flags resolve to."""
+"""What commands set up from their flags."""
 
 import io
 
 import pytest
 from rich.console import Console
 
-from fattn_probe import flags
+from fattn_probe import setup
 from fattn_probe.errors import BuildError
 from fattn_probe.scenario import expand, loads
 
@@ -18,7 +18,7 @@ def notes():
 
 
 def targets(notes, text=OP, on="", **options):
-    work = flags.work_of([*expand(loads(text)), *expand(loads(OP))], on, None, notes, **options)
+    work = setup.work_of([*expand(loads(text)), *expand(loads(OP))], on, None, notes, **options)
     return [str(target) for _, chosen in work for target in chosen]
 
 
@@ -29,8 +29,8 @@ def machine(monkeypatch, *, gpu, nvcc):
         if not nvcc:
             raise BuildError("nvcc is not on this machine; install it")
 
-    monkeypatch.setattr(flags, "has_gpu", lambda: gpu)
-    monkeypatch.setattr(flags, "find_toolchain", find_toolchain)
+    monkeypatch.setattr(setup, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(setup, "find_toolchain", find_toolchain)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,66 @@
+"""The command line of `build`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe import flags, setup
+from fattn_probe.build import RUNNER, TEST_BACKEND_OPS, BuildRequest
+from fattn_probe.build import command as building
+from fattn_probe.build.key import Engine
+from fattn_probe.console import NOTES, show
+from fattn_probe.run.gpu import gpu_arch, has_gpu
+from fattn_probe.run.prepare import kernels_of_build
+from fattn_probe.scenario.files import cases_of
+from fattn_probe.source import DEFAULT_SOURCE
+
+
+def build(
+    paths: flags.Scenarios = [],  # noqa: B006
+    engine: Annotated[
+        Engine | None, typer.Option(help="sim or cuda; default: cuda if there is a GPU or --arch, else sim.")
+    ] = None,
+    arch: Annotated[str, typer.Option(help="GPU architecture, such as 90 or 120a; default: this machine's GPU.")] = "",
+    kernel: Annotated[list[str] | None, typer.Option(help='A kernel such as "mma 64,64,8,8"; repeatable.')] = None,
+    full: Annotated[bool, typer.Option("--full", help="Compile every kernel that upstream compiles.")] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Copy the finished build to a new folder, to run it on another machine."),
+    ] = None,
+    ops: Annotated[bool, typer.Option("--ops", help="Build test-backend-ops too.")] = False,
+    again: Annotated[
+        bool, typer.Option("--no-ccache", help="Compile everything again, and replace the objects that builds share.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands without running them.")] = False,
+    source: flags.Source = DEFAULT_SOURCE,
+    patch: flags.Patches = [],  # noqa: B006
+    debug: flags.Debug = False,
+    check: flags.Check = False,
+    sanitize: flags.Sanitize = "",
+    quants: flags.Quants = "",
+    as_json: flags.Json = False,
+) -> None:
+    """Build llama.cpp's CUDA backend, with the kernels that scenarios need; without scenarios, runs add theirs."""
+    chosen = setup.BuildFlags(source, patch, debug, check, sanitize, quants)
+    tree = chosen.tree(NOTES)
+    engine = engine or ("cuda" if arch or has_gpu() else "sim")
+    request = BuildRequest(
+        tree,
+        engine,
+        chosen.flavour,
+        arch=arch or (gpu_arch(0) if has_gpu() else "90"),
+        sanitize=setup.words(sanitize),
+        patches=chosen.found_patches(tree),
+        quants=setup.words(quants),
+    )
+    kernels = [building.find_kernel(tree, text) for text in kernel or []]
+    kernels += kernels_of_build(request, cases_of(paths), setup.build_progress(NOTES)) if paths else []
+    programs = (RUNNER, TEST_BACKEND_OPS) if ops or engine == "cuda" else (RUNNER,)
+    options = building.BuildOptions(request, tuple(kernels), programs, full, export, again=again)
+    if dry_run:
+        plan = building.dry_run(options)
+        show(plan, lambda: "\n".join([f"in {plan['folder']}:", *plan["commands"]]), as_json)
+        return
+    made = building.build(options, setup.build_progress(NOTES, building.title_of(request)))
+    show(building.build_data(made), lambda: building.build_table(made), as_json)

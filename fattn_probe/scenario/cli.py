@@ -1,0 +1,56 @@
+"""The command line of `scenario`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe import flags
+from fattn_probe.console import OUT, show
+from fattn_probe.scenario import command as scenarios
+
+scenario_app = typer.Typer(help="List, show, check and create scenario files.", no_args_is_help=True)
+
+
+@scenario_app.command("list")
+def scenario_list(
+    folder: Annotated[
+        Path | None, flags.scenario_argument("A folder; default: the shipped scenarios.", "FOLDER")
+    ] = None,
+    as_json: flags.Json = False,
+) -> None:
+    """List the shipped scenarios, or those of a folder."""
+    found = scenarios.list_scenarios(folder)
+    show([asdict(item) for item in found], lambda: scenarios.render_list(found), as_json)
+
+
+@scenario_app.command("show")
+def scenario_show(path: flags.OneScenario, as_json: flags.Json = False) -> None:
+    """Show a scenario's cases, with ne and nb of every tensor."""
+    cases = scenarios.show(path)
+    show([scenarios.case_json(case) for case in cases], lambda: scenarios.render_show(cases), as_json)
+
+
+@scenario_app.command("check")
+def scenario_check(paths: flags.Scenarios, as_json: flags.Json = False) -> None:
+    """Check scenario files, and report every mistake with its line."""
+    checks = scenarios.check(paths)
+    show([asdict(item) for item in checks], lambda: scenarios.render_check(checks), as_json)
+    scenarios.raise_problems(checks)
+
+
+@scenario_app.command("new")
+def scenario_new(path: Path) -> None:
+    """Write a commented scenario to start from."""
+    OUT.print(f"wrote {scenarios.new(path)}")
+
+
+@scenario_app.command("from-ops")
+def scenario_from_ops(
+    text: Annotated[
+        str, typer.Argument(help="'FLASH_ATTN_EXT(hsk=64,...)', as any version of test-backend-ops prints it.")
+    ],
+) -> None:
+    """Print the scenario of one of upstream's test cases."""
+    print(scenarios.from_ops_yaml(text), end="")

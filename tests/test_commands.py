@@ -1,0 +1,99 @@
+"""The table of commands: its help is the commands' own, a command imports only its rooms, and shells complete words."""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from fattn_probe import shipped
+from fattn_probe.cli import app
+from fattn_probe.commands import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+HEAVY = {"gguf", "jinja2", "matplotlib", "multiprocessing", "numpy", "pexpect", "pygdbmi", "sqlite3", "urllib.request"}
+START = "import sys; sys.argv[0] = 'fattn-probe'; from fattn_probe.cli import main; main()"
+LIST_MODULES = """\
+import json, sys
+from fattn_probe.cli import main
+sys.argv = ["fattn-probe", *sys.argv[2:]]
+try:
+    main()
+finally:
+    with open(OUT, "w") as file:
+        json.dump(sorted(sys.modules), file)
+"""
+
+
+def modules(words, out):
+    """The modules that a command has imported when it ends."""
+    code = LIST_MODULES.replace("OUT", repr(str(out)))
+    subprocess.run([sys.executable, "-c", code, "--", *words], cwd=ROOT, capture_output=True, check=True)
+    return json.loads(out.read_text())
+
+
+def rooms(names):
+    """The rooms of fattn_probe among some modules."""
+    inside = {name.split(".")[1] for name in names if name.startswith("fattn_probe.")}
+    return {name for name in inside if (ROOT / "fattn_probe" / name).is_dir()}
+
+
+def completed(*words):
+    """The words that bash offers for the last of `words`, which may be empty."""
+    env = {
+        "_FATTN_PROBE_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(["fattn-probe", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", START], cwd=ROOT, env=os.environ | env, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_in_the_table_is_the_commands_own(name):
+    command = typer.main.get_command(app).commands[name]
+    assert inspect.cleandoc(command.loaded.help) == command.help
+    assert command.loaded.name in (name, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (["--version"], {"run"}),
+        (["--help"], set()),
+        (["nonsense"], set()),
+        (["scenario", "list"], {"scenario", "op", "shipped"}),
+        (["scenario", "show", "gqa"], {"scenario", "op", "shipped"}),
+        (["device", "list"], {"device", "launch", "shipped"}),
+    ],
+    ids=" ".join,
+)
+def test_a_light_command_imports_only_what_it_uses(words, needed, tmp_path):
+    found = modules(words, tmp_path / "modules.json")
+    assert rooms(found) == needed
+    assert not HEAVY & set(found)
+
+
+def test_the_pytest_plugin_imports_nothing_heavy():
+    code = "import sys, pytest; before = set(sys.modules); import fattn_probe.pytest_plugin; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"fattn_probe", "fattn_probe.pytest_plugin"}
+
+
+def test_commands_are_completed():
+    assert completed("d") == ["demo", "doctor", "debug", "diff", "device"]
+    assert completed("scenario", "") == ["list", "show", "check", "new", "from-ops"]
+
+
+def test_options_and_values_are_completed():
+    assert {"--on", "--repeat"} <= set(completed("compare", "--"))
+    assert completed("run", "gqa", "--on", "sim:h") == ["sim:h100", "sim:h200"]
+    assert "fault-stream-k-seam" in completed("inspect", "gqa", "--patch", "fault-")
+    assert completed("run", "q8-") == [name for name in shipped.names("scenario") if name.startswith("q8-")]
+    assert "quick" in completed("regress", "")
