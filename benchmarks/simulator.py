@@ -11,7 +11,8 @@ from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
-from fattn_probe.scenario import Case, expand, loads, make_inputs
+from fattn_probe.scenario import Case, expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, resolve
 
 OPS = {

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from fattn_probe.op import Params
-from fattn_probe.op.tensors import view_values
-from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.op.values import view_values
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.reference.adapter import reference_of
 from fattn_probe.truth.reference.attention import attention
 

@@ -8,7 +8,8 @@ from fattn_probe.compare.judge.agreement import agreement, read_recording
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.prepare import prepare
-from fattn_probe.scenario import expand, load, make_inputs
+from fattn_probe.scenario import expand, load
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.source import ggml_types, template_parameters
 
 RECORDING = Path(__file__).parent / "data/h200"

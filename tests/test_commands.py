@@ -12,7 +12,7 @@ import typer
 
 from fattn_probe import shipped
 from fattn_probe.cli import app
-from fattn_probe.commands import COMMANDS
+from fattn_probe.commands import COMMANDS, LazyCommand
 
 ROOT = Path(__file__).parent.parent
 HEAVY = {"gguf", "jinja2", "matplotlib", "multiprocessing", "numpy", "pexpect", "pygdbmi", "sqlite3", "urllib.request"}
@@ -32,7 +32,7 @@ finally:
 def modules(words, out):
     """The modules that a command has imported when it ends."""
     code = LIST_MODULES.replace("OUT", repr(str(out)))
-    subprocess.run([sys.executable, "-c", code, "--", *words], cwd=ROOT, capture_output=True, check=True)
+    subprocess.run([sys.executable, "-c", code, "--", *words], cwd=ROOT, capture_output=True, check=False)
     return json.loads(out.read_text())
 
 
@@ -57,9 +57,10 @@ def completed(*words):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_in_the_table_is_the_commands_own(name):
-    command = typer.main.get_command(app).commands[name]
+    command = typer.main.get_group(app).commands[name]
+    assert isinstance(command, LazyCommand)
     assert inspect.cleandoc(command.loaded.help) == command.help
-    assert command.loaded.name in (name, None)
+    assert command.loaded.name in (name, "")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_the_help_in_the_table_is_the_commands_own(name):
         (["nonsense"], set()),
         (["scenario", "list"], {"scenario", "op", "shipped"}),
         (["scenario", "show", "gqa"], {"scenario", "op", "shipped"}),
-        (["device", "list"], {"device", "launch", "shipped"}),
+        (["device", "list"], {"device", "shipped"}),
     ],
     ids=" ".join,
 )
@@ -81,7 +82,7 @@ def test_a_light_command_imports_only_what_it_uses(words, needed, tmp_path):
 
 
 def test_the_pytest_plugin_imports_nothing_heavy():
-    code = "import sys, pytest; before = set(sys.modules); import fattn_probe.pytest_plugin; print(*set(sys.modules) - before)"
+    code = "import sys, pytest; a = set(sys.modules); import fattn_probe.pytest_plugin; print(*set(sys.modules) - a)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == {"fattn_probe", "fattn_probe.pytest_plugin"}
 

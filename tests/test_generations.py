@@ -8,7 +8,8 @@ from fattn_probe.compare.judge.metrics import measure
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.session import RunOptions, Session
-from fattn_probe.scenario import expand, load, loads, make_inputs
+from fattn_probe.scenario import expand, load, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, resolve
 from fattn_probe.truth.reference.adapter import reference_of
 

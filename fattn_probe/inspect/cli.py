@@ -21,8 +21,9 @@ from fattn_probe.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.inspect.tensor_values import parse_slice
 from fattn_probe.run.command import describe
 from fattn_probe.run.simulator import Simulation
-from fattn_probe.scenario import Case, make_inputs
+from fattn_probe.scenario import Case
 from fattn_probe.scenario.files import cases_of, one_case
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.scenario.schema import Inspect, TracePlace
 from fattn_probe.source import DEFAULT_SOURCE
 

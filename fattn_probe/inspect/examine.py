@@ -21,7 +21,8 @@ from fattn_probe.inspect.trace.tracer import Tracer
 from fattn_probe.inspect.upstream import inspect_upstream
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.command import Work, describe
-from fattn_probe.scenario import Case, make_inputs
+from fattn_probe.scenario import Case
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.scenario.schema import TracePlace
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from fattn_probe.arrays import Bytes, Floats
 from fattn_probe.errors import InputError
 from fattn_probe.op import TensorView
-from fattn_probe.op.ggml_types import decode
-from fattn_probe.op.tensors import strided
+from fattn_probe.op.encoding import decode
+from fattn_probe.op.values import strided
 from fattn_probe.scenario import Case
 
 SPEC = re.compile(r"(?P<name>dst|Q|K|V|mask|sinks)(?:\[(?P<slices>[-\d:, ]*)\])?")

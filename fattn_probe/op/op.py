@@ -1,13 +1,12 @@
 """One FLASH_ATTN_EXT op: parameters and tensors; everything else is derived from these."""
 
+import math
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from fattn_probe.arrays import F64
 from fattn_probe.op.tensors import Root, TensorView
 
 PREC = {"default": 0, "f32": 10}
@@ -55,20 +54,13 @@ class Params:
     @property
     def stored(self) -> "Params":
         """The parameters as the op stores them, in float32."""
-        scale, bias, softcap = (float(np.float32(value)) for value in (self.scale, self.max_bias, self.logit_softcap))
+        scale, bias, softcap = map(float32, (self.scale, self.max_bias, self.logit_softcap))
         return replace(self, scale=scale, max_bias=bias, logit_softcap=softcap)
 
     @property
     def factor(self) -> float:
         """The factor on q.k: the scale, divided by the softcap if there is one."""
         return self.scale / self.logit_softcap if self.logit_softcap else self.scale
-
-    def cap(self, logits: F64) -> F64:
-        """Apply softcap * tanh(logits) in place."""
-        if self.logit_softcap:
-            np.tanh(logits, out=logits)
-            logits *= self.logit_softcap
-        return logits
 
 
 @dataclass(frozen=True)
@@ -147,7 +139,12 @@ class Op:
 
 def default_scale(hsk: int) -> float:
     """1/sqrt(hsk), rounded as in the float32 arithmetic of ggml's callers."""
-    return float(np.float32(1) / np.sqrt(np.float32(hsk)))
+    return float32(1 / float32(math.sqrt(float32(hsk))))
+
+
+def float32(value: float) -> float:
+    """The nearest float32, as NumPy rounds; NumPy itself takes 0.1 s to import."""
+    return array("f", (value,))[0]
 
 
 def _four(numbers: Iterable[int]) -> tuple[int, int, int, int]:

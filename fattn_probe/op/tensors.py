@@ -1,14 +1,8 @@
-"""Tensors in memory: allocations, views of them, and the bytes and values that a view reads."""
+"""Tensors in memory: allocations, and views of them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from fattn_probe.arrays import F64, Bytes
-from fattn_probe.op.ggml_types import block_size, decode, row_size, type_size
+from fattn_probe.op.ggml_types import block_size, row_size, type_size
 
 Ne = tuple[int, int, int, int]
 
@@ -60,22 +54,3 @@ def element_strides(view: TensorView) -> Ne:
 def element_offset(view: TensorView) -> int:
     """A view's offset in elements instead of bytes; it must be at the start of a block."""
     return view.offset // type_size(view.type) * block_size(view.type)
-
-
-def strided(flat: npt.NDArray[Any], view: TensorView) -> npt.NDArray[Any]:
-    """A view's elements as a strided window on its root's elements, in NumPy's order (ne[3], ne[2], ne[1], ne[0])."""
-    start = element_offset(view)
-    strides = [stride * flat.itemsize for stride in reversed(element_strides(view))]
-    return np.lib.stride_tricks.as_strided(flat[start:], view.ne[::-1], strides)
-
-
-def row_bytes(view: TensorView, inputs: Mapping[str, Bytes]) -> Bytes:
-    """The bytes of an operand's rows as a window on its root: (ne[3], ne[2], ne[1], row size)."""
-    memory = inputs[view.root][view.offset :]
-    size = row_size(view.type, view.ne[0])
-    return np.lib.stride_tricks.as_strided(memory, (*view.ne[:0:-1], size), (*view.nb[:0:-1], 1), writeable=False)
-
-
-def view_values(view: TensorView, inputs: Mapping[str, Bytes]) -> F64:
-    """The values of an operand, dequantised, in NumPy's order (ne[3], ne[2], ne[1], ne[0])."""
-    return strided(decode(inputs[view.root], view.type), view).astype(np.float64)

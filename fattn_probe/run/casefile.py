@@ -25,8 +25,8 @@ from fattn_probe.run.gguf_file import (
     write_gguf,
     write_hollow,
 )
-from fattn_probe.scenario import Case, make_inputs
-from fattn_probe.scenario.cases import fill_root
+from fattn_probe.scenario import Case
+from fattn_probe.scenario.inputs import fill_root, make_inputs
 from fattn_probe.scratch import scratch
 
 VERSION = 1

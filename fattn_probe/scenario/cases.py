@@ -1,4 +1,4 @@
-"""A scenario's cases, each one fully resolved op, and their inputs."""
+"""A scenario's cases, each one fully resolved op."""
 
 import hashlib
 import json
@@ -6,19 +6,13 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from fattn_probe.arrays import F32, Bytes
 from fattn_probe.op import Op, Params, Root, TensorView
-from fattn_probe.op.ggml_types import block_size, encode, nan_blocks, row_size
-from fattn_probe.op.op import PREC, default_scale
-from fattn_probe.op.tensors import strided
+from fattn_probe.op.op import PREC, default_scale, float32
 
 from ..errors import InputError
-from . import mask as masks
 from .check import check
-from .data import STREAMS, UNUSED, AnyData, Data, Logits, draw, stream
-from .layout import Layout, View, ViewOfK, place, place_mask, view_of_K
+from .data import AnyData, Data
+from .layout import Layout, ViewOfK, place, place_mask, view_of_K
 from .mask import AnyMask, MaskShape, NoMask
 from .matrix import names
 from .schema import Inspect, Scenario, Tolerance
@@ -89,7 +83,7 @@ def resolve(scenario: Scenario, name: str, file: str) -> Case:
 def op_of(scenario: Scenario) -> Op:
     """The op of a scenario, without its matrix."""
     params = Params(
-        scale=default_scale(scenario.hsk) if scenario.scale is None else float(np.float32(scenario.scale)),
+        scale=default_scale(scenario.hsk) if scenario.scale is None else float32(scenario.scale),
         max_bias=scenario.max_bias,
         logit_softcap=scenario.logit_softcap,
         prec=PREC[scenario.prec],
@@ -97,29 +91,6 @@ def op_of(scenario: Scenario) -> Op:
     )
     roots, tensors = _place_all(scenario)
     return Op(params, tensors, roots)
-
-
-def make_inputs(case: Case) -> dict[str, Bytes]:
-    """The bytes of every root, 1-D uint8, the same for the same case everywhere.
-
-    The op's values depend on shapes, data and seed, not on the layout: moving a tensor in memory moves its values.
-    """
-    return {name: root_bytes(case, name) for name in case.op.roots}
-
-
-def root_bytes(case: Case, name: str) -> Bytes:
-    """The bytes of one root."""
-    memory = np.zeros(case.op.roots[name].nbytes, np.uint8)
-    fill_root(case, name, memory)
-    return memory
-
-
-def fill_root(case: Case, name: str, memory: Bytes) -> None:
-    """Generate the bytes of one root in `memory`, which holds zeros; one head at a time if possible."""
-    if name == "mask":
-        _fill_mask(case, memory)
-    else:
-        _fill_tensor(case, name, case.op.roots[name], memory)
 
 
 def _place_all(op: Scenario) -> tuple[dict[str, Root], dict[str, TensorView]]:
@@ -139,53 +110,3 @@ def _place_all(op: Scenario) -> tuple[dict[str, Root], dict[str, TensorView]]:
         root = Root("sinks", "f32", (op.n_head, 1, 1, 1))
         placed.append((root, TensorView("sinks", "f32", "sinks", root.ne, root.nb, 0)))
     return {root.name: root for root, _ in placed}, {view.name: view for _, view in placed}
-
-
-def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:
-    view, layout = case.op.tensors[name], getattr(case.layout, name, None)
-    outside = layout.outside if isinstance(layout, View) else "zero"
-    if outside != "zero" or (block_size(root.type) > 1 and view.ne != root.ne):
-        memory[:] = _whole_tensor(case, name, root, outside)
-        return
-    packed = np.lib.stride_tricks.as_strided(
-        memory[view.offset :], (*view.ne[:0:-1], row_size(view.type, view.ne[0])), (*view.nb[:0:-1], 1)
-    )
-    data, seed = case.data_of(name)
-    rng, logits = stream(seed, STREAMS[name]), Logits(case.op.params.scale, case.op.sizes.hsk)
-    for place_ in np.ndindex(packed.shape[:2]):
-        values = draw(data, name, (view.ne[1], view.ne[0]), rng, logits)
-        packed[place_] = encode(values, view.type).reshape(packed.shape[2:])
-
-
-def _whole_tensor(case: Case, name: str, root: Root, outside: str) -> Bytes:
-    """The bytes of a root whose unused elements are not zero."""
-    data, seed = case.data_of(name)
-    logits, view = Logits(case.op.params.scale, case.op.sizes.hsk), case.op.tensors[name]
-    flat: F32 = np.zeros(root.ne[::-1], np.float32).reshape(-1)
-    if outside == "random":
-        flat = draw(data, name, flat.shape, stream(seed, STREAMS[name] + UNUSED), logits)
-    values = strided(flat, view)
-    rng = stream(seed, STREAMS[name])
-    for place_ in np.ndindex(values.shape[:2]):
-        values[place_] = draw(data, name, values.shape[2:], rng, logits)
-    packed = encode(flat.reshape(-1, root.ne[0]), root.type)
-    return _poison(packed, root, view) if outside == "nan" else packed
-
-
-def _poison(packed: Bytes, root: Root, view: TensorView) -> Bytes:
-    """Fill every block outside the view with NaN."""
-    block = block_size(root.type)
-    touched = np.zeros(root.ne[::-1], bool).reshape(-1)
-    strided(touched, view)[...] = True
-    unused = ~touched.reshape(-1, block).any(axis=1)
-    blocks = packed.reshape(unused.size, -1)
-    blocks[unused] = nan_blocks(1, root.type)
-    return packed
-
-
-def _fill_mask(case: Case, memory: Bytes) -> None:
-    halves, view = memory.view(np.float16), case.op.tensors["mask"]
-    halves[:] = -np.inf
-    values = strided(halves, view)
-    for sequence, first, rows in masks.blocks(case.mask, case.mask_shape):
-        values[sequence, 0, first : first + len(rows)] = rows

@@ -6,11 +6,12 @@ from collections.abc import Callable
 import numpy as np
 
 from fattn_probe.arrays import F32, Floats, Numbers
-from fattn_probe.op.ggml_types import decode, encode, rounded, row_size
+from fattn_probe.op.encoding import decode, encode, rounded
+from fattn_probe.op.ggml_types import row_size
 from fattn_probe.op.tensors import element_offset
 
 from .cases import Case
-from .data import RUNS, SEVERAL_RUNS, STREAMS, Logits, Window, draw, stream
+from .draw import RUNS, SEVERAL_RUNS, STREAMS, Logits, Window, draw, stream
 
 AT_ONCE = 2**16  # numbers drawn at a time, so that they stay in the cache
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from fattn_probe.errors import ComparisonError, InputError
-from fattn_probe.op.tensors import view_values
-from fattn_probe.scenario import Case, make_inputs
+from fattn_probe.op.values import view_values
+from fattn_probe.scenario import Case
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.study.algorithms import (
     TOLERANCE,
     Agreement,

@@ -9,6 +9,7 @@ import numpy as np
 
 from fattn_probe.arrays import F64
 from fattn_probe.op import Params, Sizes
+from fattn_probe.op.values import cap
 from fattn_probe.study.memory import SlowMemory
 from fattn_probe.truth.reference.attention import Floats, alibi_slopes
 from fattn_probe.truth.reference.shapes import check_shapes
@@ -29,7 +30,7 @@ class Rule:
 
     def logits(self, Q_i: F64, K_j: F64, mask_ij: F64 | None) -> F64:
         """S of a tile: Q_i (..., queries, hsk), K_j (kv, hsk), mask (..., queries, kv); S (..., queries, kv)."""
-        S = self.params.cap(self.params.factor * (Q_i @ K_j.T))
+        S = cap(self.params.factor * (Q_i @ K_j.T), self.params.logit_softcap)
         return S if mask_ij is None else S + self.slope * mask_ij
 
     def start(self, Q_i: F64, hsv: int, *, with_sink: bool = True) -> tuple[F64, F64, F64]:

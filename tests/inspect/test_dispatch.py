@@ -20,7 +20,8 @@ from fattn_probe.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.inspect.procedures.dispatch import trace_dispatch
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
-from fattn_probe.scenario import expand, load, make_inputs
+from fattn_probe.scenario import expand, load
+from fattn_probe.scenario.inputs import make_inputs
 from tests.inspect import small_dispatch
 from tests.inspect.small_dispatch import FILES, SOURCE, line_of
 from tests.stand_in import StandIn

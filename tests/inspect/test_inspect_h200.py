@@ -17,7 +17,8 @@ from fattn_probe.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.inspect.trace.tracer import TRACE_OP
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
-from fattn_probe.scenario import expand, load, make_inputs
+from fattn_probe.scenario import expand, load
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, resolve
 
 TESTS = Path(__file__).parents[1]

@@ -14,7 +14,8 @@ from fattn_probe.run.outcome import Unsupported
 from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
-from fattn_probe.scenario import expand, load, loads, make_inputs
+from fattn_probe.scenario import expand, load, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, ggml_types, patches, resolve, template_parameters
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

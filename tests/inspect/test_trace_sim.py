@@ -13,7 +13,8 @@ from fattn_probe.inspect.trace.tracer import Tracer
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
-from fattn_probe.scenario import expand, load, loads, make_inputs
+from fattn_probe.scenario import expand, load, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, patches, resolve
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

@@ -5,7 +5,8 @@ import numpy as np
 from fattn_probe.inspect.trace.fragments import LANES, Fragment, WarpFragments
 from fattn_probe.inspect.trace.inputs import FLT_MAX_HALF, TracedOperands, warp_inputs
 from fattn_probe.launch.tiles import TileWork
-from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 
 OFFSET = 3 * 0.6931
 WIDE = (Fragment(16, 16, "float"), Fragment(16, 8, "half2"))

@@ -7,7 +7,8 @@ import pytest
 
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture
-from fattn_probe.scenario import expand, load, make_inputs
+from fattn_probe.scenario import expand, load
+from fattn_probe.scenario.inputs import make_inputs
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 PLAIN = {"FATTN_PROBE_SIM_IN_STEP": "1", "FATTN_PROBE_SIM_PORTABLE": "1"}

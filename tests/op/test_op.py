@@ -1,11 +1,18 @@
 """An op: values derived from its tensors, and its JSON round trip."""
 
 import json
+import struct
 from dataclasses import asdict
 
+import numpy as np
 import pytest
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fattn_probe.op import Op, Params, Root, Sizes, TensorView
+from fattn_probe.op.ggml_types import BLOCKS, TYPE_NAMES
+from fattn_probe.op.op import default_scale, float32
 from fattn_probe.scenario import expand, loads
 
 SIZES = Sizes(n_seq=3, n_head=8, n_head_kv=2, n_q=7, n_kv=512, hsk=64, hsv=32)
@@ -59,3 +66,20 @@ def test_stored_parameters_are_float32():
 def test_a_view_ends_where_its_last_row_does():
     assert Root("K", "q8_0", (64, 5, 2, 1)).nbytes == 5 * 2 * 68
     assert TensorView("K", "q8_0", "K", (64, 3, 2, 1), (34, 68, 340, 680), 68).end == 68 + 340 + 2 * 68 + 68
+
+
+@pytest.mark.parametrize("name", TYPE_NAMES)
+def test_block_sizes_are_those_of_gguf(name):
+    assert BLOCKS[name] == GGML_QUANT_SIZES[GGMLQuantizationType[name.upper()]]
+
+
+@given(st.floats(allow_nan=False))
+def test_float32_rounds_as_numpy(value):
+    with np.errstate(over="ignore"):
+        expected = float(np.float32(value))
+    assert struct.pack("d", float32(value)) == struct.pack("d", expected)
+
+
+@given(st.integers(1, 2**31 - 1))
+def test_the_default_scale_is_ggmls(hsk):
+    assert default_scale(hsk) == float(np.float32(1) / np.sqrt(np.float32(hsk)))

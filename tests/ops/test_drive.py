@@ -8,10 +8,10 @@ from rich.console import Console
 
 from fattn_probe.build.ninja import Progress
 from fattn_probe.errors import BuildError, ComparisonError, InputError, LostError, TimedOutError
-from fattn_probe.flags import build_progress
 from fattn_probe.ops import Timeouts, drive, live, render, run_ops
 from fattn_probe.ops.parse import OpResult
 from fattn_probe.ops.rounds import portions
+from fattn_probe.setup import build_progress
 
 PATIENT = Timeouts(30.0, 60.0)
 FAKE = """#!PYTHON

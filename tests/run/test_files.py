@@ -15,7 +15,8 @@ from fattn_probe.run.casefile import FiledInputs, inputs_of, make_case_file, rea
 from fattn_probe.run.gguf_file import TensorData, array, read_gguf, write_gguf
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.result import RunResult
-from fattn_probe.scenario import expand, load, make_inputs
+from fattn_probe.scenario import expand, load
+from fattn_probe.scenario.inputs import make_inputs
 from tests.run import toy
 
 LAUNCH = '{"order":0,"kernel":"void f<(bool)1>(int)","grid":[1,2,3],"block":[32,1,1],"shared":16,"regs":40}'

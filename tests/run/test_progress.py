@@ -18,7 +18,8 @@ from fattn_probe.run import progress
 from fattn_probe.run.outcome import Lost, Ran
 from fattn_probe.run.progress import BLOCKS_ENV, Launch, Rates, RunProgress, Watch
 from fattn_probe.run.progress_line import progress_line, smaller_case
-from fattn_probe.scenario import expand, load, make_inputs
+from fattn_probe.scenario import expand, load
+from fattn_probe.scenario.inputs import make_inputs
 
 SIZES = Sizes(n_seq=1, n_head=32, n_head_kv=8, n_q=1, n_kv=40960, hsk=128, hsv=128)
 

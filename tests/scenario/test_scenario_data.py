@@ -3,21 +3,13 @@
 import numpy as np
 import pytest
 
-from fattn_probe.op.ggml_types import TYPE_NAMES, decode, encode, nan_blocks
-from fattn_probe.op.tensors import view_values
-from fattn_probe.scenario import Scenario, expand, make_inputs
-from fattn_probe.scenario.data import (
-    Constant,
-    Extreme,
-    Fa3Outliers,
-    FarBelowZero,
-    LargeLogits,
-    Logits,
-    Normal,
-    Uniform,
-    draw,
-    stream,
-)
+from fattn_probe.op.encoding import decode, encode, nan_blocks
+from fattn_probe.op.ggml_types import TYPE_NAMES
+from fattn_probe.op.values import view_values
+from fattn_probe.scenario import Scenario, expand
+from fattn_probe.scenario.data import Constant, Extreme, Fa3Outliers, FarBelowZero, LargeLogits, Normal, Uniform
+from fattn_probe.scenario.draw import Logits, draw, stream
+from fattn_probe.scenario.inputs import make_inputs
 
 LOGITS = Logits(0.125, 64)
 MANY = (400, 1000)

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fattn_probe.op.ggml_types import TYPE_NAMES, block_size, decode, type_size
-from fattn_probe.op.tensors import view_values
-from fattn_probe.scenario import Scenario, expand, make_inputs
+from fattn_probe.op.encoding import decode
+from fattn_probe.op.ggml_types import TYPE_NAMES, block_size, type_size
+from fattn_probe.op.values import view_values
+from fattn_probe.scenario import Scenario, expand
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.scenario.layout import Contiguous, MaskLayout, View, place, place_mask
 
 PERMUTATIONS = [[0, *rest] for rest in itertools.permutations([1, 2, 3])]

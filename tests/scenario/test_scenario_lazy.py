@@ -8,12 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from fattn_probe.op.ggml_types import TYPE_NAMES, decode, encode, is_quantized, rounded
-from fattn_probe.op.tensors import view_values
-from fattn_probe.scenario import Scenario, expand, lazy, make_inputs
-from fattn_probe.scenario.data import STREAMS, Window, stream
+from fattn_probe.op.encoding import decode, encode, rounded
+from fattn_probe.op.ggml_types import TYPE_NAMES, is_quantized
+from fattn_probe.op.values import view_values
+from fattn_probe.scenario import Scenario, expand, lazy
+from fattn_probe.scenario.draw import STREAMS, Window, stream
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.scenario.lazy import GeneratedRows
-from fattn_probe.scenario.mask import Mask, MaskShape, blocks, sees_something, some_rows, visible
+from fattn_probe.scenario.mask import Mask, MaskShape, sees_something
+from fattn_probe.scenario.mask_rows import blocks, some_rows, visible
 
 OP = {"version": 1, "about": "x", "n_q": 2, "n_head": 3}
 KINDS = ["uniform", "normal", "fa3_outliers", "extreme", {"kind": "constant", "value": 0.3}, {"kind": "large_logits"}]

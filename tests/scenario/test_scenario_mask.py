@@ -17,9 +17,9 @@ from fattn_probe.scenario.mask import (
     SlidingWindow,
     Sparse,
     Sum,
-    blocks,
     max_finite,
 )
+from fattn_probe.scenario.mask_rows import blocks
 
 INF = -np.inf
 shapes = st.builds(

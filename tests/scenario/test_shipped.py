@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.scenario import expand, load, loads, make_inputs
+from fattn_probe.scenario import expand, load, loads
 from fattn_probe.scenario.data import Uniform
 from fattn_probe.scenario.docs import reference, schema_json
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.scenario.mask import MaskShape, max_finite
 
 ROOT = Path(__file__).parents[2]

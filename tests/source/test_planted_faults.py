@@ -10,7 +10,8 @@ from fattn_probe.compare.judge.metrics import nmse
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.outcome import Fault, Ran
 from fattn_probe.run.session import RunOptions, Session
-from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, patches, resolve
 from fattn_probe.truth.reference.adapter import reference_of
 

@@ -16,7 +16,8 @@ from fattn_probe.errors import ComparisonError, InputError
 from fattn_probe.inspect.facts import Choice, Facts
 from fattn_probe.inspect.view.show import facts_json
 from fattn_probe.op import Op
-from fattn_probe.scenario import expand, load, make_inputs
+from fattn_probe.scenario import expand, load
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.study.algorithms import ALGORITHMS, of_head
 from fattn_probe.study.cli import study
 from fattn_probe.study.command import Options, op_of_case, raise_if_different, study_case

@@ -16,7 +16,7 @@ from fattn_probe.inspect.procedures.warp import ACCUMULATED, ANCHORS, LOGITS, SO
 from fattn_probe.inspect.trace.fragments import Fragment, Places, WarpFragments
 from fattn_probe.inspect.trace.inputs import TracedOperands, warp_inputs
 from fattn_probe.launch.tiles import BlockWork, TileWork
-from fattn_probe.op.tensors import view_values
+from fattn_probe.op.values import view_values
 from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.adapter import Inputs
 

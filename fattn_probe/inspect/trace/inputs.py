@@ -8,7 +8,7 @@ import numpy.typing as npt
 from fattn_probe.arrays import F64, Indices
 from fattn_probe.inspect.trace.fragments import WarpFragments
 from fattn_probe.launch.tiles import TileWork
-from fattn_probe.op.tensors import view_values
+from fattn_probe.op.values import view_values
 from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.adapter import Inputs
 from fattn_probe.truth.reference.attention import alibi_slopes

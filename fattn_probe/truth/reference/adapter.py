@@ -9,8 +9,9 @@ import numpy.typing as npt
 from fattn_probe.arrays import F64, Bytes, Floats
 from fattn_probe.errors import InputError
 from fattn_probe.op import Op, TensorView
-from fattn_probe.op.ggml_types import count_non_finite, decode, type_size
-from fattn_probe.op.tensors import row_bytes
+from fattn_probe.op.encoding import count_non_finite, decode
+from fattn_probe.op.ggml_types import type_size
+from fattn_probe.op.values import row_bytes
 from fattn_probe.truth.reference.attention import attention_and_lse, fully_masked_rows
 from fattn_probe.truth.reference.mask_tiles import MINUS_INFINITY
 from fattn_probe.truth.reference.shapes import Shape

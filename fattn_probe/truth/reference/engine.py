@@ -7,16 +7,14 @@ from typing import Protocol
 import numpy as np
 
 from fattn_probe.arrays import F64
+from fattn_probe.op.values import cap
 from fattn_probe.truth.reference.mask_tiles import GroupMask
 from fattn_probe.truth.reference.shapes import Rows
 from fattn_probe.truth.reference.softmax import RunningSoftmax, by_columns
 
 
 class Logits(Protocol):
-    """The function from products of scaled queries and keys to logits."""
-
-    def cap(self, logits: F64) -> F64:
-        """Apply the softcap in place."""
+    """What makes products of scaled queries and keys logits."""
 
     @property
     def logit_softcap(self) -> float:
@@ -90,7 +88,7 @@ class RowBlock:
         """Add some KV rows to the running softmax."""
         rows = len(self.q)
         logits = np.matmul(self.q, kv.k.T, out=room.logits[: rows * len(kv.k)].reshape(rows, -1))
-        op.cap(logits)
+        cap(logits, op.logit_softcap)
         bound = op.logit_softcap or self.longest * kv.longest
         if self.mask is not None:
             content = self.mask.content(self.queries, kv.rows)

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from fattn_probe.arrays import F64, I64, Bools, Floats
 from fattn_probe.errors import InputError
 from fattn_probe.scenario import Case
-from fattn_probe.scenario.cases import root_bytes
+from fattn_probe.scenario.inputs import root_bytes
 from fattn_probe.scenario.lazy import GeneratedRows
-from fattn_probe.scenario.mask import sees_something, some_rows, visible
+from fattn_probe.scenario.mask import sees_something
+from fattn_probe.scenario.mask_rows import some_rows, visible
 from fattn_probe.truth.reference.adapter import stored_rows
 from fattn_probe.truth.reference.attention import alibi_slopes
 from fattn_probe.truth.reference.engine import KVHead, RowBlock, attend, slices

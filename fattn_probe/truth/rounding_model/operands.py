@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.arrays import F32, Bytes
-from fattn_probe.op.tensors import view_values
+from fattn_probe.op.values import view_values
 from fattn_probe.scenario import Case
 from fattn_probe.truth.rounding_model.functions import power
 from fattn_probe.truth.rounding_model.quantised import ZERO_CODE, Codes, codes_of

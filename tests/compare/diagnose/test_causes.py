@@ -10,7 +10,8 @@ from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.verdict import Status, judge
 from fattn_probe.launch.geometry import geometry_of
 from fattn_probe.launch.record import parse_launch
-from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.reference.adapter import reference_of
 from fattn_probe.truth.rounding_model import model_of
 from tests.planted import FAULTS, case_of, planted

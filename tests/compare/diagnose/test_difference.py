@@ -12,7 +12,8 @@ from fattn_probe.compare.diagnose.difference import compare_captures
 from fattn_probe.compare.present.tables import difference_as_json, render_difference
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture, read_capture, write_capture
-from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 

@@ -5,7 +5,8 @@ from fattn_probe.compare.judge.agreement import agreement, digest_of, read_recor
 from fattn_probe.errors import InputError
 from fattn_probe.launch.record import parse_launch
 from fattn_probe.run.capture import Capture
-from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 
 LAUNCH = parse_launch('{"order":0,"kernel":"void f<64, true>(int)","grid":[2,1,1],"block":[32,4,1],"shared":16}')
 OTHER = parse_launch('{"order":0,"kernel":"void f<64, true>(int)","grid":[3,1,1],"block":[32,4,1],"shared":16}')

@@ -16,7 +16,8 @@ from fattn_probe.compare.judge.verdict import Status, judge, upstream_says
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.launch.record import parse_launch
 from fattn_probe.run.capture import Capture
-from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.reference.adapter import reference_of
 from fattn_probe.truth.rounding_model import model_of
 from tests.stand_in import StandIn

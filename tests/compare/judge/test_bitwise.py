@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fattn_probe.compare.judge.bitwise import Alone, batch_invariance, beside, chosen_queries, repeated, slice_of
-from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.reference.adapter import reference_of
 
 OUTPUT = np.random.default_rng(0).standard_normal((1, 4, 2, 8)).astype(np.float32)

@@ -10,7 +10,8 @@ from fattn_probe.compare.judge.verdict import Status, judge, upstream_says
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.launch.geometry import geometry_of
 from fattn_probe.run.session import RunOptions, Session
-from fattn_probe.scenario import expand, load, loads, make_inputs
+from fattn_probe.scenario import expand, load, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, patches, resolve
 from fattn_probe.truth.reference.adapter import reference_of
 from tests.planted import FAULTS, LENGTHS, case_of, planted

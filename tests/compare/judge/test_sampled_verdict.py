@@ -5,7 +5,8 @@ import pytest
 
 from fattn_probe.compare.judge.sampled import judge_sample
 from fattn_probe.compare.judge.verdict import Status
-from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.reference.adapter import reference_of
 from fattn_probe.truth.reference.sampled import choose_rows, sample
 

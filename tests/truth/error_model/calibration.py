@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fattn_probe.op.tensors import view_values
+from fattn_probe.op.values import view_values
 from fattn_probe.run.capture import Capture
 from fattn_probe.scenario import Case
 from fattn_probe.truth.error_model import Prediction, predict

@@ -9,8 +9,9 @@ import pytest
 
 from fattn_probe.compare.judge.agreement import stride_of
 from fattn_probe.launch.record import parse_launch, parse_launches
-from fattn_probe.op.tensors import view_values
-from fattn_probe.scenario import expand, load, make_inputs
+from fattn_probe.op.values import view_values
+from fattn_probe.scenario import expand, load
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.scenario.schema import Scenario
 from fattn_probe.truth.error_model import accuracy_warning, predict
 from fattn_probe.truth.reference.adapter import fully_masked_of, reference_of

@@ -6,7 +6,7 @@ import pytest
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.session import RunOptions, Session
-from fattn_probe.scenario import make_inputs
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, resolve
 from tests.truth.error_model.calibration import held
 from tests.truth.error_model.random_cases import random_cases

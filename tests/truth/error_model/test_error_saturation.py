@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fattn_probe.launch.record import parse_launch
-from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.error_model import accuracy_warning, predict
 from fattn_probe.truth.error_model.rounding import added_error, largest_bias
 from fattn_probe.truth.reference.adapter import reference_of, stored_rows

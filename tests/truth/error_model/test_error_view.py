@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fattn_probe.launch.record import parse_launch
-from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.error_model import predict
 from fattn_probe.truth.reference.adapter import reference_of, stored_rows
 from fattn_probe.truth.rounding_model import model_of

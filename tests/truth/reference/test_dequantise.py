@@ -6,7 +6,8 @@ import pytest
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.op.ggml_types import TYPE_NAMES
 from fattn_probe.run.capture import Capture
-from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.reference.adapter import reference_of
 
 pytestmark = [pytest.mark.build, pytest.mark.network]

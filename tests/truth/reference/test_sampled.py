@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fattn_probe.errors import InputError
-from fattn_probe.op.tensors import view_values
-from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.op.values import view_values
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.reference.adapter import fully_masked_of, reference_and_lse_of
 from fattn_probe.truth.reference.sampled import choose_rows, fully_masked, sample
 

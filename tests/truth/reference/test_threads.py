@@ -7,7 +7,8 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from fattn_probe.op import Sizes
-from fattn_probe.scenario import expand, loads, make_inputs
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.reference import attention as module
 from fattn_probe.truth.reference import threads
 from fattn_probe.truth.reference.adapter import reference_of

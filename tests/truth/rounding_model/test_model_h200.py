@@ -7,7 +7,8 @@ import pytest
 
 from fattn_probe.compare.judge.agreement import agreement, read_recording
 from fattn_probe.compare.judge.metrics import nmse
-from fattn_probe.scenario import expand, load, make_inputs
+from fattn_probe.scenario import expand, load
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.reference.adapter import reference_of
 from fattn_probe.truth.rounding_model import model_of
 

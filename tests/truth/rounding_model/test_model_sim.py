@@ -8,7 +8,8 @@ import pytest
 from fattn_probe.compare.judge.metrics import liken, nmse
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture
-from fattn_probe.scenario import expand, load, make_inputs
+from fattn_probe.scenario import expand, load
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.reference.adapter import reference_of
 from fattn_probe.truth.rounding_model import model_of
 
