@@ -19,6 +19,13 @@ def pytest_configure(config):
     os.environ.pop("COLUMNS", None)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Files that compile come first, so that no worker is left with minutes of work at the end."""
+    compiling = {item.path for item in items if item.get_closest_marker("build")}
+    items.sort(key=lambda item: item.path not in compiling)
+
+
 @pytest.fixture(scope="module")
 def tree():
     """The default llama.cpp."""

@@ -18,7 +18,8 @@ FAULTS = [SCENARIOS / f"known-faults/{name}.yaml" for name in ("masked-rows", "q
 FILES = [*sorted(SCENARIOS.glob("*.yaml")), *FAULTS]  # what the recording has
 CASES = [case for path in FILES for case in expand(load(path))]
 H200 = parse_target("sim:h200", load_devices())
-LARGE = 8e9  # floating-point operations
+# Those of `scripts/test`: their kernels are those of other fast tests, and a vec kernel.
+FAST = ("gqa", "sinks", "unaligned", "masked-rows", "decode")
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 
@@ -29,7 +30,7 @@ def recorded(tree):
 
 
 def marks(case):
-    return [pytest.mark.slow] if case.op.sizes.flop > LARGE else []
+    return [] if case.name in FAST else [pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", autouse=True)

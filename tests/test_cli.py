@@ -107,12 +107,14 @@ class TestOnTheSimulator:
         assert "fattn-mma-f16.cuh" in done.stdout or "common.cuh" in done.stdout
         assert "misaligned" in done.stdout
 
+    @pytest.mark.slow
     def test_a_real_race_is_found_with_its_line(self):
         """Two lanes of upstream's q8_1 quantisation write one place unordered."""
         done = probe("compare", "scenarios/known-faults/q8-race.yaml", "--on", "sim:h200", "--check", code=5)
         assert "fattn-common.cuh:370" in done.stdout
         assert "no barrier between" in " ".join(done.stdout.split())
 
+    @pytest.mark.slow
     def test_a_kernel_that_is_no_kernel_on_volta(self):
         """A GPU that few own: the dispatch takes a kernel whose device code is left out there."""
         done = probe("run", "scenarios/known-faults/volta-columns.yaml", code=5)

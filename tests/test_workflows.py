@@ -1,6 +1,7 @@
 """The files that hosting and editors read: workflows, issue forms, hooks, pinned checkers."""
 
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,12 @@ def test_an_issue_form_is_whole(path):
     identifiers = [field["id"] for field in form["body"]]
     assert len(set(identifiers)) == len(identifiers)
     assert all(field["attributes"]["label"] for field in form["body"])
+
+
+def test_no_folder_of_tests_is_left_out(pytestconfig):
+    folders = {name for path in (ROOT / "tests").rglob("test_*.py") for name in path.relative_to(ROOT).parts[:-1]}
+    patterns = pytestconfig.getini("norecursedirs")
+    assert not [name for name in folders if any(fnmatch(name, pattern) for pattern in patterns)]
 
 
 def test_checkers_are_pinned():

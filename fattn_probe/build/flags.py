@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.build.key import BuildRequest
+from fattn_probe.build.native_macros import macros_of
 from fattn_probe.build.sources import Sources
 from fattn_probe.build.toolchain import Toolchain
 
@@ -13,13 +14,14 @@ GGML_INCLUDES = ("-Ioverlay/ggml/include", "-Ioverlay/ggml/src")
 GGML_DEFINES = ("-D_GNU_SOURCE", "-D_XOPEN_SOURCE=600", "-DGGML_SCHED_MAX_COPIES=4")
 # ggml-cuda/CMakeLists.txt's; without GGML_CUDA_USE_GRAPHS, and NO_VMM because that links libcuda
 CUDA_DEFINES = ("-DGGML_CUDA_PEER_MAX_BATCH_SIZE=128", "-DGGML_CUDA_NO_VMM")
+TURING = 750  # `__CUDA_ARCH__`
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 # ggml's host code is not under test: -O1 compiles in half the time of -O2
 HOST_OPTIMISATION = {"release": ("-O1", "-g1"), "check": ("-O1", "-g1"), "debug": ("-O0", "-g")}
 # With loops unrolled and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/simulator.md)
 SIM_OPTIMISATION = {
     "release": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1"),
-    "check": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1", "-fsanitize=thread", "-DSIMT_CHECK"),
+    "check": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1", "-fsanitize=thread"),
     "debug": ("-O0", "-g3"),
 }
 # For all except the mma and vec kernels. Tile kernels, whose unrolled code is huge, compile in half the time of -O2,
@@ -83,16 +85,14 @@ class Flags:
         return (*self.host(source), "-Inative/cublas", "-isystem", str(self.toolchain.cuda_include))
 
     def sim_native(self, source: str) -> tuple[str, ...]:
-        """The simulator's own code: optimised in every flavour."""
+        """A file of the simulator, relative to native/: optimised in every flavour."""
         return (
             *self.host(source, ("-O2", "-g1" if self.request.flavour != "debug" else "-g")),
             *self.vector,
             "-ffp-contract=fast",
             "-fno-math-errno",
             "-fno-strict-aliasing",  # device code reads arrays as other types, which nvcc allows
-            f"-DSIMT_ARCH={self.request.cuda_arch}",
-            *self.sim_ahead,
-            *(("-DSIMT_CHECK",) if self.request.flavour == "check" else ()),
+            *(f"-D{macro}{value}" for macro, value in self.sim_macros.items() if macro in macros_of(source)),
             "-Inative/sim",
             "-Inative/sim/include",
             "-Inative/cublas",
@@ -105,12 +105,17 @@ class Flags:
         return self.nvcc() if self.request.engine == "cuda" else self.sim(source)
 
     @property
-    def sim_ahead(self) -> tuple[str, ...]:
-        """Whether lanes pass loops of matrix instructions alone (native/sim/ahead.h).
+    def sim_macros(self) -> dict[str, str]:
+        """The macros of the simulator and its kernels, each with its value as on a command line.
 
-        Debuggers, the checker and the sanitizers see each instruction where it stands in the source.
+        SIMT_AHEAD: lanes pass loops of matrix instructions alone (native/sim/ahead.h). Not for debuggers, the checker
+        and the sanitizers, which see each instruction where it stands in the source; nor before Turing, where ordinary
+        code loads fragments.
         """
-        return ("-DSIMT_AHEAD",) if self.request.flavour == "release" and not self.request.sanitize else ()
+        arch, flavour = self.request.cuda_arch, self.request.flavour
+        ahead = flavour == "release" and not self.request.sanitize and arch >= TURING
+        macros = {"SIMT_ARCH": f"={arch}"} | ({"SIMT_AHEAD": ""} if ahead else {})
+        return macros | ({"SIMT_CHECK": ""} if flavour == "check" else {})
 
     def sim(self, source: str = "") -> tuple[str, ...]:
         """A rewritten .cu file as C++."""
@@ -121,7 +126,7 @@ class Flags:
             "-std=gnu++17",
             *SIM_OPTIMISATION[self.request.flavour],
             *quick,
-            *self.sim_ahead,
+            *(f"-D{macro}{value}" for macro, value in self.sim_macros.items()),
             *self.sanitize,
             *self.vector,
             "-ffp-contract=fast",
@@ -130,7 +135,6 @@ class Flags:
             "-fstack-clash-protection",  # a stack that overflows reaches its guard page, not another thread's stack
             "-fPIC",
             "-w",
-            f"-DSIMT_ARCH={arch}",
             f"-D__CUDA_ARCH_LIST__={arch}",
             "-include",
             "native/sim/prelude.h",

@@ -107,6 +107,33 @@ def test_the_simulator_is_told_its_architecture(tmp_path):
     assert "-D__CUDA_ARCH_LIST__=1200" in command(plan, "obj/ggml-cuda/fattn.cu.o")
 
 
+def native_commands(folder, name, **request):
+    """What compiles a file of the simulator for a request."""
+    tree = make_tree(folder)
+    made = [Flags(BuildRequest(tree, **each), SIM, read_sources(tree, (), "x86_64")) for each in (request, {})]
+    return [flags.sim_native(f"sim/{name}") for flags in made]
+
+
+@pytest.mark.parametrize(
+    ("request_", "name", "shared"),
+    [
+        ({"arch": "120a"}, "launch.cpp", True),
+        ({"arch": "120a"}, "device.cpp", True),
+        ({"arch": "120a"}, "tensor_core.cpp", False),
+        ({"arch": "70"}, "worker.cpp", False),  # which does not run ahead there
+        ({"arch": "70"}, "device.cpp", True),
+        ({"flavour": "check"}, "device.cpp", True),
+        ({"flavour": "check"}, "check.cpp", False),
+        ({"flavour": "check"}, "finding.cpp", False),  # it includes check.h
+    ],
+)
+def test_files_of_the_simulator_are_compiled_once_for_the_builds_that_do_not_change_them(
+    tmp_path, request_, name, shared
+):
+    one, other = native_commands(tmp_path, name, **request_)
+    assert (one == other) is shared
+
+
 def test_the_checker_instruments_kernels_only_and_links_no_thread_sanitizer(tmp_path):
     plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="check")
     instrumented = [step.outputs[0] for step in plan.steps if "-fsanitize=thread" in step.command]

@@ -323,13 +323,20 @@ SAID = {
         "BEST_FATTN_KERNEL_VEC needed Q->ne[1] == 1 and !gqa_opt_applies; Q->ne[1] is 7",
     ],
 }
+MARKS = {  # a build or a kernel is compiled for each
+    ("gqa", "sim:rtx4070"): pytest.mark.slow,
+    ("decode", "sim:h200"): pytest.mark.slow,
+    ("gqa", "sim:gtx1060"): pytest.mark.night,
+}
 
 
 @needs_gdb
 @pytest.mark.gdb
 @pytest.mark.build
 @pytest.mark.network
-@pytest.mark.parametrize(("scenario", "on", "spec"), SAID)
+@pytest.mark.parametrize(
+    ("scenario", "on", "spec"), [pytest.param(*which, marks=MARKS.get(which[:2], ())) for which in SAID]
+)
 def test_upstream_kernels_are_explained(scenario, on, spec):
     (case,) = expand(load(SCENARIOS / f"{scenario}.yaml"))
     (target,) = parse_targets(on, load_devices(None))

@@ -59,6 +59,7 @@ def test_programs_read_everything():
     assert [block["kbc"] for block in found["facts"]["blocks"]] == list(range(8))
 
 
+@pytest.mark.slow
 def test_two_devices_side_by_side():
     done = inspect(GQA, "--on", "sim:rtx4070,sim:h200")
     assert "nsm          46                   132" in done.stdout
@@ -206,6 +207,7 @@ def test_the_dialogue_is_kept(tmp_path):
     assert "*stopped" in text
 
 
+@pytest.mark.slow  # ggml's CPU backend is compiled
 def test_upstreams_own_case():
     words = ("--program", "test-backend-ops", "--filter", "hsk=64,hsv=64,nh=4,nr23=\\[1,1\\],kv=113,nb=3,mask=1")
     done = inspect(*words, "--on", "sim:h200", "--host", "--json", timeout=900)

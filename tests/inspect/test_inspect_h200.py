@@ -17,16 +17,13 @@ from fattn_probe.inspect.inspector import InspectOptions, Inspector
 from fattn_probe.inspect.trace.tracer import TRACE_OP
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
-from fattn_probe.scenario import expand, load
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, resolve
+from tests.inspect.shipped import CASES, every_shipped_case
 
 TESTS = Path(__file__).parents[1]
-FILES = sorted((TESTS.parent / "scenarios").glob("*.yaml"))
-CASES = {case.name: case for path in FILES for case in expand(load(path))}
 H200 = json.loads(gzip.decompress((TESTS / "data/h200-inspect.json.gz").read_bytes()))
 TRACE = json.loads(gzip.decompress((TESTS / "data/h200-trace.json.gz").read_bytes()))
-QUICK = ("gqa", "streamk-fractional", "sequences-n_seq=4-n_q=8-n_kv=256-mask=causal", "sparse-hsk=256")
 OCCUPANCY = {  # (simulated with a release build's registers, real with a -G build's)
     "alibi": {"max_blocks_per_sm": (3, 2), "max_blocks": (396, 264), "parallel_blocks": (3, 2)},
     **{
@@ -77,19 +74,9 @@ def test_every_shipped_case_was_inspected_on_the_h200():
     assert set(H200) == set(CASES)
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_facts_equal(name, inspector):
-    differences_are_listed(name, inspector)
-
-
-@pytest.mark.night
-@pytest.mark.parametrize("name", [name for name in CASES if name not in QUICK])
-def test_all_facts_equal(name, inspector):
-    differences_are_listed(name, inspector)
-
-
-def differences_are_listed(name, inspector):
-    case = CASES[name]
+@every_shipped_case()
+def test_facts_equal_but_for_listed_differences(case, inspector):
+    name = case.name
     facts = inspector.inspect(case, make_inputs(case), parse_target("sim:h200", load_devices())).result
     assert isinstance(facts, Facts)
     mine, theirs = json.loads(json.dumps(asdict(facts))), H200[name]

@@ -14,13 +14,12 @@ from fattn_probe.run.outcome import Unsupported
 from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
-from fattn_probe.scenario import expand, load, loads
+from fattn_probe.scenario import expand, loads
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, ggml_types, patches, resolve, template_parameters
+from tests.inspect.shipped import CASES, every_shipped_case
 
-SCENARIOS = Path(__file__).parents[2] / "scenarios"
 RECORDING = Path(__file__).parents[1] / "data/h200"
-CASES = [case for path in sorted(SCENARIOS.glob("*.yaml")) for case in expand(load(path))]
 ERA_A = "pypi:xllamacpp==0.2.8"
 
 pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
@@ -48,9 +47,7 @@ def facts_of(inspector, case, device="sim:h200"):
     return result
 
 
-def gqa():
-    (case,) = expand(load(SCENARIOS / "gqa.yaml"))
-    return case
+GQA = CASES["gqa"]
 
 
 def values(facts, *names):
@@ -58,9 +55,10 @@ def values(facts, *names):
     return tuple(known[name] for name in names)
 
 
+@pytest.mark.slow
 def test_the_session_on_an_rtx_4070():
     """The hand-driven session that this tool replaces, value for value: RTX 4070, llama.cpp of December 2025."""
-    facts = facts_of(inspector_of(ERA_A), gqa(), "sim:rtx4070")
+    facts = facts_of(inspector_of(ERA_A), GQA, "sim:rtx4070")
     assert values(facts, "dst.ne", "dst.nb") == ([64, 14, 7, 1], [4, 256, 3584, 25088])
     assert facts.op_params["op_params"][0] == 1040187392
     assert facts.op_params["op_params"][3] == 10
@@ -74,19 +72,19 @@ def test_the_session_on_an_rtx_4070():
 
 
 def test_the_session_on_an_h200(inspector):
-    facts = facts_of(inspector, gqa())
+    facts = facts_of(inspector, GQA)
     assert values(facts, "kernel") == ("flash_attn_ext_f16<64,64,8,8,false,false,false>",)
     assert values(facts, "ntiles_dst", "ntiles_KV", "blocks_num") == (2, 4, [8, 1, 1])
     assert values(facts, "nbatch_fa", "iter_k", "fixup") == (64, 4, "uniform")
     assert facts.kernels[1].kernel == "flash_attn_stream_k_fixup_uniform<64,8,8>"
     assert facts.kernels[1].grid == (2, 8, 8)
-    reasons = inspector.inspect(gqa(), make_inputs(gqa()), parse_target("sim:h200", load_devices())).reasons
+    reasons = inspector.inspect(GQA, make_inputs(GQA), parse_target("sim:h200", load_devices())).reasons
     assert "use_gqa_opt && gqa_ratio > 4 held (gqa_ratio = 7), so ncols2 = 8" in reasons
 
 
 def test_a_debugger_without_python_finds_the_same(inspector):
-    over_mi = facts_of(inspector_of(python=False), gqa())
-    assert over_mi == facts_of(inspector, gqa())
+    over_mi = facts_of(inspector_of(python=False), GQA)
+    assert over_mi == facts_of(inspector, GQA)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +93,7 @@ def recorded():
     return read_recording(RECORDING, ggml_types(tree), template_parameters(tree))[1]
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
+@every_shipped_case()
 def test_every_shipped_case(case, inspector, recorded):
     """The launches are the real H200's, the blocks do all work once, and the tiles are those of the arithmetic."""
     facts = facts_of(inspector, case)
@@ -113,17 +111,16 @@ def test_every_shipped_case(case, inspector, recorded):
     assert facts.launch["nbytes_shared"] == attention.shared
 
 
+@pytest.mark.slow
 def test_fractional_tiles(inspector):
-    (case,) = expand(load(SCENARIOS / "streamk-fractional.yaml"))
-    facts = facts_of(inspector, case)
+    facts = facts_of(inspector, CASES["streamk-fractional"])
     assert values(facts, "ntiles_dst", "fixup") == (192, "general")
     assert len(facts.blocks) == 264
 
 
 @pytest.mark.slow
 def test_a_fault_in_the_arithmetic_of_kbc_is_reported():
-    (case,) = expand(load(SCENARIOS / "streamk-fractional.yaml"))
-    coverage = check(facts_of(inspector_of(patch="fault-stream-k-seam"), case))
+    coverage = check(facts_of(inspector_of(patch="fault-stream-k-seam"), CASES["streamk-fractional"]))
     assert not coverage.passes
     assert "block 0 stops at kbc 45, block 1 starts at 46" in coverage.findings[0].message
 

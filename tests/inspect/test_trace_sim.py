@@ -23,6 +23,7 @@ SHIPPED = [
 ]
 
 pytestmark = [pytest.mark.build, pytest.mark.gdb, pytest.mark.network]
+SLOW = pytest.mark.slow  # another kernel than gqa's is compiled
 
 FAULTS = Path(__file__).parent / "faults-by-block.patch"
 H200 = parse_target("sim:h200", load_devices())
@@ -146,6 +147,7 @@ def test_without_python_in_gdb():
     agrees(trace, 1)
 
 
+@SLOW
 def test_warps_that_share_their_columns(inspector):
     tracer = tracer_of(inspector, case_of(FOUR_WARPS_A_COLUMN))
     rows = set()
@@ -157,6 +159,7 @@ def test_warps_that_share_their_columns(inspector):
     assert rows == {128 + 64 * half + 16 * warp + row for half in (0, 1) for warp in (0, 3) for row in range(16)}
 
 
+@SLOW
 def test_one_head_a_tile_without_a_mask(inspector):
     tracer = tracer_of(inspector, case_of(NO_MASK))
     assert tracer.facts.choice.template["ncols2"] == 1
@@ -164,6 +167,7 @@ def test_one_head_a_tile_without_a_mask(inspector):
     agrees(trace, *(kb0 for tile in tracer.facts.blocks[3].tiles for kb0 in range(tile.kb0_start, tile.kb0_stop)))
 
 
+@SLOW
 def test_steps_are_in_order_and_one_can_be_selected(inspector):
     tracer = tracer_of(inspector, case_of(TWO_STEPS_A_BLOCK))
     trace = tracer.trace(block=12, warp=2)
@@ -194,6 +198,7 @@ def faulty():
     return tracer_of(inspector_of(FAULTS), case_of(TWO_STEPS_A_BLOCK))
 
 
+@SLOW
 @pytest.mark.parametrize(
     ("block", "quantity", "kb0"),
     [
@@ -218,6 +223,7 @@ def found_in(inspector, case):
     return tracer.find_not_finite(outcome.result.dst)
 
 
+@SLOW
 def test_a_sum_beyond_f16_is_found_where_it_overflows(inspector):
     found = found_in(inspector, case_of(OVERFLOW))
     assert (found.tensor, found.value, found.kb0, found.block) == ("VKQ", np.inf, 0, 0)
@@ -225,6 +231,7 @@ def test_a_sum_beyond_f16_is_found_where_it_overflows(inspector):
     assert "f16" in found.words
 
 
+@SLOW
 def test_a_row_that_sees_nothing_is_divided_by_its_sum(inspector):
     (case,) = expand(load(SCENARIOS / "known-faults/masked-rows.yaml"))
     found = found_in(inspector, case)

@@ -18,6 +18,9 @@ LINE = "float KQ_max_new@fattn-mma-f16.cuh"
 REFUSED = "Cannot call functions in the program: may-call-functions is off."
 
 
+INTERFACES = pytest.mark.parametrize("interface", [(), pytest.param(("--mi",), marks=pytest.mark.slow)], ids=["", "mi"])
+
+
 def probe(*words, **options):
     command = [sys.executable, "-m", "fattn_probe", *map(str, words), "--debugger", STAND_IN]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
@@ -27,7 +30,7 @@ def inspect(*words):
     return probe("inspect", GQA, "--on", "sim:h200", *words)
 
 
-@pytest.mark.parametrize("interface", [(), ("--mi",)])
+@INTERFACES
 def test_every_look_at_an_op(interface, tmp_path):
     done = inspect(
         *("--values", "K[:4,0,1]", "--captures", tmp_path, "--trace", "--find-nan"),
@@ -53,7 +56,7 @@ def test_the_live_debugger():
     assert "fattn-mma-f16.cuh:" in done.stdout
 
 
-@pytest.mark.parametrize("interface", [(), ("--mi",)])
+@INTERFACES
 def test_expressions_without_a_value_have_their_reason(interface):
     wanted = ("kb0", "KQ_maxx", "nosuchvar", "ggml_nbytes(0)")
     done = inspect("--break", LINE, *(word for text in wanted for word in ("--print", text)), *interface)

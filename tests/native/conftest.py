@@ -1,20 +1,29 @@
-"""The simulator and the tests' programs, compiled once a session."""
+"""The tests' programs, compiled once."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.native.cuda_program import FLAVOURS, SANITIZED, Compiler
+from tests.native.cuda_program import FLAVOURS, SANITIZED, Program, compile_programs
 
-PROGRAMS = [(name, flavour) for name in ("faults", "semantics") for flavour in FLAVOURS]
-PROGRAMS += [(SANITIZED, SANITIZED), ("ahead", "release")]
+PROGRAMS = {"release": ("faults", "semantics", "ahead"), "check": ("faults", "semantics"), SANITIZED: (SANITIZED,)}
+
+
+class Programs(dict):
+    """Programs by name and flavour; those of a flavour are compiled when one is used."""
+
+    def __missing__(self, pair):
+        _, flavour = pair
+        texts = {name: Path(__file__).with_name(f"{name}.cu").read_text() for name in PROGRAMS[flavour]}
+        paths = compile_programs({f"{name}.cu": text for name, text in texts.items()}, flavour)
+        for (name, text), path in zip(texts.items(), paths, strict=True):
+            self[name, flavour] = Program(path, text)
+        return self[pair]
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory):
-    """Programs by name and flavour."""
-    texts = {pair: Path(__file__).with_name(f"{pair[0]}.cu").read_text() for pair in PROGRAMS}
-    return Compiler(tmp_path_factory.mktemp("programs")).prepare(texts)
+def programs():
+    return Programs()
 
 
 @pytest.fixture(params=FLAVOURS)

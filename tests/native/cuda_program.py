@@ -1,21 +1,25 @@
 """Small CUDA programs, compiled for the simulator as llama.cpp's sources are."""
 
+import os
 import re
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-import fattn_probe
+from fattn_probe.build.ensure import build_env, lock_of
 from fattn_probe.build.flags import Flags
-from fattn_probe.build.key import BuildRequest
-from fattn_probe.build.overlay import NATIVE, known_ptx, native_files
+from fattn_probe.build.key import BuildRequest, Contents
+from fattn_probe.build.ninja import run_ninja
+from fattn_probe.build.overlay import NATIVE, NATIVE_SUFFIXES, known_ptx, native_files, write_if_changed
+from fattn_probe.build.plan import Planner
 from fattn_probe.build.rewrite import rewrite
+from fattn_probe.build.steps import Plan, Step
 from fattn_probe.build.toolchain import find_toolchain
+from fattn_probe.cache import cache_dir
 from fattn_probe.device import load_devices
 from fattn_probe.process import Completed
 from fattn_probe.run.execute import symbolised
@@ -25,55 +29,43 @@ from fattn_probe.run.simulator import Simulation
 FLAVOURS = ("release", "check")
 SANITIZED = "sanitized"
 FIXED = Simulation(threads=1)
-PACKAGE = Path(fattn_probe.__file__).parent  # native/ lies here, as in a build folder
-# The simulator's files that contain this are recompiled for each flavour.
-MARKS = {"check": "check.h", SANITIZED: "__SANITIZE_ADDRESS__"}
 
 
-def flags(flavour, arch="90"):
+def flags(flavour, arch="90", folder=None):
+    """The compiler commands of a flavour, run in `folder` if one is given."""
     sanitize = ("address", "undefined") if flavour == SANITIZED else ()
     nothing: Any = SimpleNamespace(quant_defines=())
     request = BuildRequest(nothing, "sim", "check" if flavour == "check" else "release", arch=arch, sanitize=sanitize)
-    return Flags(request, find_toolchain("sim"), nothing)
+    toolchain = find_toolchain("sim")
+    if folder is not None:
+        toolchain = replace(toolchain, cuda_include=Path(os.path.relpath(toolchain.cuda_include, folder)))
+    return Flags(request, toolchain, nothing)
 
 
-def compile_object(command, source, target):
-    subprocess.run([*command, "-c", source, "-o", target], cwd=PACKAGE, check=True)
-    return target
+def compile_programs(texts, flavour, arch="90", sim=None):
+    """Compile programs, texts by file name, and link each with the simulator or `sim`, some of its files; their paths.
 
-
-@dataclass(frozen=True)
-class Compiler:
-    """Compiles programs; the simulator's own objects are compiled once, or once per flavour if it matters."""
-
-    folder: Path
-
-    def runtime(self, flavour):
-        """(source, object) of the simulator's own files."""
-        for name in native_files().sim:
-            differs = flavour in MARKS and MARKS[flavour] in (NATIVE / name).read_text()
-            mark = f"{flavour}-" if differs else ""
-            yield name, self.folder / f"{mark}{Path(name).name}.o"
-
-    def prepare(self, programs):
-        """Compile the simulator and programs, (name, flavour) -> text, two compiles at a time."""
-        jobs: dict[Path, tuple[list[str], str | Path]] = {}
-        for (name, flavour), text in programs.items():
-            source = self.folder / f"{name}.cu"
-            source.write_text(rewrite(text, str(source), known_ptx()).text)
-            jobs[self.folder / f"{flavour}-{name}.o"] = (flags(flavour).sim(), source)
-        for flavour in ("release", *MARKS):
-            for name, target in self.runtime(flavour):
-                jobs.setdefault(target, (flags(flavour).sim_native(name), f"native/{name}"))
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda job: compile_object(job[1][0], job[1][1], job[0]), jobs.items()))
-        return {(name, flavour): self.link(name, flavour, text) for (name, flavour), text in programs.items()}
-
-    def link(self, name, flavour, text):
-        objects = [self.folder / f"{flavour}-{name}.o", *(target for _, target in self.runtime(flavour))]
-        path = self.folder / f"{name}-{flavour}"
-        subprocess.run([*flags(flavour).link(f"bin/{name}"), *objects, "-lpthread", "-ldl", "-o", path], check=True)
-        return Program(path, text)
+    It is done as in a build, in a folder as deep in the cache, so the objects of the simulator are those of builds.
+    """
+    folder = cache_dir() / "tests" / f"{flavour}-{arch}"
+    made = flags(flavour, arch, folder)
+    planner = Planner(made, Contents(), native_files(), None)
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_of(folder):
+        for path in (NATIVE / "sim").rglob("*"):
+            if path.is_file() and path.suffix in NATIVE_SUFFIXES:
+                write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())
+        files = sim or native_files().sim
+        steps: list[Step] = [planner.compile(f"native/{name}", made.sim_native(name)) for name in files]
+        runtime = [step.outputs[0] for step in steps]
+        for name, text in texts.items():
+            cuda = name.endswith(".cu")
+            write_if_changed(folder / name, rewrite(text, name, known_ptx()).text if cuda else text)
+            steps.append(planner.compile(name, made.sim() if cuda else made.sim_native(files[0])))
+            steps.append(planner.link(f"bin/{Path(name).stem}", [steps[-1].outputs[0], *runtime], ()))
+        (folder / "build.ninja").write_text(Plan(tuple(steps)).render())
+        run_ninja(folder, env=build_env(folder, made.toolchain, again=False))
+    return [folder / "bin" / Path(name).stem for name in texts]
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,7 @@ def test_the_order_of_the_schedule_does_not_decide_which_fault_is_reported(progr
         assert (found.block, found.thread) == ((3, 0, 0), (5, 0, 0))
 
 
+@pytest.mark.slow  # the simulator is compiled with the sanitizers
 @pytest.mark.parametrize(
     ("kernel", "kind"), [("local_array", "address"), ("overflow", "undefined"), ("past_the_end", "out-of-bounds")]
 )
@@ -142,6 +143,7 @@ def test_a_sanitizer_s_finding_names_the_thread_too(programs, kernel, kind):
     assert f" {kernel}(" in found.kernel
 
 
+@pytest.mark.slow
 def test_fibers_run_under_sanitizers_and_host_code_is_unaffected(programs):
     # g++ 13's default, forced on older ones
     done = programs[SANITIZED, SANITIZED].run("right", ASAN_OPTIONS="detect_stack_use_after_return=1")

@@ -11,6 +11,7 @@ from fattn_probe.scenario import expand, load
 from fattn_probe.scenario.inputs import make_inputs
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
+SLOW = pytest.mark.slow  # a kernel is compiled for each
 PLAIN = {"FATTN_PROBE_SIM_IN_STEP": "1", "FATTN_PROBE_SIM_PORTABLE": "1"}
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
@@ -25,8 +26,10 @@ def output(session, case, device):
 @pytest.mark.parametrize(
     ("device", "name"),
     [
-        *(("h200", name) for name in ("gqa", "mha", "mla", "softcap", "sinks", "prefill")),
-        *(pytest.param(device, "gqa", marks=pytest.mark.slow) for device in ("rtx2060", "a100", "rtx4070", "rtx5090")),
+        ("h200", "gqa"),
+        *(pytest.param("h200", name, marks=SLOW) for name in ("mha", "mla", "softcap", "sinks", "prefill")),
+        *(pytest.param(device, "gqa", marks=SLOW) for device in ("rtx2060", "rtx4070")),
+        *(pytest.param(device, "gqa", marks=pytest.mark.night) for device in ("a100", "rtx5090")),
     ],
 )
 def test_bits_do_not_depend_on_how_the_simulator_runs(session, monkeypatch, device, name):

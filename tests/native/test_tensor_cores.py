@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.native.cuda_program import compile_object, flags
+from tests.native.cuda_program import compile_programs
 
 pytestmark = pytest.mark.build
 
 ARCHES = ("75", "80", "90")  # one for each rule: how many products are added at once, with how many extra bits
-SOURCES = ("native/sim/tensor_core.cpp", "native/sim/tensor_core_avx512.cpp")
+SOURCES = ("sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp")
 PROGRAM = Path(__file__).with_name("tensor_cores.cpp")
 COUNT = 4000
 LANES = 32
@@ -20,14 +20,11 @@ NO_AVX512 = 3
 
 
 @pytest.fixture(scope="module", params=ARCHES)
-def program(request, tmp_path_factory):
+def program(request):
     if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("AVX-512 is an instruction set of x86-64")
-    folder = tmp_path_factory.mktemp(f"tensor-cores-{request.param}")
-    command = flags("release", request.param).sim_native("")
-    objects = [compile_object(command, source, folder / f"{Path(source).name}.o") for source in (*SOURCES, PROGRAM)]
-    subprocess.run([command[0], *objects, "-o", folder / "program"], check=True)
-    return folder / "program"
+    (path,) = compile_programs({PROGRAM.name: PROGRAM.read_text()}, "release", request.param, SOURCES)
+    return path
 
 
 def halves(rng, count):

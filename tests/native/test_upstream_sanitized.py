@@ -18,7 +18,7 @@ SCENARIOS = Path(fattn_probe.__file__).parent.parent / "scenarios"
 
 
 @pytest.mark.build
-@pytest.mark.slow
+@pytest.mark.night  # tests/native/sanitized.cu has fibers, host code and faults under both sanitizers in minutes less
 @pytest.mark.network
 def test_a_correct_kernel_is_clean():
     session = Session(RunOptions(resolve(DEFAULT_SOURCE), sanitize=("address", "undefined")))

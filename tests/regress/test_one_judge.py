@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,9 +43,9 @@ def same(one, other):
     return one == other
 
 
-def assert_equal_judgements(tmp_path, suite, scenarios):
+def assert_equal_judgements(tmp_path, suite, scenarios, *words):
     compared = {row["case"]: row for row in probe("compare", *scenarios, "--on", "sim:h200")["rows"]}
-    (run,) = probe("regress", suite, "--on", "sim:h200", "--history", tmp_path / "h.db")["runs"]
+    (run,) = probe("regress", suite, "--on", "sim:h200", "--history", tmp_path / "h.db", *words)["runs"]
     results = {result["name"]: result for result in run["results"]}
     assert results
     for name, result in results.items():
@@ -74,12 +75,28 @@ def test_compare_and_regress_say_the_same(tmp_path):
     assert (finding["file"], finding["line"] > 0) == ("ggml/src/ggml-cuda/common.cuh", True)
 
 
-@pytest.mark.slow
-def test_quick_by_compare_and_by_regress(tmp_path):
+QUICK = [*SCENARIOS.glob("*.yaml"), *(ROOT / "suites/quick").glob("*.yaml")]
+LARGE = ("biased-v", "outliers", "prefill", "sliding-window")
+OTHER_KERNELS = ("decode", "groups", "heads", "large-heads", "layouts", "types")  # than those of the shipped scenarios
+
+
+def part_of_quick(path):
+    return path.stem not in (LARGE if path.parent == SCENARIOS else (*OTHER_KERNELS, "data", "masks"))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "count"),
+    [
+        pytest.param(part_of_quick, 82, id="a part", marks=pytest.mark.slow),
+        pytest.param(lambda path: True, 367, id="all", marks=pytest.mark.night),
+    ],
+)
+def test_quick_by_compare_and_by_regress(tmp_path, chosen, count):
     left_out = {"streamk-fractional"}  # the suite's own `only` leaves it out too
-    scenarios = [*SCENARIOS.glob("*.yaml"), *(ROOT / "suites/quick").glob("*.yaml")]
-    chosen = [path for path in scenarios if path.stem not in left_out]
-    assert len(assert_equal_judgements(tmp_path, ROOT / "suites/quick.yaml", chosen)) > 50
+    scenarios = [path for path in QUICK if chosen(path) and path.stem not in left_out]
+    names = [re.escape(case.name) for path in scenarios for case in expand(load(path))]
+    words = ("--filter", f"^({'|'.join(names)})$")
+    assert len(assert_equal_judgements(tmp_path, ROOT / "suites/quick.yaml", scenarios, *words)) == count
 
 
 @dataclasses.dataclass

@@ -3,43 +3,31 @@
 import numpy as np
 import pytest
 
-import fattn_probe
 from fattn_probe import source
+from fattn_probe.build import CPU_RUNNER, BuildRequest, ensure
+from fattn_probe.device import load_devices, parse_target
 from fattn_probe.op import Params, Root, TensorView
-from fattn_probe.process import run
 from fattn_probe.run.batch import RunnerEndedError, batch_runner
 from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import execute
 from fattn_probe.run.outcome import Failed, Lost, Ran, Unsupported
+from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.truth.reference.attention import attention
 from tests.run import toy
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 CPU = ("--backend", "CPU")
-NATIVE = f"{fattn_probe.__path__[0]}/native/runner/runner.cpp"
-CMAKE = """cmake_minimum_required(VERSION 3.14)
-project(runner C CXX)
-add_subdirectory({ggml} ggml)
-add_executable(fattn-runner {runner})
-target_compile_features(fattn-runner PRIVATE cxx_std_17)
-target_link_libraries(fattn-runner PRIVATE ggml)
-"""
-O1 = ["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_C_FLAGS=-O1", "-DCMAKE_CXX_FLAGS=-O1"]  # half the time of Release
-OPTIONS = [*O1, "-DGGML_NATIVE=OFF", "-DGGML_OPENMP=OFF", "-DGGML_CCACHE=OFF", "-DGGML_LLAMAFILE=OFF"]
-SOURCES = [
-    pytest.param("pypi:xllamacpp==0.2.8", id="era-a", marks=pytest.mark.slow),
-    pytest.param(source.DEFAULT_SOURCE, id="default"),
+ERA_A = "pypi:xllamacpp==0.2.8"
+NO_N_KV_MAX = Unsupported("this ggml has no ggml_flash_attn_ext_set_n_kv_max")
+SOURCES = [  # ggml's CPU backend is compiled for each
+    pytest.param(ERA_A, id="era-a", marks=pytest.mark.night),
+    pytest.param(source.DEFAULT_SOURCE, id="default", marks=pytest.mark.slow),
 ]
 
 
 @pytest.fixture(scope="module", params=SOURCES)
-def runner(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runner")
-    tree = source.resolve(request.param)
-    (folder / "CMakeLists.txt").write_text(CMAKE.format(ggml=tree.root / "ggml", runner=NATIVE))
-    run(["cmake", "-S", folder, "-B", folder / "build", *OPTIONS], timeout=120)
-    run(["cmake", "--build", folder / "build", "--target", "fattn-runner", "--parallel", "2"], timeout=600)
-    return next(path for path in (folder / "build").rglob("fattn-runner") if path.is_file())
+def runner(request):
+    return ensure(BuildRequest(source.resolve(request.param)), programs=(CPU_RUNNER,)).cpu_runner
 
 
 @pytest.fixture
@@ -131,9 +119,20 @@ def test_support_only_computes_nothing(go):
 def test_a_setter_that_the_source_lacks_is_unsupported(go, request):
     outcome = go(toy.gqa(np.random.default_rng(1)), n_kv_max=toy.N_KV)
     if "era-a" in request.node.callspec.id:
-        assert outcome == Unsupported("this ggml has no ggml_flash_attn_ext_set_n_kv_max")
+        assert outcome == NO_N_KV_MAX
     else:
         assert isinstance(outcome, Ran)
+
+
+@pytest.mark.slow
+def test_the_oldest_release_lacks_a_setter_on_a_simulated_gpu_too(tmp_path):
+    session, target = Session(RunOptions(source.resolve(ERA_A))), parse_target("sim:rtx4070", load_devices())
+    gqa = toy.gqa(np.random.default_rng(1))
+    write_case(gqa.record(n_kv_max=toy.N_KV), gqa.inputs, tmp_path / "case.gguf")
+    runner, env = session.build_for(target).runner, session.env(target)
+    words = ("--backend", target.backend, "--support-only")
+    outcome = execute(runner, tmp_path / "case.gguf", tmp_path / "out.gguf", args=words, env=env, timeout=60)
+    assert outcome == NO_N_KV_MAX
 
 
 def test_ggml_s_assertion_is_a_failure_in_its_own_words(go):

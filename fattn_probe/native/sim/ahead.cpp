@@ -97,7 +97,7 @@ void record_matrix(MatrixWork work, const uint8_t (&counts)[3], const void *cons
     memcpy(instruction.counts, counts, sizeof(counts));
 }
 
-#if defined(SIMT_AHEAD) && SIMT_ARCH >= 750
+#if defined(SIMT_AHEAD)
 
 void begin_ahead(bool local) noexcept {
     Fiber &fiber = *self;

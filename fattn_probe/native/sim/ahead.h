@@ -23,8 +23,7 @@ namespace simt {
 using MatrixWork = void (*)(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
                             uint32_t (*d)[32]);
 
-// Before Turing, fragments are loaded by ordinary code, which cannot run ahead.
-#if defined(SIMT_AHEAD) && SIMT_ARCH >= 750
+#if defined(SIMT_AHEAD)
 
 // Around a loop. `local`: what the loop loads is declared in it, so nothing reads it afterwards.
 void begin_ahead(bool local) noexcept;

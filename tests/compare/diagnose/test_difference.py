@@ -18,11 +18,11 @@ from fattn_probe.scenario.inputs import make_inputs
 pytestmark = [pytest.mark.build, pytest.mark.network]
 
 DEVICES = load_devices()
-CASE = "version: 1\nabout: a test\nhsk: 64\nn_head: 8\nn_head_kv: 2\nn_q: {n_q}\nn_kv: 2048\nmask: {{kind: causal}}\n"
+CASE = "version: 1\nabout: a test\nhsk: 64\nn_head: 8\nn_head_kv: 2\nn_q: {n_q}\nn_kv: {n_kv}\nmask: {{kind: causal}}\n"
 
 
-def captured(session, n_q, on="sim:h200", text=""):
-    case = expand(loads(CASE.format(n_q=n_q) + text, "difference.yaml"))[0]
+def captured(session, n_q, on="sim:h200", text="", n_kv=2048):
+    case = expand(loads(CASE.format(n_q=n_q, n_kv=n_kv) + text, "difference.yaml"))[0]
     found = session.capture(case, make_inputs(case), parse_target(on, DEVICES))
     assert isinstance(found, Capture)
     return found
@@ -59,14 +59,16 @@ def test_a_tile_that_differs_is_named_with_its_blocks(session, tmp_path):
     assert "1 of 8 output tiles (tile 0, 1, 0, 1), made by block" in text.get()
 
 
+@pytest.mark.slow
 def test_two_gpus_divide_the_output_differently_and_both_are_shown(session, tmp_path):
-    h200 = read_back(captured(session, 8), tmp_path / "a.gguf")
-    other = read_back(captured(session, 8, "sim:rtx3060"), tmp_path / "b.gguf")
-    found = compare_captures(h200, other, ("h200", "rtx3060"))
+    h200 = read_back(captured(session, 8, n_kv=4096), tmp_path / "a.gguf")
+    other = read_back(captured(session, 8, "sim:rtx4070", n_kv=4096), tmp_path / "b.gguf")
+    found = compare_captures(h200, other, ("h200", "rtx4070"))
     assert [len(cut.blocks) for cut in found.cuts] == [h200.launches[0].grid[0], other.launches[0].grid[0]]
     assert found.worst[0].a.blocks != found.worst[0].b.blocks
 
 
+@pytest.mark.slow
 def test_a_kernel_without_stream_k_and_the_cpu_which_has_no_blocks(session, tmp_path):
     text = "type_K: q8_0\n"
     vec = read_back(captured(session, 1, text=text), tmp_path / "a.gguf")
@@ -79,7 +81,7 @@ def test_a_kernel_without_stream_k_and_the_cpu_which_has_no_blocks(session, tmp_
 
 
 def test_equal_captures_have_nothing_to_place(session, tmp_path, capsys):
-    capture = captured(session, 8)
+    capture = captured(session, 64)
     paths = [tmp_path / "a.gguf", tmp_path / "b.gguf"]
     found = compare_captures(*(read_back(capture, path) for path in paths))
     assert (found.cuts, found.worst) == ((None, None), ())

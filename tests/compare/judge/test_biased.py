@@ -87,7 +87,11 @@ def zero_row(dst):
 
 @pytest.mark.parametrize("sample", ["all", 16])
 @pytest.mark.parametrize(
-    ("n_kv", "n_q", "percent"), [(65536, 6, -13), pytest.param(131072, 6, -51, marks=pytest.mark.slow)]
+    ("n_kv", "n_q", "percent"),
+    [
+        pytest.param(65536, 6, -13, marks=pytest.mark.slow),
+        pytest.param(131072, 6, -51, marks=pytest.mark.night),
+    ],
 )
 def test_a_kernel_with_stagnant_accumulators_is_as_designed_but_inaccurate(n_kv, n_q, percent, sample):
     (case,) = expand(loads(GROUP.format(n_kv=n_kv, n_q=n_q), "biased.yaml"))

@@ -38,6 +38,7 @@ def rows_of(session, text, targets=(H200,), options=None):
     return list(judge_cases(session, [(case, targets)], options))
 
 
+@pytest.mark.slow  # ggml's CPU backend is compiled
 def test_several_backends_in_one_go(session):
     sim, cpu = rows_of(session, "gqa.yaml", (H200, CPU))
     assert (sim.status, cpu.status) == (Status.PASS, Status.PASS)
@@ -47,6 +48,7 @@ def test_several_backends_in_one_go(session):
     assert "CPU backend has no error model" in cpu.missing
 
 
+@pytest.mark.slow  # smaller batches have kernels of their own
 def test_a_correct_kernel_is_deterministic_and_batches_differ_by_their_kernels(session):
     (row,) = rows_of(session, "gqa.yaml", options=Checks(repeat=3, batch_invariance=3))
     deterministic, invariant = row.checks
@@ -57,6 +59,7 @@ def test_a_correct_kernel_is_deterministic_and_batches_differ_by_their_kernels(s
     assert row.status is Status.PASS
 
 
+@pytest.mark.slow
 def test_another_source_is_held_to_its_own_step_sizes():
     earlier = Session(RunOptions(resolve("pypi:xllamacpp==0.2.8")))
     (row,) = rows_of(earlier, "gqa.yaml", (parse_target("sim:rtx4070", DEVICES),))

@@ -151,6 +151,7 @@ def test_zeros_are_right_where_a_row_is_fully_masked(session):
     assert judged(session, text=masked, sample=40).status is Status.PASS
 
 
+@pytest.mark.slow  # ggml's CPU backend is compiled
 def test_the_cpu_backend_is_held_to_the_tolerance(session):
     row = judged(session, target=CPU)
     assert row.status is Status.PASS

@@ -31,7 +31,11 @@ LAUNCH = parse_launch(
     '{"order":0,"kernel":"void flash_attn_ext_f16<128, 128, 16, 4, false, false, false>(char)",'
     '"grid":[1,1,1],"block":[32,4,1],"shared":0}'
 )
-LENGTHS = [(16384, 8), (65536, 6), pytest.param(131072, 3, marks=pytest.mark.slow)]
+LENGTHS = [
+    (16384, 8),
+    pytest.param(65536, 6, marks=pytest.mark.slow),
+    pytest.param(131072, 3, marks=pytest.mark.night),
+]
 
 
 @cache

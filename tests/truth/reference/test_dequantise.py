@@ -10,7 +10,7 @@ from fattn_probe.scenario import expand, loads
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.reference.adapter import reference_of
 
-pytestmark = [pytest.mark.build, pytest.mark.network]
+pytestmark = [pytest.mark.build, pytest.mark.slow, pytest.mark.network]  # ggml's CPU backend is compiled
 OP = "version: 1\nabout: x\nhsk: 64\nn_q: 1\nn_kv: 1\nn_head: 64\nn_seq: 8\ntype_K: f16\n"
 
 

@@ -1,11 +1,7 @@
 """Each planted fault is found on the simulated H200: by the checker, or by the distance from the reference."""
 
-import shutil
-
 import pytest
 
-from fattn_probe.build.key import BuildRequest, folder_of, key_of
-from fattn_probe.build.toolchain import find_toolchain
 from fattn_probe.compare.judge.metrics import nmse
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.outcome import Fault, Ran
@@ -25,23 +21,11 @@ PADDED_MASKS = SCENARIO + "n_kv: 256\nn_seq: 4\nlayout: {mask: {pad: 64}}\n"
 H200 = parse_target("sim:h200", load_devices())
 
 
-def seed(plain, patched):
-    """Start the patched build with the plain build's objects; only what the patch changes is recompiled."""
-    folder = folder_of(patched, key_of(patched, find_toolchain("sim")))
-    if plain.is_dir() and not folder.exists():
-        shutil.copytree(plain, folder)
-        (folder / "manifest.json").unlink()
-
-
 def outcome_of(text, patch=None, flavour="release"):
     """Run a scenario's only case, with a patch or without, and measure its output."""
     tree = resolve(DEFAULT_SOURCE)
-    plain = Session(RunOptions(tree, flavour=flavour))
-    session = plain
-    if patch is not None:
-        applied = (patches.find(patch, tree),)
-        session = Session(RunOptions(tree, flavour=flavour, patches=applied))
-        seed(plain.build_for(H200).folder, BuildRequest(tree, flavour=flavour, patches=applied))
+    applied = (patches.find(patch, tree),) if patch else ()
+    session = Session(RunOptions(tree, flavour=flavour, patches=applied))
     (case,) = expand(loads(text))
     inputs = make_inputs(case)
     outcome = session.run(case, inputs, H200)
@@ -56,7 +40,7 @@ def outcome_of(text, patch=None, flavour="release"):
         ("fault-stream-k-seam", LONG_CACHE),
     ],
 )
-def test_fault_makes_the_output_wrong(pypi, patch, text):
+def test_fault_makes_the_output_wrong(patch, text):
     _, right = outcome_of(text)
     assert right < 1e-6
     outcome, wrong = outcome_of(text, patch)
@@ -64,7 +48,7 @@ def test_fault_makes_the_output_wrong(pypi, patch, text):
     assert not wrong < 3e-5  # the tolerance of the shipped scenarios; NaN, of rows masked by mistake, is wrong too
 
 
-def test_missing_bounds_check_is_an_access_out_of_bounds(pypi):
+def test_missing_bounds_check_is_an_access_out_of_bounds():
     _, right = outcome_of(SHORT)
     assert right < 1e-6
     outcome, _ = outcome_of(SHORT, "fault-tail-queries")
@@ -74,7 +58,7 @@ def test_missing_bounds_check_is_an_access_out_of_bounds(pypi):
     assert "fattn-mma-f16.cuh:" in outcome.frames[0]
 
 
-def test_missing_barrier_is_a_race(pypi):
+def test_missing_barrier_is_a_race():
     _, right = outcome_of(SHORT, flavour="check")
     assert right < 1e-6
     outcome, _ = outcome_of(SHORT, "fault-missing-syncthreads", "check")
