@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import fattn_probe
-from fattn_probe.debug.mi import OverMI
 from fattn_probe.debug.protocol import DebuggerError
 from fattn_probe.debug.session import Session
 from fattn_probe.scratch import scratch
@@ -32,6 +31,8 @@ def run_procedure(
     if the debugger has it. A command that the debugger refuses raises DebuggerError either way.
     """
     if not (session.has_python() if inside is None else inside):
+        from fattn_probe.debug.mi import OverMI  # for debuggers without Python
+
         module, _, name = procedure.partition(":")
         function = getattr(importlib.import_module(module), name)
         return json.loads(json.dumps(function(OverMI(session, deadline), argument)))

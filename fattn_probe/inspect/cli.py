@@ -2,6 +2,7 @@
 
 import dataclasses
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,6 @@ from fattn_probe.build import RUNNER
 from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.inspect import command as inspecting
-from fattn_probe.inspect import live
 from fattn_probe.inspect.breakpoints import watch_of
 from fattn_probe.inspect.examine import Examined, Examiner, Extras, inspect_upstream_on
 from fattn_probe.inspect.facts import Facts
@@ -113,12 +113,21 @@ def inspect(
         done = list(activity.each(examined, lambda item: "inspected" if item.facts else "without a kernel"))
     if npz is not None and npz.is_file():
         NOTES.print(f"wrote {npz}")
-    for path, write in ((html, inspecting.write_page), (svg, inspecting.write_map)):
+    write_files(done, html, svg)
+    show(inspecting.examined_json(done), lambda: inspecting.render_examined(done, verbose), as_json)
+    inspecting.raise_if_wrong(done)
+
+
+def write_files(done: Sequence[Examined], html: Path | None, svg: Path | None) -> None:
+    """Write the files of `--html` and `--svg`."""
+    if html is None and svg is None:
+        return
+    from fattn_probe.inspect import pages  # jinja2 and the drawings, for files only
+
+    for path, write in ((html, pages.write_page), (svg, pages.write_map)):
         if path is not None:
             write(done, path)
             NOTES.print(f"wrote {path}")
-    show(inspecting.examined_json(done), lambda: inspecting.render_examined(done, verbose), as_json)
-    inspecting.raise_if_wrong(done)
 
 
 def debug(
@@ -149,6 +158,8 @@ def debug(
     if not isinstance(found.result, Facts):
         inspecting.raise_if_wrong([Examined(found)])
         raise LostError(f"{case.name} on {target}: {describe(found.result)}")
+    from fattn_probe.inspect import live  # tables for the debugger's commands
+
     raise typer.Exit(live.debug(inspector, case, inputs, target, found.result))
 
 

@@ -2,15 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.errors import ComparisonError, InputError, LostError
-from fattn_probe.files import write_text
 from fattn_probe.inspect.breakpoints import WatchResult
 from fattn_probe.inspect.coverage import check
 from fattn_probe.inspect.examine import Examined
@@ -18,13 +15,8 @@ from fattn_probe.inspect.expect import mismatches
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.tensor_values import as_text
 from fattn_probe.inspect.tensors import TensorReading
-from fattn_probe.inspect.trace.document import trace_json
-from fattn_probe.inspect.trace.picture import trace_picture
-from fattn_probe.inspect.trace.show import render_trace
-from fattn_probe.inspect.view.page import Section, page, side_by_side_page
 from fattn_probe.inspect.view.show import facts_json, render
 from fattn_probe.inspect.view.side_by_side import render_side_by_side, side_by_side, side_by_side_json
-from fattn_probe.inspect.view.svg import svg_of
 from fattn_probe.run.command import describe
 from fattn_probe.run.outcome import Failed, Fault, Lost
 
@@ -48,6 +40,8 @@ def _render(item: Examined, verbose: bool) -> Iterator[RenderableType]:
     if item.watched is not None:
         yield render_watched(item.watched)
     if item.trace is not None:
+        from fattn_probe.inspect.trace.show import render_trace  # loaded by the trace itself, not by other inspections
+
         yield Text("\nTrace", "bold")
         yield render_trace(item.trace, verbose=verbose, lane=item.lane)
     if item.nan_searched:
@@ -114,31 +108,12 @@ def _json(item: Examined) -> dict[str, Any]:
     if item.watched is not None:
         found["stops"] = [asdict(stop) for stop in item.watched.stops]
     if item.trace is not None:
+        from fattn_probe.inspect.trace.document import trace_json
+
         found["trace"] = trace_json(item.trace, verbose=True)
     if item.nan_searched:
         found["not_finite"] = asdict(item.nan) | {"value": str(item.nan.value)} if item.nan else None
     return found
-
-
-def write_page(done: Sequence[Examined], path: Path) -> None:
-    """Write one inspection, or two side by side, as an HTML page."""
-    both = pair(done)
-    if both is None and len(done) != 1:
-        raise InputError(f"--html shows one inspection, or two side by side; there are {len(done)}")
-    (first, *_) = done
-    if both is not None:
-        write_text(path, side_by_side_page(side_by_side(*both)))
-    elif first.facts is not None:
-        trace = [Section("trace", "Trace", Markup(trace_picture(first.trace)))] if first.trace else []
-        write_text(path, page(first.facts, first.inspection.reasons, trace))
-
-
-def write_map(done: Sequence[Examined], path: Path) -> None:
-    """Write the map of one inspection's work as SVG."""
-    facts = [item.facts for item in done if item.facts is not None]
-    if len(facts) != 1 or not facts[0].blocks:
-        raise InputError(f"--svg shows the blocks of one inspection; there are {len(facts)}")
-    write_text(path, svg_of(facts[0]))
 
 
 def raise_if_wrong(done: Sequence[Examined]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fattn_probe.activity import Step, quiet
 from fattn_probe.arrays import Bytes
@@ -14,16 +15,15 @@ from fattn_probe.inspect.facts import Facts, Value
 from fattn_probe.inspect.inspector import Ended, Inspection, Inspector
 from fattn_probe.inspect.tensor_values import Slice
 from fattn_probe.inspect.tensors import TensorReading, read_tensors
-from fattn_probe.inspect.trace.archive import write_arrays
-from fattn_probe.inspect.trace.find_nan import NotFinite
-from fattn_probe.inspect.trace.reference import JudgedTrace
-from fattn_probe.inspect.trace.tracer import Tracer
-from fattn_probe.inspect.upstream import inspect_upstream
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.command import Work, describe
 from fattn_probe.scenario import Case
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.scenario.schema import TracePlace
+
+if TYPE_CHECKING:  # a trace's modules take 0.1 s to import, and most inspections trace nothing
+    from fattn_probe.inspect.trace.find_nan import NotFinite
+    from fattn_probe.inspect.trace.reference import JudgedTrace
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Examined:
     expect: Mapping[str, Value] = field(default_factory=dict)
     tensors: TensorReading | None = None
     watched: WatchResult | None = None
-    trace: JudgedTrace | None = None
+    trace: "JudgedTrace | None" = None
     lane: int | None = None
-    nan: NotFinite | None = None
+    nan: "NotFinite | None" = None
     nan_searched: bool = False
 
     def ended(self, how: Ended) -> "Examined":
@@ -111,12 +111,16 @@ class Examiner:
             if not isinstance(stops, WatchResult):
                 return examined.ended(stops)
             examined = replace(examined, watched=stops)
-        tracer = Tracer(self.inspector, case, inputs, target, examined.facts or Facts({}))
-        return self._into_the_kernel(tracer, examined)
+        if case.name in self.extras.traced or self.extras.find_nan:
+            return self._into_the_kernel(case, inputs, target, examined)
+        return examined
 
-    def _into_the_kernel(self, tracer: Tracer, examined: Examined) -> Examined:
+    def _into_the_kernel(self, case: Case, inputs: dict[str, Bytes], target: Target, examined: Examined) -> Examined:
         """Trace a warp and search for the first NaN or infinity, if wanted."""
-        case, target = tracer.case, tracer.target
+        from fattn_probe.inspect.trace.archive import write_arrays
+        from fattn_probe.inspect.trace.tracer import Tracer
+
+        tracer = Tracer(self.inspector, case, inputs, target, examined.facts or Facts({}))
         if case.name in self.extras.traced:
             at = case.inspect.trace or TracePlace()
             self.step(f"{case.name} on {target}: tracing warp {at.warp} of block {at.block}")
@@ -126,7 +130,7 @@ class Examiner:
                 write_arrays(tracer.arrays(at.block, at.kb0), self.extras.npz)
         if self.extras.find_nan:
             self.step(f"{case.name} on {target}: searching for the first NaN or infinity")
-            ran = self.inspector.session.capture(case, tracer.inputs, target)
+            ran = self.inspector.session.capture(case, inputs, target)
             if not isinstance(ran, Capture):
                 raise LostError(f"{case.name} on {target}: {describe(ran)}")
             examined = replace(examined, nan=tracer.find_not_finite(ran.dst), nan_searched=True)
@@ -137,6 +141,8 @@ def inspect_upstream_on(
     inspector: Inspector, program: str, only: str, targets: Sequence[Target], step: Step = quiet
 ) -> Iterator[Examined]:
     """Inspect one of upstream's own cases on targets."""
+    from fattn_probe.inspect.upstream import inspect_upstream  # the room of upstream's program
+
     if program != TEST_BACKEND_OPS:
         raise InputError(f"--program {program!r}: allowed: {RUNNER}, {TEST_BACKEND_OPS}")
     for target in targets:

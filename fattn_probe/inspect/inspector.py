@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,10 +162,12 @@ class Inspector:
         launches = started.folder / "launches"
         launches.unlink(missing_ok=True)
         env = self.session.env(target, started.program) | {LAUNCHES_ENV: str(launches)}
-        plan = self._plan(build, target) | {"blocks": self.options.blocks}
-        with self._debugging(build, started, env, target) as debugging:
-            raw = self._run(debugging, READ_OP, plan)
-            version = debugging.execute("show version").splitlines()[0]
+        with ThreadPoolExecutor(1) as pool:  # reads the source while the debugger starts
+            planned = pool.submit(self._plan, build, target)
+            with self._debugging(build, started, env, target) as debugging:
+                plan = planned.result() | {"blocks": self.options.blocks}
+                raw = self._run(debugging, READ_OP, plan)
+                version = debugging.execute("show version").splitlines()[0]
         if "ended" not in raw:
             facts = self._assemble(raw, build, launches, self._about(build, started, target) | {"debugger": version})
             return Read(facts, facts.choice.decisions if facts.choice else ())
