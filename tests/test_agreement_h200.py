@@ -1,14 +1,19 @@
-"""The simulator compared with a real H200: launches and bits of every shipped scenario."""
+"""The simulator compared with a real H200: launches and bits of every shipped scenario, bits of upstream's own list."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from fattn_probe.compare.judge.agreement import agreement, read_recording
+from fattn_probe.compare.judge.agreement import agreement, digest_of, exported, read_hashes, read_recording
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.prepare import prepare
 from fattn_probe.scenario import expand, load
+from fattn_probe.scenario.cases import resolve
+from fattn_probe.scenario.from_ops import from_ops
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.source import ggml_types, template_parameters
 
@@ -20,6 +25,14 @@ CASES = [case for path in FILES for case in expand(load(path))]
 H200 = parse_target("sim:h200", load_devices())
 # Those of `scripts/test`: their kernels are those of other fast tests, and a vec kernel.
 FAST = ("gqa", "sinks", "unaligned", "masked-rows", "decode")
+UPSTREAM = read_hashes(RECORDING.with_name("h200-upstream.csv.gz"))
+# Of upstream's list, some for each kernel family: `hsk`, `nr23`, `kv`, `nb`, `max_bias`, types of K and V.
+DRAWN = (
+    *((256, "4,1", 512, 1, bias, "f16") for bias in (0, 8)),
+    *((72, "1,1", 512, queries, 8, "f16") for queries in (1, 32)),
+    *((128, "4,1", 512, queries, 0, "f16") for queries in (3, 75)),
+    (64, "1,1", 512, 1, 8, "q8_0"),
+)
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 
@@ -27,6 +40,16 @@ pytestmark = [pytest.mark.build, pytest.mark.network]
 @pytest.fixture(scope="module")
 def recorded(tree):
     return read_recording(RECORDING, ggml_types(tree), template_parameters(tree))[1]
+
+
+def upstream_case(hsk, nr23, kv, queries, max_bias, kind):
+    """A case of upstream's list, without sinks and softcap."""
+    name = (
+        f"FLASH_ATTN_EXT(hsk={hsk},hsv={hsk},nh=4,nr23=[{nr23}],kv={kv},nb={queries},mask=1,sinks=0,"
+        f"max_bias={max_bias:f},logit_softcap=0.000000,prec=f32,type_K={kind},type_V={kind},permute=[0,1,2,3],"
+        "kv_view=1,v_is_view_of_k=0,n_kv_max=0)"
+    )
+    return resolve(from_ops(name), name, "upstream")
 
 
 def marks(case):
@@ -50,3 +73,30 @@ def test_simulated_h200_is_the_h200(case, session, recorded):
     assert found.nmse <= 1e-12
     # 1.0 with g++ 12; another compiler may fuse other multiply-adds
     assert found.share >= 0.97
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=f"upstream-{case.digest}") for case in map(lambda d: upstream_case(*d), DRAWN)]
+)
+def test_cases_of_upstreams_list_have_the_h200_s_bits(case, session):
+    here = session.capture(case, make_inputs(case), H200)
+    assert isinstance(here, Capture), here
+    assert (case.digest, digest_of(here.dst)[:16]) == (UPSTREAM[case.name].digest, UPSTREAM[case.name].output)
+
+
+@pytest.mark.night
+def test_upstreams_whole_list_has_the_h200_s_bits(tmp_path):
+    """All but those in which nvcc fuses another product (docs/agreement.md), and those that stop at a finding."""
+    history = tmp_path / "history.db"
+    probe = [sys.executable, "-m", "fattn_probe"]
+    subprocess.run([*probe, "regress", "upstream", "--on", "sim:h200", "--history", history], check=False)
+    export = subprocess.run(
+        [*probe, "history", "export", "--history", history], check=True, capture_output=True, text=True
+    )
+    here = exported(export.stdout.splitlines())
+    differ = {name for name in here if here[name] != UPSTREAM[name]}
+    known = {name for name in here if re.search(r"mask=1.*softcap=[1-9]|hsk=(40|72),.*nr23=.4,.*max_bias=8", name)}
+    assert len(here) > 3800
+    assert differ <= known
+    assert len(differ) <= 86

@@ -121,17 +121,20 @@ class Flags:
         """A rewritten .cu file as C++."""
         arch = self.request.cuda_arch
         quick = () if self.request.flavour == "debug" or re.search(r"-(?:mma|vec)-", source) else SIM_QUICK
+        scalar = ("-DSIMT_SCALAR",) if re.search(r"-(?:vec|tile)", source) else ()
         return (
             self.toolchain.cxx,
             "-std=gnu++17",
             *SIM_OPTIMISATION[self.request.flavour],
             *quick,
+            *scalar,
             *(f"-D{macro}{value}" for macro, value in self.sim_macros.items()),
             *self.sanitize,
             *self.vector,
             "-ffp-contract=fast",
             "-fno-math-errno",
             "-fno-strict-aliasing",  # device code reads arrays as other types, which nvcc allows
+            "-U_FORTIFY_SOURCE",  # which Ubuntu defines: a kernel's reads would be in a header of glibc
             "-fstack-clash-protection",  # a stack that overflows reaches its guard page, not another thread's stack
             "-fPIC",
             "-w",

@@ -15,9 +15,11 @@ from fattn_probe.run.result import read_result
 
 LAUNCHES_ENV = "FATTN_PROBE_LAUNCHES"
 # The functions that call kernels, and those that report on them.
-# Frames of the simulator itself, of the C++ library (its templates are inlined into any file), of the compiler's
-# intrinsics, of a sanitizer
-MACHINERY = re.compile(r"^std::| at (\S*native/sim/|\S*/include/c\+\+/|\S*/gcc/\S*/include/|\S*/libsanitizer/|\?\?)")
+# Frames of the simulator itself, of the C++ library (its templates are inlined into any file) and of glibc, of the
+# compiler's intrinsics, of a sanitizer
+MACHINERY = re.compile(
+    r"^std::| at (\S*native/sim/|/usr/include/|\S*/include/c\+\+/|\S*/gcc/\S*/include/|\S*/libsanitizer/|\?\?)"
+)
 
 
 def execute(

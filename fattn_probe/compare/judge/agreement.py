@@ -1,12 +1,15 @@
 """Compare an engine with a recording of a real GPU: launches, bits, NMSE.
 
 A recording is small: it has the launches and the sha256 of each output, and at most SAMPLES of its floats at an even
-stride, so that a disagreement can be measured.
+stride, so that a disagreement can be measured. Of upstream's own list, a recording has the hash of each output.
 """
 
+import csv
+import gzip
 import hashlib
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,8 @@ from fattn_probe.launch.record import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.run.capture import Capture
 
 SAMPLES = 4096
+DIGITS = 16
+COLUMNS = ("case", "digest", "output")
 
 
 @dataclass(frozen=True)
@@ -100,3 +105,34 @@ def agreement(recorded: Recorded, dst: F32, launches: Sequence[LaunchRecord]) ->
         share=float(np.mean(same)),
         nmse=float(np.sum(difference**2)) / power if power else 0.0,
     )
+
+
+@dataclass(frozen=True)
+class Hashes:
+    """Of one case: the digest of its inputs, and the first 16 digits of its output's sha256."""
+
+    digest: str
+    output: str
+
+
+def exported(lines: Iterable[str]) -> dict[str, Hashes]:
+    """The cases with an output in the CSV of `history export`, or in a recording of it, by name."""
+    rows = csv.DictReader(lines)
+    try:
+        return {row["case"]: Hashes(row["digest"], row["output"][:DIGITS]) for row in rows if row["output"]}
+    except (KeyError, csv.Error) as error:
+        raise InputError(f"not the CSV of `fattn-probe history export`: {error}") from error
+
+
+def write_hashes(hashes: Mapping[str, Hashes], path: Path) -> None:
+    """Write PATH, a gzipped CSV."""
+    with gzip.GzipFile(path, "wb", mtime=0) as packed, io.TextIOWrapper(packed, newline="") as text:
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(COLUMNS)
+        table.writerows((name, item.digest, item.output) for name, item in sorted(hashes.items()))
+
+
+def read_hashes(path: Path) -> dict[str, Hashes]:
+    """The cases of a file that `write_hashes` wrote."""
+    with gzip.open(path, "rt", newline="") as lines:
+        return exported(lines)
