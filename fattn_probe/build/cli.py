@@ -12,6 +12,7 @@ from fattn_probe.build.key import Engine
 from fattn_probe.console import NOTES, show
 from fattn_probe.run.gpu import gpu_arch, has_gpu
 from fattn_probe.run.prepare import kernels_of_build
+from fattn_probe.run.required_kernels import required_sources
 from fattn_probe.scenario.files import cases_of
 from fattn_probe.source import DEFAULT_SOURCE
 
@@ -55,9 +56,12 @@ def build(
         quants=setup.words(quants),
     )
     kernels = [building.find_kernel(tree, text) for text in kernel or []]
-    kernels += kernels_of_build(request, cases_of(paths), setup.build_progress(NOTES)) if paths else []
+    cases = cases_of(paths) if paths else []
+    kernels += kernels_of_build(request, cases, setup.build_progress(NOTES)) if cases else []
     programs = (RUNNER, TEST_BACKEND_OPS) if ops or engine == "cuda" else (RUNNER,)
-    options = building.BuildOptions(request, tuple(kernels), programs, full, export, again=again)
+    options = building.BuildOptions(
+        request, tuple(kernels), required_sources(cases), programs, full, export, again=again
+    )
     if dry_run:
         plan = building.dry_run(options)
         show(plan, lambda: "\n".join([f"in {plan['folder']}:", *plan["commands"]]), as_json)

@@ -11,6 +11,7 @@ from fattn_probe.build.ensure import ensure, export, plan_build
 from fattn_probe.build.key import RUNNER, Build, BuildRequest
 from fattn_probe.build.ninja import Progress, Report, silent
 from fattn_probe.build.plan import kernel_of
+from fattn_probe.build.sources import CONVERSIONS
 from fattn_probe.errors import InputError
 from fattn_probe.figures import clock
 from fattn_probe.source import KernelCase, Tree, kernel_cases
@@ -25,6 +26,7 @@ class BuildOptions:
 
     request: BuildRequest
     kernels: tuple[KernelCase, ...] = ()
+    sources: tuple[str, ...] = ()
     programs: tuple[str, ...] = (RUNNER,)
     full: bool = False
     export: Path | None = None
@@ -86,6 +88,7 @@ def build(options: BuildOptions, progress: Report = silent) -> Build:
         options.kernels,
         options.programs,
         full=options.full,
+        sources=(CONVERSIONS,) if options.export else options.sources,  # runs cannot add to an export
         progress=progress,
         jobs=options.jobs,
         again=options.again,
@@ -95,7 +98,9 @@ def build(options: BuildOptions, progress: Report = silent) -> Build:
 
 def dry_run(options: BuildOptions) -> dict[str, Any]:
     """The folder of a build from an empty cache, and its commands, which run in that folder."""
-    folder, plan = plan_build(options.request, options.kernels, options.programs, full=options.full)
+    folder, plan = plan_build(
+        options.request, options.kernels, options.programs, full=options.full, sources=options.sources
+    )
     return {"folder": str(folder), "commands": list(plan.commands)}
 
 

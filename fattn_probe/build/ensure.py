@@ -31,7 +31,7 @@ from fattn_probe.build.key import (
 from fattn_probe.build.ninja import Report, run_ninja, silent
 from fattn_probe.build.overlay import native_files, own_stamp, prepare, write_if_changed
 from fattn_probe.build.plan import Planner, case_source
-from fattn_probe.build.sources import CUDA, Sources, read_sources
+from fattn_probe.build.sources import Sources, addable, read_sources
 from fattn_probe.build.steps import Plan
 from fattn_probe.build.symbols import case_of, defining_source, demangle
 from fattn_probe.build.time_left import step_seconds
@@ -58,8 +58,8 @@ def ensure(
 ) -> Build:
     """The build of a request with at least these kernels and programs; makes or extends it if necessary.
 
-    `sources` are further .cu files of ggml-cuda/; `full` compiles all that upstream does. A complete build is returned
-    after a check of its manifest. A build that another process uses is extended under a lock. `again` compiles
+    `sources` are further files of ggml-cuda/ and ggml-base; `full` compiles all that upstream does. A complete build is
+    returned after a check of its manifest. A build that another process uses is extended under a lock. `again` compiles
     everything, and replaces the objects that builds share.
     """
     wanted = Contents(tuple(case.name for case in kernels), tuple(sources), tuple(programs), full)
@@ -175,13 +175,14 @@ def plan_build(
     programs: Iterable[str] = (RUNNER,),
     *,
     full: bool = False,
+    sources: Iterable[str] = (),
 ) -> tuple[Path, Plan]:
     """The folder and the steps of a build from an empty cache; writes nothing."""
     toolchain = find_toolchain(request.engine)
-    contents = Contents(tuple(case.name for case in kernels), (), tuple(programs), full)
-    sources = read_sources(request.tree, request.quants, toolchain.machine)
-    check_contents(contents, sources)
-    return folder_of(request, key_of(request, toolchain)), make_plan(request, toolchain, contents, sources)
+    contents = Contents(tuple(case.name for case in kernels), tuple(sources), tuple(programs), full)
+    tree_sources = read_sources(request.tree, request.quants, toolchain.machine)
+    check_contents(contents, tree_sources)
+    return folder_of(request, key_of(request, toolchain)), make_plan(request, toolchain, contents, tree_sources)
 
 
 def new_manifest(request: BuildRequest, toolchain: Toolchain, contents: Contents, stamp: str) -> Manifest:
@@ -219,7 +220,7 @@ def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int 
         raise BuildError(f"{build.folder} is an export without {name}: add it to the original build, and export again")
     sources = read_sources(build.request.tree, build.request.quants, find_toolchain(build.request.engine).machine)
     case = case_of(name, sources.cases.values(), ggml_types(build.request.tree))
-    file = None if case else defining_source(name, build.request.tree.root / CUDA)
+    file = None if case else defining_source(name, addable(build.request.tree))
     has = build.manifest.contents
     if (case is None and file is None) or (case and case.name in has.kernels) or file in (*has.sources, *sources.cuda):
         raise BuildError(f"a program needs {name} ({symbol}), but no file of {build.request.tree.spec} defines it")

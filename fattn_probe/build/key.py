@@ -119,7 +119,8 @@ def folder_of(request: BuildRequest, key: BuildKey) -> Path:
 class Contents:
     """The contents of a build folder, which only grow.
 
-    `kernels` are names of kernel cases ("mma 64,64,8,8"), `sources` further .cu files of ggml-cuda/ by name.
+    `kernels` are names of kernel cases ("mma 64,64,8,8"), `sources` further files of ggml-cuda/ and
+    ggml-base by name.
     """
 
     kernels: tuple[str, ...] = ()

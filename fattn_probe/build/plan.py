@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fattn_probe.build.flags import Flags
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, Contents
+from fattn_probe.build.sources import CONVERSIONS, UNUSED
 from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step, StubStep
 from fattn_probe.source import KernelCase
 
@@ -15,8 +16,7 @@ BASE, CPU_LIBRARY, CUDA_LIBRARY = "lib/libggml-base.so", "lib/libggml-cpu.so", "
 CASE_PREFIX = "fattn-probe-"
 STUBS_SCRIPT = Path(__file__).with_name("stubs.py")
 
-# The backends of each program. The registry lists its backends at compile time, so it is compiled once per set and
-# linked into the program. fattn-runner has no ggml-cpu, which would double the time of the simulator's first build.
+# The backends of each program. fattn-runner has no ggml-cpu, which would double the time of a first build.
 BACKENDS = {RUNNER: ("cuda",), CPU_RUNNER: ("cpu",), TEST_BACKEND_OPS: ("cuda", "cpu")}
 
 
@@ -56,10 +56,24 @@ class Planner:
         words = (*launcher, *command, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target)
         return CompileStep(source, target, words, log)
 
+    @property
+    def base_objects(self) -> list[str]:
+        """The objects of libggml-base.so."""
+        return [step.object for step in self.base_compiles()]
+
+    def base_compiles(self) -> list[CompileStep]:
+        """The compiles of libggml-base.so: all that the programs call."""
+        whole = self.contents.full or set(self.contents.programs) != {RUNNER}
+        left_out = () if whole else set(UNUSED) - set(self.contents.sources)
+        files = [name for name in self.flags.sources.base if name not in left_out]
+        return [self.compile(f"{GGML}/{name}", self.flags.base(name)) for name in files]
+
     def base_library(self) -> list[Step]:
-        """libggml-base.so."""
-        files = self.flags.sources.base
-        return self.library(BASE, [self.compile(f"{GGML}/{name}", self.flags.base(name)) for name in files])
+        """libggml-base.so, with stubs for everything that is not built."""
+        compiles = self.base_compiles()
+        objects = [step.object for step in compiles]
+        stubs = self.stubs("obj/base-stubs.c", objects)
+        return [*compiles, *stubs, self.link(BASE, [*objects, stubs[-1].object], ())]
 
     def cpu_library(self) -> list[Step]:
         """libggml-cpu.so."""
@@ -84,7 +98,9 @@ class Planner:
             return list(self.flags.sources.full)
         cases = [f"template-instances/{case_file(self.flags.sources.cases[name])}" for name in self.contents.kernels]
         heaviest = sorted(self.flags.sources.cuda, key=lambda name: (name != "fattn.cu", name != "ggml-cuda.cu"))
-        return list(dict.fromkeys([heaviest[0], *cases, *heaviest[1:], *self.contents.sources]))
+        wanted = [CONVERSIONS] * (TEST_BACKEND_OPS in self.contents.programs)
+        wanted += [name for name in self.contents.sources if name.endswith(".cu")]
+        return list(dict.fromkeys([heaviest[0], *cases, heaviest[1], *wanted, *heaviest[2:]]))
 
     def cuda_library(self) -> list[Step]:
         """libggml-cuda.so: the kernels, stand-ins for CUDA's libraries, and stubs for everything that is not built."""
@@ -96,36 +112,33 @@ class Planner:
         lazy = "native/cublas/cublas_lazy.cpp"
         compiles.append(self.compile(lazy, self.flags.cuda_host(lazy)))
         objects = [step.object for step in compiles]
-        libraries = [BASE, *self.cuda_runtime()]
-        stubs = self.compile("obj/stubs.c", self.flags.host("stubs.c", ("-O1",)), folder="generated/")
-        return [
-            *compiles,
-            self.stub_step(objects),
-            stubs,
-            self.link(CUDA_LIBRARY, [*objects, stubs.object], libraries),
-        ]
+        stubs = self.stubs("obj/stubs.c", objects, self.base_objects, self.cuda_runtime())
+        link = self.link(CUDA_LIBRARY, [*objects, stubs[-1].object], [BASE, *self.cuda_runtime()])
+        return [*compiles, *stubs, link]
 
     def cuda_runtime(self) -> list[str]:
         """The CUDA runtime library of the cuda engine; the simulator is its own."""
         return [f"lib/{self.cudart}"] if self.cudart else []
 
-    def stub_step(self, objects: list[str]) -> StubStep:
-        """The step that regenerates the stubs when an object changes.
+    def stubs(
+        self, source: str, objects: list[str], provided: Iterable[str] = (), libraries: Iterable[str] = ()
+    ) -> tuple[StubStep, CompileStep]:
+        """The stubs of a library of `objects`, which change with the objects; it is linked with the others.
 
-        It reads libggml-base's objects, not the library. Ninja starts the step with the most dependents, and would
-        otherwise compile those objects first and the heavy kernels last.
+        The libraries that this build makes are given as their objects, `provided`. Ninja starts the step with the most
+        dependents, and would otherwise compile those objects first and the heavy kernels last.
         """
-        base = [self.compile(f"{GGML}/{name}", ()).object for name in self.flags.sources.base]
-        command = ["python3", "-I", STUBS_SCRIPT.name, "--output", "obj/stubs.c"]
+        command = ["python3", "-I", STUBS_SCRIPT.name, "--output", source]
         command += ["--compiler", self.flags.toolchain.cxx, "--sanitize", ",".join(self.flags.request.sanitize)]
-        command += [word for library in self.cuda_runtime() for word in ("--library", library)]
-        command += [word for path in base for word in ("--provided", path)]
-        return StubStep("obj/stubs.c", (*objects, *base, *self.cuda_runtime()), (*command, *objects))
+        command += [word for library in libraries for word in ("--library", library)]
+        command += [word for path in provided for word in ("--provided", path)]
+        step = StubStep(source, (*objects, *provided, *libraries), (*command, *objects))
+        return step, self.compile(source, self.flags.host(source, ("-O1",)), folder="generated/")
 
     def program(self, name: str) -> list[Step]:
-        """A program with its compiles: its own files and the registry of its backends."""
+        """A program with its compiles."""
         backends = BACKENDS[name]
-        steps = self.registry(backends) + self.program_files(name)
+        steps = self.program_files(name)
         libraries = [CUDA_LIBRARY] if "cuda" in backends else []
         libraries += [CPU_LIBRARY] if "cpu" in backends else []
         if "cuda" in backends and self.cudart:
@@ -134,19 +147,19 @@ class Planner:
         return [*steps, self.link(f"bin/{name}", [step.object for step in steps], [*libraries, BASE])]
 
     def program_files(self, name: str) -> list[CompileStep]:
-        """A program's own files."""
+        """A program's own files, compiled for its backends."""
+        backends = BACKENDS[name]
+        uses = tuple(f"-DGGML_USE_{backend.upper()}" for backend in backends)
         if name == TEST_BACKEND_OPS:
             source = "overlay/tests/test-backend-ops.cpp"
-            return [self.compile(source, self.flags.host(source))]
+            return [*self.registry(uses), self.compile(source, self.flags.host(source))]
         files = [f"native/{file}" for file in self.native.runner]
-        return [self.compile(file, self.flags.host(file)) for file in files]
+        return [self.compile(file, (*self.flags.host(file), *uses), f"{'-'.join(backends)}/") for file in files]
 
-    def registry(self, backends: tuple[str, ...]) -> list[CompileStep]:
-        """The backend registry for a set of backends."""
-        uses = tuple(f"-DGGML_USE_{backend.upper()}" for backend in backends)
-        folder = f"registry-{'-'.join(backends)}/"
+    def registry(self, uses: tuple[str, ...]) -> list[CompileStep]:
+        """Ggml's list of all backends, which is made at compile time. The runner has one backend and does without."""
         files = [f"{GGML}/{name}" for name in self.flags.sources.registry]
-        return [self.compile(file, (*self.flags.host(file), *uses), folder) for file in files]
+        return [self.compile(file, (*self.flags.host(file), *uses)) for file in files]
 
 
 def case_file(case: KernelCase) -> str:

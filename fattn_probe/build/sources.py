@@ -9,7 +9,11 @@ from fattn_probe.source import KernelCase, Tree, kernel_cases
 
 GGML = "ggml/src"
 CUDA = Path("ggml/src/ggml-cuda")
-MINIMAL = ("ggml-cuda.cu", "fattn.cu", "fattn-tile.cu", "convert.cu")
+MINIMAL = ("ggml-cuda.cu", "fattn.cu", "fattn-tile.cu")
+CONVERSIONS = "convert.cu"
+"""Converts K and V of other types to f16, which mma and tile kernels read."""
+UNUSED = ("ggml-backend-meta.cpp", "ggml-opt.cpp", "ggml-quants.c", "gguf.cpp")
+"""Files of ggml-base that the runner does not call: half of the library's compile time."""
 ALL_QUANTS = "all"
 
 
@@ -94,6 +98,12 @@ def cpu_sources(tree: Tree, machine: str) -> tuple[str, ...]:
     arch = "arm" if machine in ("aarch64", "arm64") else "x86"
     own = [path for path in sorted((source / "ggml-cpu/arch" / arch).glob("*.c*")) if path.stem != "cpu-feats"]
     return (*portable, *(path.relative_to(source).as_posix() for path in own))
+
+
+def addable(tree: Tree) -> list[Path]:
+    """The files that a build of the runner leaves out, until a run calls a function of one."""
+    base = (tree.root / GGML / name for name in UNUSED)
+    return [*sorted((tree.root / CUDA).glob("*.cu")), *(path for path in base if path.is_file())]
 
 
 def full_sources(cuda: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ SYSTEM_ARCHIVES = ("libc_nonshared.a", "libgcc.a")  # atexit, stat; arithmetic
 SANITIZER_LIBRARIES = {"address": "libasan.so", "undefined": "libubsan.so"}
 LINKER_SYMBOLS = frozenset({"__dso_handle", "_GLOBAL_OFFSET_TABLE_", "__ehdr_start", "__start_", "_DYNAMIC"})
 KERNEL_CASE = re.compile(r"_Z\d+ggml_cuda_flash_attn_ext_\w+?_caseI")
+NO_META = "ggml_backend_buffer_is_meta"
+"""False for every buffer of a program without ggml-backend-meta.cpp, which makes meta buffers."""
 PROLOGUE = """\
 #include <stdlib.h>
 #include <string.h>
@@ -73,13 +75,16 @@ def missing_symbols(objects: str, libraries: Iterable[str]) -> list[str]:
 
 def render_stubs(symbols: Iterable[str]) -> str:
     """The C source; symbols are assembler names, because a mangled name need not be a C identifier."""
-    called = [(symbol, "missing_kernel" if KERNEL_CASE.match(symbol) else "missing") for symbol in symbols]
-    stubs = [
-        f'void fattn_stub_{index}(void) __asm__("{symbol}");\n'
-        f'void fattn_stub_{index}(void) {{ {function}("{symbol}"); }}\n'
-        for index, (symbol, function) in enumerate(called)
-    ]
-    return PROLOGUE + "\n" + "".join(stubs)
+    return PROLOGUE + "\n" + "".join(stub(index, symbol) for index, symbol in enumerate(symbols))
+
+
+def stub(index: int, symbol: str) -> str:
+    """The C function that stands for one symbol."""
+    name = f"fattn_stub_{index}"
+    if symbol == NO_META:
+        return f'_Bool {name}(void) __asm__("{symbol}");\n_Bool {name}(void) {{ return 0; }}\n'
+    function = "missing_kernel" if KERNEL_CASE.match(symbol) else "missing"
+    return f'void {name}(void) __asm__("{symbol}");\nvoid {name}(void) {{ {function}("{symbol}"); }}\n'
 
 
 def nm(*words: str) -> str:

@@ -47,7 +47,7 @@ def defines(text: str, function: str) -> bool:
     return re.search(pattern, text, re.MULTILINE) is not None
 
 
-def defining_source(name: str, cuda: Path) -> str | None:
-    """The .cu file in ggml-cuda/ that defines a demangled function, or None."""
+def defining_source(name: str, files: Iterable[Path]) -> str | None:
+    """The name of the file that defines a demangled function, or None."""
     function = function_name(name)
-    return next((path.name for path in sorted(cuda.glob("*.cu")) if defines(path.read_text(), function)), None)
+    return next((path.name for path in files if defines(path.read_text(errors="replace"), function)), None)

@@ -9,7 +9,7 @@ from fattn_probe.build.ninja import Report
 from fattn_probe.device import Target
 from fattn_probe.run.command import Work
 from fattn_probe.run.gpu import gpu_arch, has_gpu
-from fattn_probe.run.required_kernels import device_of, likely_kernels, required_kernels
+from fattn_probe.run.required_kernels import device_of, likely_kernels, required_kernels, required_sources
 from fattn_probe.run.session import RunOptions, Session, arch_of
 from fattn_probe.scenario import Case
 from fattn_probe.source import KernelCase
@@ -29,12 +29,13 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
         for target in targets:
             by_target.setdefault(str(target), (target, []))[1].append(case)
     here = [(target, cases) for target, cases in by_target.values() if target.engine != "cpu"]
+    sources = required_sources(case for _, cases in here for case in cases)
     for find in (likely_kernels, required_kernels):
         wanted: dict[tuple[str, str], list[KernelCase]] = defaultdict(list)
         for target, cases in here:
             wanted[target.engine, arch_of(target)] += find(session, cases, target)
         for target, _ in here:
-            session.add_kernels(target, wanted[target.engine, arch_of(target)], program)
+            session.add_kernels(target, wanted[target.engine, arch_of(target)], program, sources)
 
 
 def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:

@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 from fattn_probe.build import Build
+from fattn_probe.build.sources import CONVERSIONS
 from fattn_probe.build.symbols import case_of, demangle
 from fattn_probe.device import Device, Target, load_devices
 from fattn_probe.device.target import picklable
@@ -60,6 +61,12 @@ def likely_kernels(session: Session, cases: Sequence[Case], target: Target) -> l
     files = (KernelsByOp.similar(session.options, target), KernelsByOp.of(session.options, target))
     names = {digest: kernels for file in files for digest, kernels in file.read().items()}
     return kernels_of(tree, [op_digest(case.op) for case in cases], names)
+
+
+def required_sources(cases: Iterable[Case]) -> tuple[str, ...]:
+    """The further files of the CUDA backend that cases need: conversions to f16, for other types of K and V."""
+    types = {type for case in cases for type in (case.op.type_K, case.op.type_V)}
+    return () if types <= {"f16"} else (CONVERSIONS,)
 
 
 def kernels_of(tree: Tree, ops: Iterable[str], names: Names) -> list[KernelCase]:

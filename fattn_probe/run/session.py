@@ -103,9 +103,11 @@ class Session:
             quants=options.quants,
         )
 
-    def add_kernels(self, target: Target, kernels: Iterable[KernelCase], program: str = RUNNER) -> None:
-        """Compile the kernels that the build of a target lacks, all at once."""
-        made = ensure(self._request(target), kernels, (program,), progress=self.progress)
+    def add_kernels(
+        self, target: Target, kernels: Iterable[KernelCase], program: str = RUNNER, sources: Iterable[str] = ()
+    ) -> None:
+        """Compile the kernels and further files that the build of a target lacks, all at once."""
+        made = ensure(self._request(target), kernels, (program,), sources=sources, progress=self.progress)
         self.builds[f"{target}/{program}"] = made
 
     def complete(self, target: Target, symbol: str, program: str) -> Build:

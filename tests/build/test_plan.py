@@ -45,8 +45,19 @@ def test_the_runner_needs_no_cpu_backend(tmp_path):
     plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER,)))
     assert links(plan) == ["lib/libggml-cuda.so", "lib/libggml-base.so", "bin/fattn-runner"]
     assert not [source for source in sources(plan) if "ggml-cpu" in source]
-    assert "-DGGML_USE_CUDA" in command(plan, "obj/registry-cuda/ggml-backend-reg.cpp.o")
-    assert "-DGGML_USE_CPU" not in command(plan, "obj/registry-cuda/ggml-backend-reg.cpp.o")
+    assert "-DGGML_USE_CUDA" in command(plan, "obj/cuda/native/runner/runner.cpp.o")
+    assert "-DGGML_USE_CPU" not in command(plan, "obj/cuda/native/runner/runner.cpp.o")
+
+
+def test_the_runner_is_built_without_what_it_does_not_call(tmp_path):
+    plan = plan_of(tmp_path / "runner", Contents((), (), (RUNNER,)))
+    base = [source for source in sources(plan) if source.startswith("overlay/") and "ggml-cuda" not in source]
+    assert base == ["overlay/ggml/src/ggml.c"]
+    added = plan_of(tmp_path / "added", Contents((), ("gguf.cpp", "convert.cu"), (RUNNER,)))
+    assert {"overlay/ggml/src/gguf.cpp", "overlay/ggml/src/ggml-cuda/convert.cu"} <= set(sources(added))
+    for programs in ((RUNNER, CPU_RUNNER), (TEST_BACKEND_OPS,)):
+        whole = plan_of(tmp_path / programs[-1], Contents((), (), programs))
+        assert {"overlay/ggml/src/gguf.cpp", "overlay/ggml/src/ggml-quants.c"} <= set(sources(whole))
 
 
 def test_the_cpu_runner_needs_no_cuda_backend(tmp_path):
@@ -144,8 +155,8 @@ def test_the_checker_instruments_kernels_only_and_links_no_thread_sanitizer(tmp_
 def test_sanitizers_are_on_every_compile_and_link(tmp_path):
     plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), sanitize=("address", "undefined"))
     plain = [step.label for step in plan.steps if "-fsanitize=address,undefined" not in step.command]
-    assert plain == ["stubs.c"]
-    assert "address,undefined" in command(plan, "obj/stubs.c")
+    assert plain == ["stubs.c", "base-stubs.c"]
+    assert all("address,undefined" in command(plan, f"obj/{name}") for name in plain)
 
 
 def test_the_cpu_backend_is_optimised_in_a_debug_build(tmp_path):

@@ -22,11 +22,16 @@ def stubs(build):
     return (build.folder / "obj/stubs.c").read_text()
 
 
+def exported(build, library):
+    """The symbols that a library of a build defines."""
+    argv = ["nm", "-D", "--defined-only", build.folder / f"lib/lib{library}.so"]
+    output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    return [line.split()[-1] for line in output.splitlines()]
+
+
 def kernel_symbol(build):
     """The mangled name of `mma 64,64,8,8`: its stub is a symbol of the library."""
-    argv = ["nm", "-D", "--defined-only", build.folder / "lib/libggml-cuda.so"]
-    output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    names = [line.split()[-1] for line in output.splitlines()]
+    names = exported(build, "ggml-cuda")
     return next(name for name in names if "mma_f16_case" in name and "<64, 64, 8, 8>" in demangle(name))
 
 
@@ -64,6 +69,13 @@ def test_a_missing_kernel_is_compiled_in(build):
     assert symbol not in stubs(build)
     with pytest.raises(BuildError, match="ggml_cuda_flash_attn_ext_mma_f16_case"):
         add_missing(completed, symbol)
+
+
+def test_a_missing_function_of_ggml_base_is_compiled_in(build):
+    assert "gguf_init_empty" not in exported(build, "ggml-base"), "nothing built calls it, so it has no stub either"
+    added = add_missing(build, "gguf_init_empty")
+    assert "gguf.cpp" in added.manifest.contents.sources
+    assert "gguf_init_empty" in exported(build, "ggml-base")
 
 
 def test_a_symbol_that_nothing_defines_is_named(build):

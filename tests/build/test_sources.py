@@ -33,7 +33,7 @@ def test_cpu_files_are_the_processors(tmp_path, machine, arch):
 
 def test_a_tree_compiles_only_what_attention_needs(tmp_path):
     sources = read_sources(make_tree(tmp_path), (), "x86_64")
-    assert sources.cuda == ("ggml-cuda.cu", "fattn.cu", "convert.cu")
+    assert sources.cuda == ("ggml-cuda.cu", "fattn.cu")
     assert "mma 64,64,8,8" in sources.cases
     assert sources.version == "0.26.1"
 

@@ -3,7 +3,7 @@ import subprocess
 
 import pytest
 
-from fattn_probe.build.stubs import missing_symbols, parse_nm, render_stubs
+from fattn_probe.build.stubs import NO_META, missing_symbols, parse_nm, render_stubs
 
 CASE = "_Z36ggml_cuda_flash_attn_ext_mma_f16_caseILi64ELi64ELi8ELi8EEvR25ggml_backend_cuda_contextP11ggml_tensor"
 OBJECTS = f"""
@@ -48,6 +48,14 @@ def test_stub_says_its_symbol_and_ends_with_87(tmp_path):
     subprocess.run([compiler, "main.cpp", "stubs.o", "-o", "main"], cwd=tmp_path, check=True)
     ended = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (87, "fattn-probe: missing symbol: _Z3foov\n")
+
+
+@pytest.mark.build
+def test_no_buffer_is_of_a_backend_that_is_not_built(tmp_path):
+    (tmp_path / "stubs.c").write_text(render_stubs([NO_META]))
+    (tmp_path / "main.c").write_text(f"_Bool {NO_META}(void *); int main(void) {{ return {NO_META}(0) ? 1 : 0; }}")
+    subprocess.run([shutil.which("gcc"), "main.c", "stubs.c", "-o", "main"], cwd=tmp_path, check=True)
+    subprocess.run([tmp_path / "main"], check=True)
 
 
 @pytest.mark.build

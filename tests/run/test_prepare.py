@@ -53,11 +53,11 @@ def tree(tmp_path):
 
 @pytest.fixture
 def built(monkeypatch):
-    """The kernels of each requested build, by the build's architecture."""
+    """The kernels and further files of each requested build, by the build's architecture."""
     found = []
 
-    def ensure(request, kernels=(), programs=(), progress=None):
-        found.append((request.arch, [case.name for case in kernels]))
+    def ensure(request, kernels=(), programs=(), sources=(), progress=None):
+        found.append((request.arch, [*(case.name for case in kernels), *sources]))
 
     monkeypatch.setattr(sessions, "ensure", ensure)
     return found
@@ -83,6 +83,14 @@ def test_all_kernels_of_all_cases_are_one_build(cache, tree, built, planned):
     assert built == [("90", []), ("90", ["mma 64,64,8,8", "mma 80,80,8,8"])]
     assert planned == [2], "two of the four cases have the op of another one"
     assert f"{H200}/{RUNNER}" in session.builds
+
+
+def test_other_types_than_f16_bring_their_conversions(cache, tree, built, planned):
+    (case, *_) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 256\ntype_V: q8_0\n", "c.yaml"))
+    prepare(Session(RunOptions(tree)), [(CASES[0], [H200])])
+    assert built[0] == ("90", [])
+    prepare(Session(RunOptions(tree)), [(case, [H200])])
+    assert built[2] == ("90", ["convert.cu"]), "before the dry runs"
 
 
 def test_dry_run_results_are_cached(cache, tree, built, planned):

@@ -1,33 +1,47 @@
 // Finding and setting up the ggml backend that runs the op.
+//
+// A runner is linked with one backend, and asks it for its devices. ggml's list of all backends is not compiled.
 #pragma once
 
 #include "ggml-backend.h"
 #include "options.h"
 
+#ifdef GGML_USE_CUDA
+#include "ggml-cuda.h"
+#else
+#include "ggml-cpu.h"
+#endif
+
 #include <memory>
+#include <strings.h>
 
 struct FreeBackend {
     void operator()(ggml_backend *backend) const { ggml_backend_free(backend); }
 };
 using Backend = std::unique_ptr<ggml_backend, FreeBackend>;
 
+inline ggml_backend_reg_t backend_reg() {
+#ifdef GGML_USE_CUDA
+    return ggml_backend_cuda_reg();
+#else
+    return ggml_backend_cpu_reg();
+#endif
+}
+
+// The device with a name; the first one for an empty name.
 inline ggml_backend_dev_t find_device(const std::string &name) {
-    if (!name.empty()) {
-        if (const ggml_backend_dev_t device = ggml_backend_dev_by_name(name.c_str())) {
+    const ggml_backend_reg_t reg = backend_reg();
+    std::string known;
+    for (size_t i = 0; i < ggml_backend_reg_dev_count(reg); i++) {
+        const ggml_backend_dev_t device = ggml_backend_reg_dev_get(reg, i);
+        const char *found = ggml_backend_dev_name(device);
+        if (name.empty() || strcasecmp(found, name.c_str()) == 0) {
             return device;
         }
-        std::string known;
-        for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
-            known += std::string(" ") + ggml_backend_dev_name(ggml_backend_dev_get(i));
-        }
-        throw Error("there is no backend '" + name + "' here; there is:" + known);
+        known += std::string(" ") + found;
     }
-    const ggml_backend_dev_t gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
-    const ggml_backend_dev_t device = gpu ? gpu : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    if (device == nullptr) {
-        throw Error("ggml has no backend here");
-    }
-    return device;
+    throw Error(name.empty() ? "ggml has no backend here"
+                             : "there is no backend '" + name + "' here; there is:" + known);
 }
 
 inline void set_threads(ggml_backend_t backend, ggml_backend_dev_t device, int threads) {

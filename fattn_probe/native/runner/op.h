@@ -89,12 +89,12 @@ class Op {
     ggml_tensor *root(const std::string &name) {
         ggml_tensor *&tensor = roots_[name];
         if (tensor == nullptr) {
-            const ggml_tensor *host = file_.root(name);
-            tensor = ggml_new_tensor(context_.get(), host->type, 4, host->ne);
+            const CaseFile::Root host = file_.root(name);
+            tensor = ggml_new_tensor(context_.get(), host.type, 4, host.ne.data());
             ggml_set_name(tensor, name.c_str());
             allocate(tensor);
-            if (host->data != nullptr) {
-                ggml_backend_tensor_set(tensor, host->data, 0, ggml_nbytes(host));
+            if (host.data != nullptr) {
+                ggml_backend_tensor_set(tensor, host.data, 0, host.size);
             }
         }
         return tensor;

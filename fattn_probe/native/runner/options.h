@@ -14,7 +14,7 @@ struct Error : std::runtime_error {
 struct Options {
     std::string case_path;
     std::string out_path;
-    std::string backend; // ggml device name; empty: the first GPU, or the CPU if there is none
+    std::string backend; // ggml device name; empty: the first device
     int repeat = 1;
     int warmup = 0;
     int threads = 0; // 0: the backend's own default

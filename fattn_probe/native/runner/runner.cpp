@@ -1,6 +1,6 @@
 // fattn-runner: runs one GGML_OP_FLASH_ATTN_EXT of a case file on one ggml backend and writes the output.
 //
-// It uses only ggml's public API and compiles against every llama.cpp that has the op and gguf.h.
+// It uses only ggml's public API and compiles against every llama.cpp that has the op and gguf.h, whose types it uses.
 
 #include "backend.h"
 #include "batch.h"
@@ -65,7 +65,7 @@ void run(const Options &options, ggml_backend_dev_t device) {
         }
         const Timer timer = time_runs(op, options.warmup, options.repeat);
         result.set("fattn.run.clock", timer.clock());
-        result.set("fattn.run.seconds", timer.seconds());
+        result.set("fattn.run.seconds", timer.seconds().data(), timer.seconds().size());
         if (!options.dry) {
             dst = op.dst_bytes();
             result.set_dst(op.dst(), dst);
