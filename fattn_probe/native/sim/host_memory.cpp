@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include <xmmintrin.h>
 #endif
 
 namespace simt {

@@ -44,8 +44,9 @@ struct Factors {
 Floats floats_of_halves(const uint16_t *halves) {
     Floats values;
 #if defined(__F16C__) && defined(__AVX__)
-    const __m256 converted = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(halves)));
-    memcpy(&values, &converted, sizeof(values));
+    HalfBits bits;
+    memcpy(&bits, halves, sizeof(bits));
+    values = __builtin_ia32_vcvtph2ps256(bits);
 #else
     for (int i = 0; i < columns; i++) {
         values[i] = float_of_half(halves[i]);
