@@ -26,8 +26,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 
 def checked(command, cwd, **environment):
-    """A program's output, without PYTHONPATH, so that nothing comes from the checkout."""
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment
+    """A program's output, without PYTHONPATH, so that nothing comes from the checkout; it may write bytecode."""
+    dropped = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+    inherited = {name: value for name, value in os.environ.items() if name not in dropped} | environment
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=cwd, env=inherited, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}"
@@ -54,7 +55,7 @@ def python(wheel, tmp_path_factory):
     """The Python of an environment with only the wheel and its requirements."""
     folder = tmp_path_factory.mktemp("venv")
     checked([sys.executable, "-m", "venv", folder], folder)
-    checked([folder / "bin/python", "-m", "pip", "install", "--quiet", wheel], folder)
+    checked([folder / "bin/python", "-m", "pip", "install", "--quiet", "--no-compile", wheel], folder)
     return folder / "bin/python"
 
 

@@ -50,7 +50,7 @@ mask: {kind: causal}
 NO_MASK = """
 version: 1
 about: each head with K and V of its own and no mask
-hsk: 128
+hsk: 64
 n_head: 8
 n_q: 64
 n_kv: 512
@@ -119,6 +119,7 @@ def test_gqa_step_by_step(inspector):
     assert trace.places["logits"].startswith("fattn-mma-f16.cuh:")
 
 
+@pytest.mark.slow
 def test_the_archive_of_a_block_holds_what_a_trace_of_each_warp_reads(inspector):
     tracer = tracer_of(inspector, gqa())
     arrays, trace = tracer.arrays(block=2), tracer.trace(block=2, warp=1)
