@@ -54,7 +54,7 @@ def rows(found: Benchmarks) -> list[tuple[str, str, str]]:
         elif "simulator" in info:
             made += simulator_rows(info["simulator"], info["before"])
         else:
-            made.append((what, f"{seconds:.2f} s", ""))
+            made.append((what, f"{seconds:.2f} s", info.get("asked", "")))
     return made
 
 
