@@ -29,7 +29,7 @@ from fattn_probe.build.key import (
     manifest_of,
 )
 from fattn_probe.build.ninja import Report, run_ninja, silent
-from fattn_probe.build.overlay import native_files, own_stamp, prepare, write_if_changed
+from fattn_probe.build.overlay import OVERLAY_STAMP, native_files, own_stamp, prepare, write_if_changed
 from fattn_probe.build.plan import Planner, case_source
 from fattn_probe.build.sources import Sources, addable, read_sources
 from fattn_probe.build.steps import Plan
@@ -90,6 +90,7 @@ def build_env(folder: Path, toolchain: Toolchain, again: bool) -> dict[str, str]
     (folder / STATS_LOG).unlink(missing_ok=True)
     if again:
         shutil.rmtree(folder / "obj", ignore_errors=True)
+        (folder / OVERLAY_STAMP).unlink(missing_ok=True)
     shared = ccache_env(toolchain.versions) if toolchain.ccache else {}
     return {"PATH": toolchain.path} | shared | ({"CCACHE_RECACHE": "1"} if shared and again else {})
 

@@ -19,6 +19,9 @@ NATIVE = PACKAGE / "native"
 CXX = PACKAGE / "cxx"
 NATIVE_FOLDERS = ("cublas", "cuda", "runner", "sim")
 NATIVE_SUFFIXES = (".h", ".hpp", ".cpp", ".inc", "")
+ERRORS = "surrogateescape"  # comments of a tree need not be UTF-8
+OVERLAY_STAMP = "overlay.stamp"  # in a build folder: the state of the overlay when it was made
+OWN_CASES = "fattn-probe-*"  # generated files in the overlay
 CUDA_SUFFIXES = (".cu", ".cuh", ".h")
 CALLED = re.compile(r"\b(\w+)\s*\(")
 
@@ -64,10 +67,7 @@ def known_ptx() -> frozenset[str]:
 def prepare(folder: Path, request: BuildRequest, sources: Sources, cases: Iterable[KernelCase]) -> None:
     """Update the overlay and native/ of a build folder; unchanged files keep their modification times."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".overlay-", dir=folder) as name:
-        fresh = Path(name) / OVERLAY
-        make_overlay(fresh, request, sources)
-        settle(fresh, folder / OVERLAY, keep="fattn-probe-*")
+    renew_overlay(folder, request, sources)
     instances = folder / OVERLAY / CUDA / "template-instances"
     for case in cases:
         write_if_changed(instances / case_file(case), case_text(case))
@@ -75,6 +75,27 @@ def prepare(folder: Path, request: BuildRequest, sources: Sources, cases: Iterab
     for path in own_files():
         if path.is_relative_to(NATIVE):
             write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())
+
+
+def renew_overlay(folder: Path, request: BuildRequest, sources: Sources) -> None:
+    """Update the overlay, unless it is as this fattn-probe left it; the folder is for one source and its patches."""
+    overlay, stamp = folder / OVERLAY, folder / OVERLAY_STAMP
+    if stamp.is_file() and stamp.read_text() == overlay_state(overlay):
+        return
+    with tempfile.TemporaryDirectory(prefix=".overlay-", dir=folder) as name:
+        fresh = Path(name) / OVERLAY
+        make_overlay(fresh, request, sources)
+        settle(fresh, overlay, keep=OWN_CASES)
+    stamp.write_text(overlay_state(overlay))
+
+
+def overlay_state(overlay: Path) -> str:
+    """A digest of the files of an overlay, by size and time, and of the fattn-probe that made them."""
+    digest = hashlib.sha256(own_stamp().encode())
+    for path in sorted(path for path in overlay.rglob("*") if path.is_file() and not path.match(OWN_CASES)):
+        stat = path.stat()
+        digest.update(f"\0{path.relative_to(overlay)} {stat.st_size} {stat.st_mtime_ns}".encode())
+    return digest.hexdigest()
 
 
 def make_overlay(overlay: Path, request: BuildRequest, sources: Sources) -> None:
@@ -112,8 +133,13 @@ def rewrite_folder(cuda: Path) -> None:
     known = known_ptx()
     for path in sorted(cuda.rglob("*")):
         if path.suffix in CUDA_SUFFIXES:
-            rewritten = rewrite(path.read_text(errors="surrogateescape"), str(path), known)
-            path.write_text(rewritten.text, errors="surrogateescape")
+            path.write_text(rewritten(path.read_text(errors=ERRORS), path.name, known), errors=ERRORS)
+
+
+@functools.lru_cache(maxsize=1000)
+def rewritten(text: str, name: str, known_ptx: frozenset[str]) -> str:
+    """The text of one file for the simulator; the builds that a process makes for several GPUs share it."""
+    return rewrite(text, name, known_ptx).text
 
 
 def settle(fresh: Path, target: Path, keep: str) -> None:

@@ -1,3 +1,6 @@
+import pytest
+
+from fattn_probe.build import overlay
 from fattn_probe.build.key import BuildRequest
 from fattn_probe.build.overlay import prepare, write_if_changed
 from fattn_probe.build.sources import CUDA, read_sources
@@ -59,6 +62,15 @@ def test_preparing_again_keeps_equal_files_and_repairs_others(tmp_path):
     assert (kept.stat().st_mtime_ns, case.stat().st_mtime_ns) == times
     assert (cuda / "convert.cu").read_text() == "int one;\n"
     assert not (cuda / "stray.cu").exists()
+
+
+def test_an_overlay_as_it_was_made_is_not_made_again(tmp_path, monkeypatch):
+    prepared(tmp_path / "tree", tmp_path / "build")
+    monkeypatch.setattr(overlay, "make_overlay", None)
+    cuda = prepared(tmp_path / "tree", tmp_path / "build")
+    (cuda / "convert.cu").unlink()
+    with pytest.raises(TypeError):
+        prepared(tmp_path / "tree", tmp_path / "build")
 
 
 def test_our_own_sources_are_copied_beside(tmp_path):
