@@ -16,8 +16,10 @@ GGML_DEFINES = ("-D_GNU_SOURCE", "-D_XOPEN_SOURCE=600", "-DGGML_SCHED_MAX_COPIES
 CUDA_DEFINES = ("-DGGML_CUDA_PEER_MAX_BATCH_SIZE=128", "-DGGML_CUDA_NO_VMM")
 TURING = 750  # `__CUDA_ARCH__`
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
-# ggml's host code is not under test: -O1 compiles in half the time of -O2
-HOST_OPTIMISATION = {"release": ("-O1", "-g1"), "check": ("-O1", "-g1"), "debug": ("-O0", "-g")}
+# ggml's host code is not under test: -O1 compiles in half the time of -O2, and all flavours share the objects
+HOST_OPTIMISATION = ("-O1", "-g1")
+# Files of the simulator with variables that a debugger sets
+DEBUGGED = ("sim/launch.cpp", "sim/worker.cpp")
 # With loops unrolled and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/simulator.md)
 SIM_OPTIMISATION = {
     "release": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1"),
@@ -57,14 +59,13 @@ class Flags:
     def host(self, source: str, optimisation: tuple[str, ...] = ()) -> tuple[str, ...]:
         """gcc or g++ for one file of ggml, the runner or test-backend-ops."""
         compiler = (self.toolchain.cc, "-std=gnu11") if source.endswith(".c") else (self.toolchain.cxx, "-std=gnu++17")
-        level = optimisation or HOST_OPTIMISATION[self.request.flavour]
+        level = optimisation or HOST_OPTIMISATION
         return (*compiler, *level, "-fPIC", "-w", *self.sanitize, *GGML_DEFINES, *GGML_INCLUDES)
 
     def base(self, source: str) -> tuple[str, ...]:
         """Libggml-base; releases without ggml-version.h.in take the version from the command line."""
         version = () if self.sources.version_header else ("-include", "overlay/ggml/src/ggml-version.h")
-        quants = ("-O1", "-g1") if source == "ggml-quants.c" else ()
-        return (*self.host(source, quants), *version)
+        return (*self.host(source), *version)
 
     @property
     def openmp(self) -> tuple[str, ...]:
@@ -87,7 +88,7 @@ class Flags:
     def sim_native(self, source: str) -> tuple[str, ...]:
         """A file of the simulator, relative to native/: optimised in every flavour."""
         return (
-            *self.host(source, ("-O2", "-g1" if self.request.flavour != "debug" else "-g")),
+            *self.host(source, ("-O2", "-g" if self.request.flavour == "debug" and source in DEBUGGED else "-g1")),
             *self.vector,
             "-ffp-contract=fast",
             "-fno-math-errno",

@@ -5,6 +5,7 @@ import pytest
 from fattn_probe.build.flags import Flags
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, BuildRequest, Contents
 from fattn_probe.build.plan import Native, Planner, case_file, case_text
+from fattn_probe.build.sources import CUDA as CUDA_FOLDER
 from fattn_probe.build.sources import read_sources
 from fattn_probe.build.steps import CompileStep, LinkStep
 from fattn_probe.build.toolchain import Toolchain
@@ -162,7 +163,20 @@ def test_sanitizers_are_on_every_compile_and_link(tmp_path):
 def test_the_cpu_backend_is_optimised_in_a_debug_build(tmp_path):
     plan = plan_of(tmp_path, Contents((), (), (TEST_BACKEND_OPS,)), flavour="debug")
     assert "-O3" in command(plan, "obj/ggml-cpu/ggml-cpu.c.o")
-    assert "-O0" in command(plan, "obj/ggml.c.o")
+
+
+def test_a_debug_build_shares_all_that_is_not_a_kernel(tmp_path):
+    """But two files of the simulator, whose variables gdb sets."""
+    commands = [
+        {step.source: step.command for step in plan.steps if isinstance(step, CompileStep)}
+        for plan in (
+            plan_of(tmp_path / each, Contents((), (), (RUNNER,)), flavour=each) for each in ("release", "debug")
+        )
+    ]
+    different = [source for source, command in commands[0].items() if commands[1][source] != command]
+    assert different == [f"overlay/{CUDA_FOLDER}/{name}" for name in ("fattn.cu", "ggml-cuda.cu")] + [
+        "native/sim/launch.cpp"
+    ]
 
 
 @pytest.mark.parametrize(
