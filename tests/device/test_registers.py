@@ -1,4 +1,5 @@
 import json
+from collections import Counter
 
 import pytest
 
@@ -38,3 +39,16 @@ def test_merge_preserves_the_shipped_counts():
     added = json.loads(merge([Registers(1, "90", KERNEL, 40)]))
     assert added.pop("1") == {"90": {KERNEL: 40}}
     assert added == json.loads(merge([]))
+
+
+@pytest.mark.parametrize(("arch", "count"), [("86", 166), ("89", 166), ("90", 168)])
+def test_the_shipped_counts_are_those_of_ptxas(arch, count):
+    kernel = "flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
+    assert measured_registers(arch, "11549")[kernel] == count
+
+
+@pytest.mark.parametrize("arch", ["86", "89"])
+def test_counts_of_a_full_build_cover_all_families(arch):
+    counts = Counter(kernel.partition("<")[0] for kernel in measured_registers(arch, "11549"))
+    families = ("flash_attn_ext_f16", "flash_attn_ext_vec", "flash_attn_tile")
+    assert [counts[name] for name in families] == [256, 48, 310]
