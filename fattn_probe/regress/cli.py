@@ -33,7 +33,6 @@ from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario.files import cases_of, one_case
-from fattn_probe.source.index import releases
 
 DEFAULT_HISTORY = Path(platformdirs.user_data_dir("fattn-probe")) / "history.db"
 DEFAULT_SUITE = Path("quick")
@@ -173,6 +172,8 @@ def bisect(
 
 def all_releases(spec: str) -> list[str]:
     """Every release of a spec's project, oldest first."""
+    from fattn_probe.source.index import releases  # HTTP, for bisect only
+
     name = spec.removeprefix("pypi:").partition("==")[0]
     if not spec.startswith("pypi:"):
         raise InputError(f"bisect needs releases, pypi:NAME==VERSION; {spec!r} is not one")

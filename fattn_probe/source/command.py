@@ -4,16 +4,19 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.text import Text
 
 from fattn_probe.source import kernel_cases, patches, resolve, store, template_parameters
-from fattn_probe.source.download import Progress as Callback
 from fattn_probe.source.features import Features, case_parameters
 from fattn_probe.source.spec import DEFAULT_SOURCE, PINS
 from fattn_probe.tables import Table
+
+if TYPE_CHECKING:
+    from fattn_probe.source.download import Progress as Callback
 
 
 @dataclass(frozen=True)
@@ -71,13 +74,13 @@ def source_row(spec: str, pinned: bool, cached: tuple[str, store.Entry] | None) 
     return SourceRow(spec, entry.build_number, pinned, default, str(store.tree_root(name)), entry.digest)
 
 
-def get_source(spec: str, progress: Callback | None = None) -> SourceSummary:
+def get_source(spec: str, progress: "Callback | None" = None) -> SourceSummary:
     """Fetch a source if it is not in the cache."""
     tree = resolve(spec, progress)
     return SourceSummary(tree.spec, str(tree.root), tree.build_number, tree.digest, tree.features.era)
 
 
-def show_source(spec: str, progress: Callback | None = None) -> SourceDetails:
+def show_source(spec: str, progress: "Callback | None" = None) -> SourceDetails:
     """Fetch a source if it is not in the cache, and describe it."""
     tree = resolve(spec, progress)
     fitting = {patch.name for patch in patches.shipped() if patches.applies(patch, tree.root)}
@@ -155,7 +158,7 @@ def parameters_table(parameters: dict[str, list[str]]) -> Table:
 
 
 @contextlib.contextmanager
-def download_bar(console: Console) -> Iterator[Callback]:
+def download_bar(console: Console) -> Iterator["Callback"]:
     """A progress callback that draws a bar on `console` during a download."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
