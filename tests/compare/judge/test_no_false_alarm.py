@@ -10,6 +10,7 @@ from fattn_probe.compare.judge.cases import judge_cases
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.verdict import FEW_BITS, Status
 from fattn_probe.device import load_devices, parse_target
+from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.source import DEFAULT_SOURCE, resolve
 
@@ -23,7 +24,9 @@ AT_ONCE = 125
 def test_no_correct_kernel_is_called_wrong(seed):
     devices = load_devices()
     work = [(case, [parse_target(target, devices)]) for case, target in RANDOM_CASES(seed, AT_ONCE)]
-    rows = list(judge_cases(Session(RunOptions(resolve(DEFAULT_SOURCE))), work, Checks(model="always")))
+    session = Session(RunOptions(resolve(DEFAULT_SOURCE)))
+    prepare(session, work)
+    rows = list(judge_cases(session, work, Checks(model="always")))
     assert [f"{row.case} on {row.on}: {row.reason}" for row in rows if row.status is not Status.PASS] == []
     assert [f"{row.case} on {row.on}: {row.warning}" for row in rows if FEW_BITS in row.warning] == []
     assert Counter(row.verdict.design is not None for row in rows) == {True: AT_ONCE}
