@@ -61,8 +61,8 @@ def test_a_tile_that_differs_is_named_with_its_blocks(session, tmp_path):
 
 @pytest.mark.slow
 def test_two_gpus_divide_the_output_differently_and_both_are_shown(session, tmp_path):
-    h200 = read_back(captured(session, 8, n_kv=4096), tmp_path / "a.gguf")
-    other = read_back(captured(session, 8, "sim:rtx4070", n_kv=4096), tmp_path / "b.gguf")
+    h200 = read_back(captured(session, 8, n_kv=8192), tmp_path / "a.gguf")
+    other = read_back(captured(session, 8, "sim:rtx4070", n_kv=8192), tmp_path / "b.gguf")
     found = compare_captures(h200, other, ("h200", "rtx4070"))
     assert [len(cut.blocks) for cut in found.cuts] == [h200.launches[0].grid[0], other.launches[0].grid[0]]
     assert found.worst[0].a.blocks != found.worst[0].b.blocks
