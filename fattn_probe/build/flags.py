@@ -181,10 +181,4 @@ class Flags:
         library = (f"-Wl,-soname,{Path(output).name}", "-shared", *direct)
         program = ("-rdynamic", "-Wl,-rpath,$ORIGIN/../lib")
         kind = (*library, "-Wl,-rpath,$ORIGIN") if output.startswith("lib/") else program
-        return (self.toolchain.cxx, *self.sanitize, *kind, *self.no_symbol_table)
-
-    @property
-    def no_symbol_table(self) -> tuple[str, ...]:
-        """For gdb, which has all names from the debug information, and takes 0.5 s to demangle 20,000 symbols."""
-        debugged = self.request.engine == "sim" and self.request.flavour == "debug"
-        return ("-Wl,--retain-symbols-file=/dev/null",) * debugged
+        return (self.toolchain.cxx, *self.sanitize, *kind)

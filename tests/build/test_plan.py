@@ -196,18 +196,3 @@ def test_a_debug_build_shares_all_that_is_not_a_kernel(tmp_path):
 )
 def test_each_case_has_its_own_file(case, file, text):
     assert (case_file(case), case_text(case)) == (file, text)
-
-
-@pytest.mark.parametrize(
-    ("request_", "kept"),
-    [
-        ({"flavour": "debug"}, False),
-        ({"flavour": "release"}, True),
-        ({"flavour": "debug", "engine": "cuda"}, True),
-    ],
-    ids=["sim debug", "sim release", "cuda debug"],
-)
-def test_what_gdb_reads_on_the_simulator_has_no_symbol_table(request_, kept, *, tmp_path):
-    plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER,)), **request_)
-    option = "-Wl,--retain-symbols-file=/dev/null"
-    assert [option not in command(plan, output) for output in links(plan)] == [kept] * 3
