@@ -25,6 +25,7 @@ from fattn_probe.inspect.dispatch.decide import decisions, plan_of, visits_of
 from fattn_probe.inspect.dispatch.explain import explain
 from fattn_probe.inspect.dispatch.records import Dispatch
 from fattn_probe.inspect.facts import Decision, Facts
+from fattn_probe.inspect.undisturbed import undisturbed
 from fattn_probe.process import Completed
 from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import LAUNCHES_ENV, read_launches, symbolised
@@ -118,7 +119,10 @@ class Inspector:
     def _inspect(self, started: Started, target: Target) -> Inspection:
         began = time.monotonic()
         read = self.session.completing(
-            started.name, target, started.program, lambda build: self._read(build, started, target)
+            started.name,
+            target,
+            started.program,
+            lambda build: undisturbed(build.folder, lambda: self._read(build, started, target)),
         )
         assert isinstance(read, Read)
         parameters = self.dispatch(self.session.build_for(target, started.program)).parameters
@@ -130,9 +134,13 @@ class Inspector:
         build = self.session.build_for(target, RUNNER)
         env = self.session.env(target) | {LAUNCHES_ENV: str(folder / "launches")}
         started = Started("", RUNNER, self.words(target), folder)
-        with self._debugging(build, started, env, target) as debugging:
-            raw = self._run(debugging, procedure, self._plan(build, target) | plan)
-        return self._ending(raw["ended"], debugging, started) if raw.get("ended") else raw
+
+        def attempt() -> Document | Ended:
+            with self._debugging(build, started, env, target) as debugging:
+                raw = self._run(debugging, procedure, self._plan(build, target) | plan)
+            return self._ending(raw["ended"], debugging, started) if raw.get("ended") else raw
+
+        return undisturbed(build.folder, attempt)
 
     def _run(self, debugging: Debugging, procedure: str, plan: Document) -> Document:
         options = self.options
