@@ -14,7 +14,6 @@ from fattn_probe.run.outcome import Fault, Lost, Ran, RunOutcome, Unsupported, p
 from fattn_probe.run.result import read_result
 
 LAUNCHES_ENV = "FATTN_PROBE_LAUNCHES"
-# The functions that call kernels, and those that report on them.
 # Frames of the simulator itself, of the C++ library (its templates are inlined into any file) and of glibc, of the
 # compiler's intrinsics, of a sanitizer
 MACHINERY = re.compile(

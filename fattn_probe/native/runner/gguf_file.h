@@ -50,7 +50,7 @@ class MappedFile {
     size_t size_ = 0;
 };
 
-// The GGUF type of a C++ type, and its name in messages.
+// The GGUF type of a C++ type.
 template <typename T> struct GgufType;
 template <> struct GgufType<uint32_t> {
     static constexpr gguf_type value = GGUF_TYPE_UINT32;

@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.build, pytest.mark.night, pytest.mark.network]
 RANDOM_CASES = runpy.run_path(str(Path(__file__).parents[2] / "truth/error_model/random_cases.py"))["random_cases"]
 AT_ONCE = 125
 OTHER_BITS = {"random-103-42", "random-104-31", "random-107-12"}
-"""On sim:gtx1060, 2 queries, q8_0 and a block that does several KV steps: in that kernel, g++ fuses the other of two
-products with their sum (docs/agreement.md). A warning says so, and nothing is called wrong."""
+"""On sim:gtx1060, 2 queries, q8_0 and a block that does several KV steps: the simulator has other bits than the
+rounding model there (docs/agreement.md). A warning says so, and nothing is called wrong."""
 
 
 @pytest.mark.parametrize("seed", range(100, 108))
