@@ -6,7 +6,11 @@ import pytest
 
 from tests.native.cuda_program import FLAVOURS, SANITIZED, Program, compile_programs
 
-PROGRAMS = {"release": ("faults", "semantics", "ahead"), "check": ("faults", "semantics"), SANITIZED: (SANITIZED,)}
+PROGRAMS = {
+    "release": ("faults", "limits", "semantics", "ahead"),
+    "check": ("faults", "limits", "semantics"),
+    SANITIZED: (SANITIZED,),
+}
 
 
 class Programs(dict):

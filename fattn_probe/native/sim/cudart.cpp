@@ -9,10 +9,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 namespace {
 
@@ -20,6 +22,28 @@ namespace {
 struct Event {
     std::chrono::steady_clock::time_point time;
 };
+
+struct Error {
+    cudaError_t code;
+    const char *name, *text;
+};
+
+// The errors that this runtime returns.
+constexpr Error errors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+};
+
+const Error &error_of(cudaError_t code) {
+    static constexpr Error unknown = {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"};
+    const auto found =
+        std::find_if(std::begin(errors), std::end(errors), [code](const Error &e) { return e.code == code; });
+    return found != std::end(errors) ? *found : unknown;
+}
 
 template <class T> T token() {
     static char object;
@@ -69,25 +93,14 @@ cudaError_t cudaDriverGetVersion(int *version) {
     return cudaSuccess;
 }
 
-cudaError_t cudaGetLastError() { return simt::take_last_error(); }
-cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
-const char *cudaGetErrorString(cudaError_t error) {
-    switch (error) {
-    case cudaSuccess:
-        return "no error";
-    case cudaErrorInvalidValue:
-        return "invalid argument";
-    case cudaErrorMemoryAllocation:
-        return "out of memory";
-    case cudaErrorInvalidConfiguration:
-        return "invalid configuration argument";
-    case cudaErrorInvalidDevice:
-        return "invalid device ordinal";
-    default:
-        return "an error of the simulated GPU";
-    }
+cudaError_t cudaGetLastError() {
+    const cudaError_t error = simt::last_error();
+    simt::set_last_error(cudaSuccess);
+    return error;
 }
-const char *cudaGetErrorName(cudaError_t error) { return cudaGetErrorString(error); }
+cudaError_t cudaPeekAtLastError() { return simt::last_error(); }
+const char *cudaGetErrorString(cudaError_t error) { return error_of(error).text; }
+const char *cudaGetErrorName(cudaError_t error) { return error_of(error).name; }
 
 cudaError_t cudaMalloc(void **pointer, size_t bytes) {
     *pointer = simt::allocate(bytes);
@@ -99,14 +112,22 @@ cudaError_t cudaFree(void *pointer) {
 cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned) { return cudaMalloc(pointer, bytes); }
 cudaError_t cudaMallocHost(void **pointer, size_t bytes) {
     *pointer = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    simt::pin(*pointer, bytes);
     return *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFreeHost(void *pointer) {
+    simt::unpin(pointer);
     free(pointer);
     return cudaSuccess;
 }
-cudaError_t cudaHostRegister(void *, size_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaHostUnregister(void *) { return cudaSuccess; }
+cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned) {
+    simt::pin(pointer, bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void *pointer) {
+    simt::unpin(pointer);
+    return cudaSuccess;
+}
 cudaError_t cudaMemAdvise(const void *, size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     *free_bytes = *total_bytes = simt::device_properties().totalGlobalMem;

@@ -1,5 +1,6 @@
 #include "device.h"
 
+#include "device_limits.h"
 #include "environment.h"
 #include "finding.h"
 
@@ -155,11 +156,27 @@ int device_attribute(cudaDeviceAttr attribute) {
     }
 }
 
+namespace {
+
+// The threads whose registers fit into an SM: it gives them to whole warps, eight registers a thread at a time, from
+// the four parts of its register file.
+int threads_with(int registers) {
+    constexpr int parts = 4, unit = 8;
+    const int warp = (registers + unit - 1) / unit * unit * device_properties().warpSize;
+    return device_properties().regsPerBlock / parts / warp * parts * device_properties().warpSize;
+}
+
+} // namespace
+
 cudaError_t attributes_of(cudaFuncAttributes *attributes, const Description &kernel) {
     *attributes = {};
     attributes->numRegs = registers_of(kernel);
+    // Within its launch bounds a kernel fits: the compiler sees to it.
     attributes->maxThreadsPerBlock =
-        kernel.launch_bounds.threads != 0 ? kernel.launch_bounds.threads : device_properties().maxThreadsPerBlock;
+        kernel.launch_bounds.threads != 0
+            ? kernel.launch_bounds.threads
+            : std::min(device_properties().maxThreadsPerBlock, threads_with(attributes->numRegs));
+    attributes->maxDynamicSharedSizeBytes = static_cast<int>(dynamic_limit(kernel).bytes);
     attributes->ptxVersion = attributes->binaryVersion = device_properties().major * 10 + device_properties().minor;
     return cudaSuccess;
 }
@@ -171,7 +188,6 @@ cudaError_t occupancy_of(int *blocks, const Description &kernel, int threads, si
     cudaOccDeviceState state;
     cudaOccResult result;
     attributes_of(&attributes, kernel);
-    attributes.maxDynamicSharedSizeBytes = static_cast<int>(device_properties().sharedMemPerBlockOptin);
     cudaOccFuncAttributes occupancy_attributes(attributes);
     occupancy_attributes.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
     if (cudaOccMaxActiveBlocksPerMultiprocessor(&result, &properties, &occupancy_attributes, &state, threads, shared) !=
@@ -180,12 +196,6 @@ cudaError_t occupancy_of(int *blocks, const Description &kernel, int threads, si
     }
     *blocks = result.activeBlocksPerMultiprocessor;
     return cudaSuccess;
-}
-
-cudaError_t set_function_attribute_value(cudaFuncAttribute attribute, int value) {
-    const bool too_much = attribute == cudaFuncAttributeMaxDynamicSharedMemorySize &&
-                          value > static_cast<int>(device_properties().sharedMemPerBlockOptin);
-    return too_much ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 } // namespace simt

@@ -1,9 +1,11 @@
 #include "host_memory.h"
 
+#include "device.h"
 #include "finding.h"
 
 #include <cstdint>
 #include <cstring>
+#include <dlfcn.h>
 #include <map>
 #include <mutex>
 #include <sys/mman.h>
@@ -24,6 +26,7 @@ size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) /
 struct Registry {
     std::mutex mutex;
     std::map<char *, Allocation> by_reserve;
+    std::map<const char *, size_t> pinned; // bytes, by start
     size_t count = 0;
 };
 
@@ -91,6 +94,37 @@ const Allocation *find_allocation(const void *address) {
     }
     const Allocation &candidate = std::prev(after)->second;
     return address < candidate.reserve + candidate.reserved ? &candidate : nullptr;
+}
+
+void pin(void *pointer, size_t bytes) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    registry().pinned[static_cast<char *>(pointer)] = bytes;
+}
+
+void unpin(void *pointer) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    registry().pinned.erase(static_cast<char *>(pointer));
+}
+
+namespace {
+
+bool is_pinned(const char *address) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    const auto after = registry().pinned.upper_bound(address);
+    return after != registry().pinned.begin() && address < std::prev(after)->first + std::prev(after)->second;
+}
+
+bool is_mapped(const void *address) {
+    unsigned char resident;
+    return mincore(reinterpret_cast<void *>(reinterpret_cast<uintptr_t>(address) / page * page), page, &resident) == 0;
+}
+
+} // namespace
+
+bool is_host_memory(const void *address) {
+    Dl_info module;
+    return address != nullptr && device_properties().integrated == 0 && find_allocation(address) == nullptr &&
+           !is_pinned(static_cast<const char *>(address)) && is_mapped(address) && dladdr(address, &module) == 0;
 }
 
 const char *kind_of_fault(const void *address) {

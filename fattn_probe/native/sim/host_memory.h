@@ -29,6 +29,13 @@ struct Allocation {
 // The allocation whose reserved range contains an address; nullptr if none.
 const Allocation *find_allocation(const void *address);
 
+// cudaMallocHost, cudaHostRegister: host memory that a GPU can access.
+void pin(void *pointer, size_t bytes);
+void unpin(void *pointer);
+
+// Whether an address lies in memory that the host can access and a GPU cannot. Not a module's: constants lie there.
+bool is_host_memory(const void *address);
+
 // The kind of a faulting access: "use-after-free" or "out-of-bounds".
 const char *kind_of_fault(const void *address);
 

@@ -1,6 +1,7 @@
 #include "launch.h"
 
 #include "device.h"
+#include "device_limits.h"
 #include "environment.h"
 #include "finding.h"
 #include "focus.h"
@@ -196,36 +197,17 @@ void record(const Launch &launch) {
     }
 }
 
-// Refuses what a driver would refuse.
-cudaError_t validate(const Launch &launch) {
-    const cudaDeviceProp &device = device_properties();
-    const uint64_t threads = static_cast<uint64_t>(launch.block.x) * launch.block.y * launch.block.z;
-    const uint64_t blocks = blocks_of(launch);
-    if (blocks == 0 || threads == 0 || launch.grid.y > 65535 || launch.grid.z > 65535) {
-        return cudaErrorInvalidConfiguration;
-    }
-    const int limit = launch.kernel.launch_bounds.threads;
-    if (threads > static_cast<uint64_t>(device.maxThreadsPerBlock) ||
-        (limit != 0 && threads > static_cast<uint64_t>(limit)) || launch.shared > device.sharedMemPerBlockOptin) {
-        return cudaErrorInvalidValue;
-    }
-    return cudaSuccess;
-}
-
-thread_local cudaError_t last_error = cudaSuccess;
+thread_local cudaError_t error_of_this_thread = cudaSuccess;
 
 } // namespace
 
-cudaError_t take_last_error() {
-    const cudaError_t error = last_error;
-    last_error = cudaSuccess;
-    return error;
-}
+cudaError_t last_error() { return error_of_this_thread; }
+cudaError_t set_last_error(cudaError_t error) { return error_of_this_thread = error; }
 
 cudaError_t execute(const Launch &launch) {
-    last_error = validate(launch);
-    if (last_error != cudaSuccess) {
-        return last_error;
+    const cudaError_t refused = check_limits(launch);
+    if (refused != cudaSuccess) {
+        return set_last_error(refused);
     }
     // Backends on several host threads (test-backend-ops -j) take turns, like kernels on one GPU's default stream.
     static std::mutex turn;

@@ -45,9 +45,10 @@ struct Launch {
     std::function<void()> body; // runs one CUDA thread
 };
 
-// Runs all blocks of a launch to their end. take_last_error() returns its result once more, like cudaGetLastError.
+// Runs all blocks of a launch to their end. cudaGetLastError returns its result once more.
 cudaError_t execute(const Launch &launch);
-cudaError_t take_last_error();
+cudaError_t last_error();
+cudaError_t set_last_error(cudaError_t error); // returns it
 
 // Sleeps until no block with a lower index runs on another host thread.
 void wait_for_earlier_blocks();
@@ -60,6 +61,18 @@ template <class Call> Description description_of(Call &&call) {
     return description;
 }
 
+// Ends the process: a pointer argument that a kernel could not follow on a GPU.
+[[noreturn]] void report_host_argument(const Description &kernel, int number);
+bool is_host_memory(const void *address);
+
+template <class T> void check_argument(const Description &kernel, int number, const T &argument) {
+    if constexpr (std::is_pointer_v<T>) {
+        if (__builtin_expect(is_host_memory(reinterpret_cast<const void *>(argument)), 0)) {
+            report_host_argument(kernel, number);
+        }
+    }
+}
+
 template <class Kernel> struct Configured {
     Kernel kernel;
     dim3 grid;
@@ -70,7 +83,10 @@ template <class Kernel> struct Configured {
         // By value: a launch copies its arguments, and every thread has its own.
         auto packed = std::make_tuple(std::decay_t<Arguments>(std::forward<Arguments>(arguments))...);
         auto call = [kernel = kernel, packed] { std::apply(kernel, packed); };
-        return execute({grid, block, shared, description_of(call), call});
+        const Description description = description_of(call);
+        int number = 0;
+        std::apply([&](const auto &...argument) { (check_argument(description, ++number, argument), ...); }, packed);
+        return execute({grid, block, shared, description, call});
     }
 };
 
@@ -108,9 +124,13 @@ cudaError_t function_attributes(cudaFuncAttributes *attributes, void (*kernel)(P
     return attributes_of(attributes, description_of_kernel(kernel));
 }
 
-cudaError_t set_function_attribute_value(cudaFuncAttribute attribute, int value);
-template <class Kernel> cudaError_t set_function_attribute(Kernel, cudaFuncAttribute attribute, int value) {
-    return set_function_attribute_value(attribute, value);
+cudaError_t set_attribute_of(const Description &kernel, cudaFuncAttribute attribute, int value);
+inline cudaError_t set_function_attribute(const void *, cudaFuncAttribute attribute, int value) {
+    return set_attribute_of({}, attribute, value);
+}
+template <class... Parameters>
+cudaError_t set_function_attribute(void (*kernel)(Parameters...), cudaFuncAttribute attribute, int value) {
+    return set_attribute_of(description_of_kernel(kernel), attribute, value);
 }
 
 } // namespace simt

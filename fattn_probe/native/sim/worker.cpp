@@ -1,6 +1,7 @@
 #include "worker.h"
 
 #include "check.h"
+#include "device_limits.h"
 #include "environment.h"
 #include "finding.h"
 #include "focus.h"
@@ -52,9 +53,14 @@ void *Worker::static_variable(const void *site, size_t bytes, size_t alignment) 
         }
     }
     const size_t offset = (static_bytes_ + alignment - 1) / alignment * alignment;
+    size_t declared = bytes;
+    for (const StaticVariable &variable : static_) {
+        declared += variable.bytes;
+    }
+    check_static_shared(*launch, declared);
     static_bytes_ = offset + bytes;
     if (static_bytes_ + dynamic_bytes_ > arena_bytes) {
-        report({"shared-memory", "more static shared memory than any GPU has"});
+        fail("too many static shared variables");
     }
     static_.push_back({site, offset, bytes});
     check_new_shared(arena_ + offset, bytes);

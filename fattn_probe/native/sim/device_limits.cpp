@@ -1,0 +1,102 @@
+#include "device_limits.h"
+
+#include "device.h"
+#include "finding.h"
+#include "host_memory.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace simt {
+namespace {
+
+std::mutex mutex;
+
+// By signature, whose address tells kernels apart; "" for a kernel that was named by an untyped pointer.
+std::map<const char *, size_t> &raised_limits() {
+    static std::map<const char *, size_t> once;
+    return once;
+}
+
+bool fits(dim3 size, const int (&limits)[3]) {
+    const unsigned sizes[3] = {size.x, size.y, size.z};
+    for (int i = 0; i < 3; i++) {
+        if (sizes[i] == 0 || sizes[i] > static_cast<unsigned>(limits[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+} // namespace
+
+DynamicLimit dynamic_limit(const Description &kernel) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (const char *name : {kernel.signature, Description{}.signature}) {
+        const auto found = raised_limits().find(name);
+        if (found != raised_limits().end()) {
+            return {found->second, true};
+        }
+    }
+    return {device_properties().sharedMemPerBlock, false};
+}
+
+cudaError_t set_attribute_of(const Description &kernel, cudaFuncAttribute attribute, int value) {
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) {
+        return cudaSuccess;
+    }
+    if (value < 0 || static_cast<size_t>(value) > device_properties().sharedMemPerBlockOptin) {
+        return set_last_error(cudaErrorInvalidValue);
+    }
+    const std::lock_guard<std::mutex> lock(mutex);
+    raised_limits()[kernel.signature] = static_cast<size_t>(value);
+    return cudaSuccess;
+}
+
+cudaError_t check_limits(const Launch &launch) {
+    const cudaDeviceProp &device = device_properties();
+    const uint64_t threads = static_cast<uint64_t>(launch.block.x) * launch.block.y * launch.block.z;
+    const auto bound = static_cast<uint64_t>(launch.kernel.launch_bounds.threads);
+    if (!fits(launch.grid, device.maxGridSize) || !fits(launch.block, device.maxThreadsDim) ||
+        threads > static_cast<uint64_t>(device.maxThreadsPerBlock) || (bound != 0 && threads > bound) ||
+        launch.shared > dynamic_limit(launch.kernel).bytes) {
+        return cudaErrorInvalidValue;
+    }
+    cudaFuncAttributes attributes;
+    attributes_of(&attributes, launch.kernel);
+    return threads > static_cast<uint64_t>(attributes.maxThreadsPerBlock) ? cudaErrorLaunchOutOfResources : cudaSuccess;
+}
+
+void check_static_shared(const Launch &launch, size_t bytes) {
+    const cudaDeviceProp &device = device_properties();
+    const DynamicLimit limit = dynamic_limit(launch.kernel);
+    char text[300];
+    if (bytes > device.sharedMemPerBlock) {
+        snprintf(text, sizeof(text),
+                 "the kernel uses too much shared data (0x%zx bytes, 0x%zx max): ptxas refuses to compile it", bytes,
+                 device.sharedMemPerBlock);
+    } else if (limit.raised && bytes + limit.bytes > device.sharedMemPerBlockOptin) {
+        snprintf(text, sizeof(text),
+                 "%zu bytes of static shared memory and the %zu dynamic ones that cudaFuncSetAttribute asks for are "
+                 "more than the GPU's %zu: the call returns cudaErrorInvalidValue",
+                 bytes, limit.bytes, device.sharedMemPerBlockOptin);
+    } else if (!limit.raised && bytes + launch.shared > limit.bytes) {
+        snprintf(text, sizeof(text),
+                 "%zu bytes of static and %zu of dynamic shared memory are more than the %zu that a launch may have "
+                 "without cudaFuncSetAttribute: it returns cudaErrorInvalidValue",
+                 bytes, launch.shared, limit.bytes);
+    } else {
+        return;
+    }
+    report({"shared-memory", text});
+}
+
+void report_host_argument(const Description &kernel, int number) {
+    report({"host-memory", "argument " + std::to_string(number) + " of " + kernel_name(kernel.signature).name +
+                               " points into host memory, which this GPU cannot access (cudaErrorIllegalAddress)"});
+}
+
+} // namespace simt

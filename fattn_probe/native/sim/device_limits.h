@@ -1,0 +1,27 @@
+// What a GPU's toolchain or driver refuses. The error codes are those of CUDA 13 on an H100 (driver 580.159.04).
+#pragma once
+
+#include "launch.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+namespace simt {
+
+// The dynamic shared memory that launches of a kernel may ask for; `raised` if cudaFuncSetAttribute has set it. If not,
+// the kernel's static shared memory counts against it too.
+struct DynamicLimit {
+    size_t bytes;
+    bool raised;
+};
+DynamicLimit dynamic_limit(const Description &kernel);
+
+// The error of a launch that the driver refuses, else cudaSuccess.
+cudaError_t check_limits(const Launch &launch);
+
+// A kernel's static shared memory is known once its threads have passed the declarations: reports what ptxas would not
+// compile, and what the driver would not have launched.
+void check_static_shared(const Launch &launch, size_t static_bytes);
+
+} // namespace simt
