@@ -18,8 +18,7 @@ TURING = 750  # `__CUDA_ARCH__`
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 # ggml's host code is not under test: -O1 compiles in half the time of -O2, and all flavours share the objects
 HOST_OPTIMISATION = ("-O1", "-g1")
-# Files of the simulator with variables that a debugger sets
-DEBUGGED = ("sim/launch.cpp", "sim/worker.cpp")
+DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
 # With loops unrolled and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/simulator.md)
 SIM_OPTIMISATION = {
     "release": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1"),
@@ -88,7 +87,7 @@ class Flags:
     def sim_native(self, source: str) -> tuple[str, ...]:
         """A file of the simulator, relative to native/: optimised in every flavour."""
         return (
-            *self.host(source, ("-O2", "-g" if self.request.flavour == "debug" and source in DEBUGGED else "-g1")),
+            *self.host(source, ("-O2", "-g" if source == DEBUGGED else "-g1")),
             *self.vector,
             "-ffp-contract=fast",
             "-fno-math-errno",

@@ -16,7 +16,7 @@ SIM = Toolchain("gcc", "g++", ("g++ 12",), "x86_64", Path("/cuda/include"))
 CUDA = Toolchain(
     "gcc", "g++", ("g++ 12",), "x86_64", Path("/cuda/include"), Path("/cuda/bin/nvcc"), Path("libcudart.so.13")
 )
-NATIVE = Native(("runner/runner.cpp",), ("sim/launch.cpp",))
+NATIVE = Native(("runner/runner.cpp",), ("sim/debugged.cpp", "sim/launch.cpp"))
 
 
 def planned_with(toolchain, folder, contents, engine="sim", **request):
@@ -166,7 +166,7 @@ def test_the_cpu_backend_is_optimised_in_a_debug_build(tmp_path):
 
 
 def test_a_debug_build_shares_all_that_is_not_a_kernel(tmp_path):
-    """But two files of the simulator, whose variables gdb sets."""
+    """But files of the simulator that see whether lanes run ahead, which they do in a release build."""
     commands = [
         {step.source: step.command for step in plan.steps if isinstance(step, CompileStep)}
         for plan in (
@@ -177,6 +177,12 @@ def test_a_debug_build_shares_all_that_is_not_a_kernel(tmp_path):
     assert different == [f"overlay/{CUDA_FOLDER}/{name}" for name in ("fattn.cu", "ggml-cuda.cu")] + [
         "native/sim/launch.cpp"
     ]
+
+
+def test_only_the_simulators_variables_for_debuggers_have_debug_information_with_types(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="debug")
+    levels = {name: "-g1" in command(plan, f"obj/native/sim/{name}.cpp.o") for name in ("launch", "debugged")}
+    assert levels == {"launch": True, "debugged": False}
 
 
 @pytest.mark.parametrize(

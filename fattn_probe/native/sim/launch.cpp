@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -24,7 +23,6 @@
 namespace simt {
 
 SIMT_THREAD_LOCAL Description *describing = nullptr;
-volatile Focus focus;
 
 namespace {
 

@@ -6,10 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <functional>
-#include <tuple>
 #include <type_traits>
-#include <utility>
 
 namespace simt {
 
@@ -42,7 +39,10 @@ struct Launch {
     dim3 block;
     size_t shared = 0;
     Description kernel;
-    std::function<void()> body; // runs one CUDA thread
+    // Runs one CUDA thread, given the kernel with its arguments. Not std::function, and not std::tuple for the
+    // arguments: for 40 arguments these instantiate hundreds of templates, which a debugger reads with each kernel.
+    void (*run)(const void *call) = nullptr;
+    const void *call = nullptr;
 };
 
 // Runs all blocks of a launch to their end. cudaGetLastError returns its result once more.
@@ -53,7 +53,7 @@ cudaError_t set_last_error(cudaError_t error); // returns it
 // Sleeps until no block with a lower index runs on another host thread.
 void wait_for_earlier_blocks();
 
-template <class Call> Description description_of(Call &&call) {
+template <class Call> Description description_of(const Call &call) {
     Description description;
     describing = &description;
     call();
@@ -79,14 +79,15 @@ template <class Kernel> struct Configured {
     dim3 block;
     size_t shared;
 
-    template <class... Arguments> cudaError_t operator()(Arguments &&...arguments) const {
-        // By value: a launch copies its arguments, and every thread has its own.
-        auto packed = std::make_tuple(std::decay_t<Arguments>(std::forward<Arguments>(arguments))...);
-        auto call = [kernel = kernel, packed] { std::apply(kernel, packed); };
+    // By value: a launch copies its arguments, and every thread has its own.
+    template <class... Arguments> cudaError_t operator()(Arguments... arguments) const {
+        const auto call = [kernel = kernel, arguments...] { kernel(arguments...); };
+        using Call = decltype(call);
         const Description description = description_of(call);
         int number = 0;
-        std::apply([&](const auto &...argument) { (check_argument(description, ++number, argument), ...); }, packed);
-        return execute({grid, block, shared, description, call});
+        (check_argument(description, ++number, arguments), ...);
+        return execute(
+            {grid, block, shared, description, [](const void *it) { (*static_cast<const Call *>(it))(); }, &call});
     }
 };
 
@@ -98,9 +99,9 @@ Configured<Kernel> launch_kernel(Kernel kernel, dim3 grid, dim3 block, size_t sh
 
 template <class... Parameters, class... Arguments>
 cudaError_t launch_kernel_ex(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...),
-                             Arguments &&...arguments) {
+                             const Arguments &...arguments) {
     return launch_kernel(kernel, config->gridDim, config->blockDim,
-                         config->dynamicSmemBytes)(static_cast<Parameters>(std::forward<Arguments>(arguments))...);
+                         config->dynamicSmemBytes)(static_cast<Parameters>(arguments)...);
 }
 
 template <class... Parameters> Description description_of_kernel(void (*kernel)(Parameters...)) {

@@ -20,11 +20,7 @@
 
 namespace simt {
 
-SIMT_THREAD_LOCAL Fiber *self = nullptr;
 SIMT_THREAD_LOCAL Worker *worker = nullptr;
-SIMT_THREAD_LOCAL uint3 blockIdx;
-SIMT_THREAD_LOCAL dim3 blockDim;
-SIMT_THREAD_LOCAL dim3 gridDim;
 
 uint32_t Fiber::thread_number() const { return warp->index * warp_size + lane; }
 
@@ -86,7 +82,7 @@ void fiber_main() {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
 #endif
-    worker->launch->body();
+    worker->launch->run(worker->launch->call);
     worker->finish_fiber();
 }
 
