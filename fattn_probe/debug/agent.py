@@ -7,17 +7,40 @@ package with the debugger and a JSON document, and writes a JSON document.
 import importlib
 import json
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import gdb
 
 from fattn_probe.debug.backtrace import shorten_backtraces
 from fattn_probe.debug.names import without_parameters
-from fattn_probe.debug.protocol import DebuggerError, Frame, Stop
+from fattn_probe.debug.protocol import DebuggerError, Frame, Hit, Stop
 
 FRAMES = 8  # frames searched: those of launch_fattn and its callers
+HEADERS = (".h", ".hpp", ".cuh")
+
+
+class _Point(gdb.Breakpoint):
+    """An internal breakpoint: MI announces every hit of any other one, with all of its locations."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location, internal=True)
+
+    def read_in_passing(self, expressions: Sequence[str], hits: list[Hit]) -> None:
+        """Do not stop at a hit, but evaluate expressions and add the values to `hits`."""
+
+        def stop() -> bool:
+            frame = gdb.newest_frame()
+            hits.append(Hit(int(self.number), [_text(frame, expression) for expression in expressions]))
+            return False
+
+        self.stop = stop  # type: ignore[method-assign]  # gdb calls it if there is one
+
+    def stop_again(self) -> None:
+        """Stop at a hit."""
+        del self.stop
 
 
 class InProcess:
@@ -25,10 +48,12 @@ class InProcess:
 
     def __init__(self) -> None:
         self._last = Stop("exited")
-        # Internal, because MI announces every hit of any other breakpoint, with all of its locations
-        self._points: dict[int, gdb.Breakpoint] = {}
+        self._points: dict[int, _Point] = {}
+        # cuda-gdb: a stop may be in a GPU's thread, of which only a frame knows the function and the line
+        self._has_kernels = "cuda" in gdb.execute("show version", to_string=True).partition("\n")[0].lower()
         self._host = ""  # the architecture of host code, where the program starts
         self._in_kernel = False  # whether cuda-gdb's focus is on a thread of a GPU
+        self._selected = False  # whether a command may have selected another frame than the newest
         gdb.execute("set print frame-arguments presence")
         shorten_backtraces()
         gdb.execute("set breakpoint always-inserted on")
@@ -49,13 +74,14 @@ class InProcess:
     def execute(self, command: str) -> str:
         """Run a command of gdb's console; returns its output."""
         self._in_kernel = self._in_kernel or command.startswith("cuda ")
+        self._selected = True
         with _refusals():
             return str(gdb.execute(command, to_string=True))
 
     def insert(self, location: str, condition: str = "") -> int:
         """Set a breakpoint, pending if its library is not loaded yet; returns its number."""
         with _refusals():
-            point = gdb.Breakpoint(location, internal=True)
+            point = _Point(location)
             if condition:
                 point.condition = condition
         self._points[point.number] = point
@@ -64,9 +90,7 @@ class InProcess:
     def insert_near(self, location: str, condition: str = "") -> list[int]:
         """Set breakpoints on `file:line` in the compilation units of the frames above; returns their numbers."""
         file, _, line = location.rpartition(":")
-        tables = [
-            sal.symtab for sal in _places(FRAMES) if sal.symtab and PurePosixPath(sal.symtab.filename).name == file
-        ]
+        tables = [table for table in _tables(FRAMES) if PurePosixPath(table.filename).name == file]
         starts: dict[str, int] = {}
         for pc in {pc for table in tables for pc in _line_starts(table.linetable(), int(line))}:
             function = _function_at(pc)
@@ -81,25 +105,32 @@ class InProcess:
     def resume(self, command: str) -> Stop:
         """Run `run`, `continue`, `next`, `step` or `finish`; returns where the program stopped."""
         self.execute(command)
+        self._selected = False
         if self._last.reason == "exited":
             return self._last
-        frame = gdb.newest_frame()
-        architecture = frame.architecture().name()
-        self._host = self._host or architecture
-        self._in_kernel = architecture != self._host
-        sal = frame.find_sal()
-        return Stop(
-            self._last.reason,
-            self._last.breakpoints,
-            _function(frame),
-            sal.symtab.filename if sal.symtab else "",
-            sal.line,
-            self._last.detail,
-        )
+        if self._has_kernels:
+            architecture = gdb.newest_frame().architecture().name()
+            self._host = self._host or architecture
+            self._in_kernel = architecture != self._host
+        here = _here_by_frame() if self._has_kernels else _here()
+        return replace(self._last, function=here.function, file=here.file, line=here.line)
+
+    def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], Stop]:
+        """Continue to the first stop at another breakpoint than these, or of another kind; read at these in passing."""
+        hits: list[Hit] = []
+        for number, expressions in readings.items():
+            self._points[number].read_in_passing(expressions, hits)
+        try:
+            return hits, self.resume("continue")
+        finally:
+            for number in readings:
+                self._points[number].stop_again()
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
         """The values of expressions in frame `level`, as gdb prints them; None for those that cannot be evaluated."""
-        if self._in_kernel and level == 0:  # selecting the newest frame of a GPU's thread takes 2 ms
+        if level == 0 and (
+            self._in_kernel or not self._selected
+        ):  # no `gdb.Frame`: see `_here`; on a GPU it takes 2 ms
             return [_text(None, expression) for expression in expressions]
         with _frame(level) as frame:
             return [_text(None if self._in_kernel else frame, expression) for expression in expressions]
@@ -122,15 +153,10 @@ class InProcess:
                 block = block.superblock
         return names
 
-    def frames(self, limit: int) -> list[Frame]:
-        """The newest `limit` frames."""
-        frames: list[Frame] = []
-        frame: gdb.Frame | None = gdb.newest_frame()
-        while frame is not None and len(frames) < limit:
-            sal = frame.find_sal()
-            frames.append(Frame(_function(frame), sal.symtab.filename if sal.symtab else "", sal.line))
-            frame = frame.older()
-        return frames
+    def frames(self, limit: int) -> Iterator[Frame]:
+        """The newest `limit` frames, each read when it is taken."""
+        for frame in _frames(limit):
+            yield _described(frame)
 
     def memory(self, address: int, count: int) -> bytes:
         """Bytes of the program's host memory."""
@@ -138,11 +164,42 @@ class InProcess:
             return bytes(gdb.selected_inferior().read_memory(address, count))
 
 
-def _places(limit: int) -> Iterator[gdb.Symtab_and_line]:
+def _here() -> Frame:
+    """The place where the program stands, without a `gdb.Frame`.
+
+    For a frame gdb reads the debug information of its caller's unit too, which takes 0.2 s for ggml-cuda.cu.
+    """
+    pc = int(gdb.parse_and_eval("$pc"))
+    function, sal = _function_at(pc), gdb.find_pc_line(pc)
+    if not function:  # no debug information: the nearest symbol
+        return _here_by_frame()
+    return Frame(without_parameters(function), sal.symtab.filename if sal.symtab else "", sal.line)
+
+
+def _here_by_frame() -> Frame:
+    return _described(gdb.newest_frame())
+
+
+def _described(frame: gdb.Frame) -> Frame:
+    sal = frame.find_sal()
+    return Frame(_function(frame), sal.symtab.filename if sal.symtab else "", sal.line)
+
+
+def _frames(limit: int) -> Iterator[gdb.Frame]:
     frame: gdb.Frame | None = gdb.newest_frame()
     while frame is not None and limit > 0:
-        yield frame.find_sal()
+        yield frame
         frame, limit = frame.older(), limit - 1
+
+
+def _tables(limit: int) -> Iterator[gdb.Symtab]:
+    """The files of the newest frames, up to the first that is no header: its callers are in other units."""
+    for frame in _frames(limit):
+        table = frame.find_sal().symtab
+        if table:
+            yield table
+            if not table.filename.endswith(HEADERS):
+                return
 
 
 def _line_starts(table: gdb.LineTable, line: int) -> set[int]:
@@ -152,8 +209,11 @@ def _line_starts(table: gdb.LineTable, line: int) -> set[int]:
 
 
 def _function_at(pc: int) -> str:
-    """The function that contains an address, in whichever of its blocks."""
-    block = gdb.block_for_pc(pc)
+    """The function that contains an address, in whichever of its blocks; empty without debug information."""
+    try:
+        block = gdb.block_for_pc(pc)
+    except RuntimeError:  # "Cannot locate object file for block."
+        return ""
     while block is not None and block.function is None:
         block = block.superblock
     return str(block.function) if block is not None else ""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fattn_probe.debug.names import without_parameters
-from fattn_probe.debug.protocol import DebuggerError, Frame, Reason, Stop
+from fattn_probe.debug.protocol import DebuggerError, Frame, Hit, Reason, Stop
 from fattn_probe.debug.records import Reply, c_string
 from fattn_probe.debug.session import Session
 
@@ -76,6 +76,13 @@ class OverMI:
         if reply.stopped is None:
             raise DebuggerError(f"the debugger did not report a stop after {command}")
         return self._stop(reply.stopped, reply)
+
+    def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], Stop]:
+        """Continue to the first stop at another breakpoint than these, or of another kind; read at these in passing."""
+        hits: list[Hit] = []
+        while (stop := self.resume("continue")).breakpoints and readings.keys() >= set(stop.breakpoints):
+            hits += [Hit(number, self.evaluate(readings[number])) for number in stop.breakpoints]
+        return hits, stop
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
         """The values of expressions in frame `level` (0: newest), as gdb prints them; None if not evaluable."""

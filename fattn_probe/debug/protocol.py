@@ -3,7 +3,7 @@
 This module and the procedures import only the standard library, because gdb's own Python loads them too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -29,6 +29,14 @@ class Frame:
     function: str
     file: str
     line: int
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A hit of a breakpoint, and the values of its expressions there; None for those that cannot be evaluated."""
+
+    breakpoint: int
+    values: list[str | None]
 
 
 class DebuggerError(Exception):
@@ -62,6 +70,13 @@ class Debugger(Protocol):
         """Run `run`, `continue`, `next`, `step` or `finish`; returns where the program stopped."""
         ...
 
+    def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], Stop]:
+        """Continue to the first stop at another breakpoint than these, or of another kind; read at these in passing.
+
+        `readings` has expressions by breakpoint. Inside the debugger a reading is several times faster than a stop.
+        """
+        ...
+
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
         """The values of expressions in frame `level` (0: newest), as gdb prints them; None if not evaluable."""
         ...
@@ -74,8 +89,8 @@ class Debugger(Protocol):
         """The names of variables and arguments in scope in a frame; other names that `evaluate` finds are global."""
         ...
 
-    def frames(self, limit: int) -> list[Frame]:
-        """The newest `limit` frames."""
+    def frames(self, limit: int) -> Iterable[Frame]:
+        """The newest `limit` frames; inside the debugger each is read when it is taken."""
         ...
 
     def memory(self, address: int, count: int) -> bytes:

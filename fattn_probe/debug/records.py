@@ -56,7 +56,7 @@ class ReplyBuilder:
         self._result: dict[str, Any] | None = None if token is not None else {"message": "done", "payload": None}
         self._streams: dict[str, list[str]] = {"console": [], "log": [], "target": [], "output": []}
         self._hits: list[str] = []
-        self._stopped: Mapping[str, Any] | None = None
+        self._stopped = ""
 
     def feed(self, line: str) -> bool:
         """Add a line; whether the reply is complete."""
@@ -66,7 +66,7 @@ class ReplyBuilder:
                 self._hits.append(line)
         elif first == "*":
             if line.startswith("*stopped"):
-                self._stopped = parse_response(line)["payload"] or {}
+                self._stopped = line  # the last one counts: a procedure inside the debugger may make hundreds
         elif self._result_mark and line.startswith(self._result_mark):
             self._result = parse_response(line)
         elif line.rstrip() == PROMPT:
@@ -84,7 +84,7 @@ class ReplyBuilder:
             result["payload"] or {},
             said["console"],
             said["log"],
-            self._stopped,
+            (parse_response(self._stopped)["payload"] or {}) if self._stopped else None,
             tuple(self._hits),
             said["target"] + said["output"],
         )

@@ -6,3 +6,30 @@ def ask(debugger, plan):
     debugger.insert(plan["location"])
     debugger.resume("run")
     return [debugger.execute(command) for command in plan["commands"]] + list(map(debugger.refusal, plan["refused"]))
+
+
+def sweep(debugger, plan):
+    """Read `expressions` at all hits of `swept` on the way to `location`.
+
+    Returns whose hits these are and their values, where the program then stands, and the stop after that.
+    """
+    start = debugger.insert("main")
+    debugger.resume("run")
+    debugger.delete(start)
+    swept, other = debugger.insert(plan["swept"]), debugger.insert(plan["location"])
+    hits, stop = debugger.sweep({swept: plan["expressions"]})
+    again = debugger.resume("continue")
+    return (
+        [[hit.breakpoint == swept, hit.values] for hit in hits],
+        stop.breakpoints == (other,),
+        stop.line,
+        again.reason,
+    )
+
+
+def selected(debugger, plan):
+    """The value of an expression in the newest frame, after a command that selects another."""
+    debugger.insert(plan["location"])
+    debugger.resume("run")
+    debugger.execute("up")
+    return debugger.evaluate([plan["expression"]])

@@ -8,14 +8,18 @@ from fattn_probe.debug.mi import OverMI
 from fattn_probe.debug.procedure import run_procedure
 from fattn_probe.debug.protocol import DebuggerError
 from fattn_probe.debug.session import Session
+from tests.debug import ask
 
 pytestmark = pytest.mark.gdb
 
 
-def inside(session, location, commands=(), refused=()):
+def call(session, procedure, **plan):
     session.python(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})")
-    plan = {"location": location, "commands": list(commands), "refused": list(refused)}
-    return run_procedure(session, "ask:ask", plan, 60.0, inside=True)
+    return run_procedure(session, procedure, plan, 60.0, inside=True)
+
+
+def inside(session, location, commands=(), refused=()):
+    return call(session, "ask:ask", location=location, commands=list(commands), refused=list(refused))
 
 
 def test_a_backtrace_omits_the_frames_between_a_launch_and_its_kernel(gdb, launch):
@@ -47,3 +51,18 @@ def test_a_refusal_is_in_gdbs_words_inside_and_over_mi(gdb, probe):
 def test_a_command_that_gdb_refuses_is_no_traceback(gdb, probe):
     with Session(gdb, probe) as session, pytest.raises(DebuggerError, match=r'Undefined command: "nosuchcommand"'):
         inside(session, "work", ["nosuchcommand"])
+
+
+@pytest.mark.parametrize("over_mi", [False, True], ids=["inside", "over MI"])
+def test_a_sweep_reads_every_hit_and_stops_elsewhere(gdb, probe, over_mi):
+    plan = {"swept": "probe.cpp:16", "location": "probe.cpp:18", "expressions": ["i", "s", "nosuch"]}
+    with Session(gdb, probe) as session:
+        found = ask.sweep(OverMI(session), plan) if over_mi else call(session, "ask:sweep", **plan)
+    hits, at_the_other, line, then = found
+    assert hits == [[True, [str(i), str(s), None]] for i, s in enumerate((0, 0, 1, 3))]
+    assert (at_the_other, line, then) == (True, 18, "breakpoint")
+
+
+def test_the_selected_frame_changes_no_value_inside(gdb, probe):
+    with Session(gdb, probe) as session:
+        assert call(session, "ask:selected", location="work", expression="n") == ["4"]

@@ -1,10 +1,10 @@
 """Read the blocks of a simulated kernel, which run one after another. Standard library only."""
 
-import struct
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fattn_probe.debug.protocol import Debugger, Stop
+from fattn_probe.debug.protocol import Debugger, Hit, Stop
 from fattn_probe.inspect.procedures.points import Points, block_anchors, ended, insert_near, point_of
 
 Document = dict[str, Any]
@@ -26,28 +26,35 @@ SPLIT_VARIABLES = (
     "nbatch_fa",
     "ne11",
 )
+BLOCK_INDEX = "simt::blockIdx"
+AXIS = re.compile(r"\d+")
+OFFSET = re.compile(r" \+ (\d+) in section ")
+# A return as a function's first instruction, by architecture: type and value
+RETURN = {"x86-64": ("unsigned char", 0xC3), "aarch64": ("unsigned int", 0xD65F03C0)}
 
 
 def read_blocks(debugger: Debugger, anchors: Mapping[str, Sequence[str]], *, sparse: bool) -> Iterator[Document]:
     """The work of each block of the next kernel, read in the block's thread 0.
 
-    Blocks run one after another. Each tile's call returns as soon as its arguments are read: nothing is computed.
+    Blocks run one after another. The functions that compute a tile return at once: nothing is computed.
     """
     points = insert_near(debugger, anchors, ("kbc", "tile_call", *block_anchors(anchors), "launched"))
     debugger.execute("set var simt::focus.scout = 1")
-    reader = BlockReader(debugger)
     limit = SPARSE_LIMIT if sparse else KV_LIMIT
-    while (where := point_of(points, stop := debugger.resume("continue"))) not in ("", "launched"):
-        if where == "kbc":
-            yield reader.read(where, ("kbc", "kbc_stop", *KERNEL_VARIABLES))
-            continue
+    names = {"kbc": ("kbc", "kbc_stop", *KERNEL_VARIABLES), "tile_call": (*TILE_VARIABLES, limit)}
+    reader = BlockReader(points)
+    while True:
+        hits, stop = debugger.sweep(reader.known)
+        yield from map(reader.record, hits)
+        where = point_of(points, stop)
+        if where in ("", "launched"):
+            break
+        yield reader.first(debugger, stop, names.get(where, SPLIT_VARIABLES))
         if where == "tile_call":
-            points[enter(debugger, stop, points)] = "tile"
-        if where in ("tile_call", "tile"):
-            yield reader.read("tile", (*TILE_VARIABLES, limit), level=1)
-        else:
-            yield reader.read(where, SPLIT_VARIABLES)
-        debugger.execute("return")
+            return_at_once(debugger)
+        elif where != "kbc":
+            debugger.execute("return")
+            reader.known.pop(*stop.breakpoints)
     debugger.delete(*points)
     if where != "launched":
         yield ended(stop)
@@ -55,31 +62,43 @@ def read_blocks(debugger: Debugger, anchors: Mapping[str, Sequence[str]], *, spa
     debugger.execute("set var simt::focus.scout = 0")
 
 
-def enter(debugger: Debugger, stop: Stop, points: Points) -> int:
-    """Step from a line into the function that it calls, and move the breakpoint there; returns its number."""
-    debugger.delete(*stop.breakpoints)
-    for number in stop.breakpoints:
-        points.pop(number)
+def return_at_once(debugger: Debugger) -> None:
+    """Step from a line into the function that it calls, make a return its first instruction, and return from it."""
     debugger.resume("step")
-    return debugger.insert(f"*{debugger.evaluate(['(long)$pc'])[0]}")
+    (offset,) = OFFSET.findall(debugger.execute("info symbol $pc"))
+    architecture = debugger.execute("show architecture")
+    kind, instruction = next(code for name, code in RETURN.items() if name in architecture)
+    debugger.execute(f"set var *({kind} *)((long)$pc - {offset}) = {instruction}")
+    debugger.execute("return")
 
 
 class BlockReader:
     """Reads integers at stops in a kernel; asks only once for a variable that a kind of stop lacks."""
 
-    def __init__(self, debugger: Debugger) -> None:
-        self.debugger = debugger
-        self.address = int(debugger.evaluate(["(long)&simt::blockIdx"])[0] or 0)
-        self.known: dict[str, tuple[str, ...]] = {}
+    def __init__(self, points: Points) -> None:
+        self.points = points
+        self.known: dict[int, list[str]] = {}
+        """The expressions to read, by breakpoint, once it has been hit."""
 
-    def read(self, where: str, names: Sequence[str], level: int = 0) -> Document:
+    def first(self, debugger: Debugger, stop: Stop, names: Sequence[str]) -> Document:
+        """The record of a breakpoint's first hit, where the program stands."""
+        (point,) = stop.breakpoints
+        asked = [*names, BLOCK_INDEX]
+        values = debugger.evaluate(asked)
+        self.known[point] = [name for name, text in zip(names, values, strict=False) if number(text) is not None]
+        self.known[point].append(BLOCK_INDEX)
+        found = dict(zip(asked, values, strict=True))
+        return self.record(Hit(point, [found[name] for name in self.known[point]]))
+
+    def record(self, hit: Hit) -> Document:
         """Those of the variables that are integers, and the block's index."""
-        names = self.known.get(where, tuple(names))
-        values = [number(text) for text in self.debugger.evaluate(names, level)]
-        found: Document = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-        self.known.setdefault(where, tuple(found))
-        block = struct.unpack("<3I", self.debugger.memory(self.address, 12))
-        return found | {"at": where, "blockIdx": list(block)}
+        where = self.points[hit.breakpoint]
+        *texts, block = hit.values
+        values = zip(self.known[hit.breakpoint], map(number, texts), strict=False)
+        return {name: value for name, value in values if value is not None} | {
+            "at": "tile" if where == "tile_call" else where,
+            "blockIdx": [int(axis) for axis in AXIS.findall(block or "")],
+        }
 
 
 def number(text: str | None) -> int | None:

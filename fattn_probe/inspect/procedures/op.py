@@ -91,13 +91,14 @@ def texts(debugger: Debugger, names: Sequence[str], level: int = 0) -> dict[str,
 
 def read_host(debugger: Debugger) -> Document:
     """The host's facts from launch_fattn and its callers; the program stands at the launch."""
-    functions = [frame.function for frame in debugger.frames(FRAMES)]
+    frames = enumerate(debugger.frames(FRAMES))
+    caller = next((level for level, frame in frames if not frame.function.startswith(LAUNCHER)), 1)
     return {
         "tensors": {role: tensor for role, at in ROLES.items() if (tensor := read_tensor(debugger, at))},
         "op_params": debugger.evaluate(["dst->op_params"])[0],
         "launch": texts(debugger, LAUNCH),
         "kernel": debugger.evaluate(["fattn_kernel"])[0],
-        "config": read_config(debugger, functions),
+        "config": texts(debugger, CONFIG, caller),  # the locals of the frame that called launch_fattn
     }
 
 
@@ -108,9 +109,3 @@ def read_tensor(debugger: Debugger, at: str) -> dict[str, str]:
         return {}
     values = debugger.evaluate([f"({at})->{field}" for field in TENSOR] + [f"({at})->view_src->name"])
     return {field: value for field, value in zip((*TENSOR, "view_name"), values, strict=True) if value is not None}
-
-
-def read_config(debugger: Debugger, functions: Sequence[str]) -> dict[str, str]:
-    """The configuration of the kernel: the locals of the frame that called launch_fattn."""
-    caller = next((level for level, name in enumerate(functions) if not name.startswith(LAUNCHER)), 1)
-    return texts(debugger, CONFIG, caller)
