@@ -20,10 +20,10 @@ from fattn_probe.device import Target
 from fattn_probe.errors import InputError, MachineError
 from fattn_probe.inspect import assemble
 from fattn_probe.inspect.anchors import Located, locate
-from fattn_probe.inspect.dispatch.conditions import read_dispatch
 from fattn_probe.inspect.dispatch.decide import decisions, plan_of, visits_of
 from fattn_probe.inspect.dispatch.explain import explain
 from fattn_probe.inspect.dispatch.records import Dispatch
+from fattn_probe.inspect.dispatch.remembered import remembered_dispatch
 from fattn_probe.inspect.facts import Decision, Facts
 from fattn_probe.inspect.undisturbed import undisturbed
 from fattn_probe.process import Completed
@@ -228,7 +228,7 @@ class Inspector:
         """The conditions in the dispatch of a build."""
         root = self.source(build)
         if root not in self._dispatch:
-            self._dispatch[root] = read_dispatch(root)
+            self._dispatch[root] = remembered_dispatch(root)
         return self._dispatch[root]
 
     def source(self, build: Build) -> Path:

@@ -12,19 +12,18 @@ from fattn_probe.cxx.macros import Macro, read_macros
 from fattn_probe.cxx.source_file import SourceFile, read_source
 from fattn_probe.cxx.statements import Function
 from fattn_probe.inspect.dispatch.extract import Extract
-from fattn_probe.inspect.dispatch.records import Dispatch
+from fattn_probe.inspect.dispatch.records import DEFINES, FILES, Dispatch
 from fattn_probe.source.features import CUDA
 
 ENTRY = "ggml_cuda_flash_attn_ext"
 LAUNCH = "launch_fattn"
 CONTEXT = "ggml_backend_cuda_context"
-DEFINES = (CUDA / "common.cuh", CUDA / "fattn-common.cuh", Path("ggml/include/ggml.h"))
 ENUM = re.compile(r"\benum\s+(\w+)")
 
 
 def read_dispatch(root: Path) -> Dispatch:
     """The dispatch of the tree at `root` (llama.cpp's folder)."""
-    texts = {path.name: path.read_text(errors="replace") for path in sorted((root / CUDA).glob("fattn*.cu*"))}
+    texts = {path.name: path.read_text(errors="replace") for path in sorted((root / CUDA).glob(FILES))}
     defines = [(root / path).read_text(errors="replace") for path in DEFINES if (root / path).is_file()]
     return dispatch_of(texts, read_macros(defines))
 

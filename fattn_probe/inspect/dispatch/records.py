@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from fattn_probe.cxx.logic import Logic
+from fattn_probe.source.features import CUDA
 
+FILES = "fattn*.cu*"  # in ggml-cuda/: those with the dispatch
+DEFINES = (CUDA / "common.cuh", CUDA / "fattn-common.cuh", Path("ggml/include/ggml.h"))  # those with its macros
 Lines = tuple[int, int]
 Kind = Literal["if", "if constexpr", "while", "switch", "value", "macro", "outcome"]
 

@@ -1,0 +1,73 @@
+"""The dispatch in the cache: the same as when it is read, and read again when anything has changed."""
+
+import pytest
+
+from fattn_probe.inspect.dispatch import conditions
+from fattn_probe.inspect.dispatch.remembered import remembered_dispatch
+from fattn_probe.source.features import CUDA
+
+SOURCE = """
+enum best_kernel { NONE = 0, VEC = 1 };
+static best_kernel choose(const ggml_tensor * dst) {
+    if (dst->ne[1] == 1) {
+        return VEC;
+    }
+    return NONE;
+}
+void ggml_cuda_flash_attn_ext(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+    choose(dst);
+}
+"""
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A tree with one file, an empty cache, and `reads`, the trees that were read."""
+    monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "tree"
+    (folder / CUDA).mkdir(parents=True)
+    (folder / CUDA / "fattn.cu").write_text(SOURCE)
+    return folder
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    made = []
+    read = conditions.read_dispatch
+
+    def noted(folder):
+        made.append(folder)
+        return read(folder)
+
+    monkeypatch.setattr(conditions, "read_dispatch", noted)
+    return made
+
+
+def test_a_dispatch_is_read_once(root, reads):
+    first, second = remembered_dispatch(root), remembered_dispatch(root)
+    assert first == second == conditions.dispatch_of({"fattn.cu": SOURCE}, {})
+    assert [condition.text for condition in second.conditions][:1] == ["dst->ne[1] == 1"]
+    assert len(reads) == 1
+
+
+def test_a_changed_source_is_read_again(root, reads):
+    remembered_dispatch(root)
+    (root / CUDA / "fattn.cu").write_text(SOURCE.replace("== 1)", "== 2)"))
+    assert remembered_dispatch(root).conditions[0].text == "dst->ne[1] == 2"
+    assert len(reads) == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"no pickle", b"\x80\x04K\x01."], ids=["empty", "text", "a number"])
+def test_a_damaged_file_is_replaced(root, reads, tmp_path, damage):
+    found = remembered_dispatch(root)
+    (file,) = (tmp_path / "cache/dispatch").iterdir()
+    file.write_bytes(damage)
+    assert [remembered_dispatch(root), remembered_dispatch(root)] == [found, found]
+    assert len(reads) == 2
+
+
+def test_a_cache_that_cannot_be_written(root, reads, tmp_path):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/dispatch").write_text("a file")
+    assert remembered_dispatch(root) == remembered_dispatch(root)
+    assert len(reads) == 2
