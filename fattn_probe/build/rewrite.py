@@ -9,6 +9,7 @@ from fattn_probe.build.rewrite_arithmetic import rewrite_divisions, rewrite_func
 from fattn_probe.build.rewrite_asm import rewrite_asm
 from fattn_probe.build.rewrite_functions import device_spans
 from fattn_probe.build.rewrite_kernels import KernelInfo, rewrite_kernels, rewrite_launches
+from fattn_probe.build.rewrite_products import rewrite_products
 from fattn_probe.build.rewrite_shared import rewrite_shared
 from fattn_probe.build.rewrite_shuffles import rewrite_shuffles
 from fattn_probe.cxx.tokens import Draft, Token, draft_of, tokenize
@@ -83,6 +84,7 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str]) -> Rewritten:
     rewrite_functions(draft, device)
     rewrite_shared(draft, device)
     rewrite_ahead(draft, device)
+    rewrite_products(draft, device)
     rewrite_shuffles(draft, device)
     unknown_ptx = rewrite_asm(draft, known_ptx)
     kernels = rewrite_kernels(draft)

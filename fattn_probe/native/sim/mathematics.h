@@ -4,6 +4,12 @@
 
 #include "division.h"
 
+#include <type_traits>
+
+// Whether an expression is constant in its template instance. As a template argument, g++ decides that where it stands:
+// later, inside `if (mask)`, `mask` counts as known.
+#define SIMT_IS_CONSTANT(...) std::bool_constant<(__builtin_constant_p(__VA_ARGS__))>::value
+
 namespace simt {
 
 float ex2_approx(float x);  // ex2.approx.ftz.f32, measured on Hopper
@@ -31,6 +37,32 @@ inline float frcp_rn(float x) {
     return 1.0f / x; // __frcp_rn is IEEE's, whatever the flags
 }
 inline float fdividef(float x, float y) { return x * rcp_approx(y); }
+
+// sum + a*b, fused if all are float32.
+template <typename T, typename A, typename B> inline T add(T sum, A a, B b) {
+    if constexpr (std::is_same_v<T, float> && std::is_same_v<A, float> && std::is_same_v<B, float>) {
+        return __builtin_fmaf(a, b, sum);
+    } else {
+        return sum + a * b;
+    }
+}
+// The same where `sum` may be the product left*right of an earlier statement. Of two products LLVM fuses the first
+// (build/rewrite_products.py).
+template <typename T, typename A, typename B> inline T add(bool is_product, T left, T right, T sum, A a, B b) {
+    if constexpr (std::is_same_v<T, float>) {
+        return is_product ? __builtin_fmaf(left, right, a * b) : add(sum, a, b);
+    } else {
+        return sum + a * b;
+    }
+}
+// sum + a*b for one of a thread's `elements`, where LLVM fuses if there are several.
+template <typename T, typename A, typename B> inline T add_one_of(int elements, T sum, A a, B b) {
+    if constexpr (std::is_same_v<T, float> && std::is_same_v<A, float> && std::is_same_v<B, float>) {
+        return elements > 1 ? __builtin_fmaf(a, b, sum) : sum + __builtin_fmaf(a, b, -0.0f); // -0: rounds the product
+    } else {
+        return sum + a * b;
+    }
+}
 
 } // namespace simt
 

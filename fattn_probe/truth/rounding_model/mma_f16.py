@@ -115,6 +115,8 @@ class Machine:
         Q = Factors(columns.Q[..., order])
         zeros = np.zeros((*Q.value.shape[:2], K.value.shape[2]), np.float32)
         KQ = matrix_sum(Q, K, zeros, self.plan.generation)
+        if self.plan.softcap and self.plan.ncols2 > 1:  # a kernel of several heads has no slope, and always a mask
+            return fma(columns.softcap, tanh(KQ), mask)
         if self.plan.softcap:
             KQ = columns.softcap * tanh(KQ)
         return KQ + mask if (columns.slope == 1).all() else fma(columns.slope[..., None], mask, KQ)

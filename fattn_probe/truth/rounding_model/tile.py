@@ -39,7 +39,7 @@ class TilePlan:
 
     `half`: f16 arithmetic is fast. `fused`: a float32 VKQ is rescaled by the multiply-add that adds a step's first row,
     except in the last step of a kernel that checks the end of K (`checks_end`: kernels of one head). g++ does so for
-    heads of 128 and steps of 32 rows.
+    heads of 128 and steps of 32 rows. A thread has `elements` of a step's KQ.
     """
 
     DV: int
@@ -50,6 +50,7 @@ class TilePlan:
     half: bool
     fused: bool
     checks_end: bool
+    elements: int
     max_offset: np.float32
 
 
@@ -67,6 +68,7 @@ def tile_plan_of(launch: LaunchRecord, arch: int, constants: Constants) -> TileP
         half=fast_f16(arch),
         fused=kernel.DKQ == 128 and kernel.nbatch_fa == LANES,
         checks_end=kernel.ncols2 == 1,
+        elements=kernel.nbatch_fa * kernel.ncols // (kernel.warps * LANES),
         max_offset=np.float32(kernel.max_offset),
     )
 
@@ -128,14 +130,15 @@ class Machine:
         return found * np.float32(4)
 
     def masked(self, KQ: F32, sequence: int, head: int, queries: slice) -> F32:
-        """Apply softcap and mask; one multiply-add does both if the kernel handles several heads (without a slope)."""
-        softcap, mask = self.operands.logit_softcap, self.operands.mask
-        bias = None if mask is None else self.operands.slopes[head] * mask[sequence % len(mask), queries]
-        if self.plan.softcap and bias is not None and not self.plan.checks_end:
-            return fma(softcap, tanh(KQ), bias)
-        if self.plan.softcap:
-            KQ = softcap * tanh(KQ)
-        return KQ if bias is None else KQ + bias
+        """Apply softcap and mask (docs/agreement.md says which products nvcc fuses)."""
+        softcap, slope = self.operands.logit_softcap, self.operands.slopes[head]
+        capped = softcap * tanh(KQ) if self.plan.softcap else KQ
+        if self.operands.mask is None:
+            return capped
+        mask = self.operands.mask[sequence % len(self.operands.mask), queries]
+        if self.plan.softcap and not self.plan.checks_end:
+            return fma(softcap, tanh(KQ), mask)
+        return fma(slope, mask, capped) if self.plan.elements > 1 else capped + slope * mask
 
     def rounds(self, logits: F32, values: F32) -> tuple[F32, F32, F32]:
         """Maximum, row sum by lane, and VKQ of each warp after its last step."""

@@ -143,14 +143,17 @@ class Machine:
 
     def masked(self, KQ: F32, sequence: int, heads: slice) -> F32:
         """Apply softcap and mask, and pad with masked rows."""
-        if self.plan.softcap:
-            KQ = self.operands.logit_softcap * tanh(KQ)
-        mask = self.operands.mask
+        softcap, mask = self.operands.logit_softcap, self.operands.mask
         n_q, n_kv = self.operands.Q.shape[2], self.operands.K.shape[2]
-        if mask is not None:
+        if mask is None:
+            KQ = softcap * tanh(KQ) if self.plan.softcap else KQ
+        else:
             slope = np.repeat(self.operands.slopes[heads], n_q)[:, None]
             rows = np.tile(mask[sequence % len(mask), :n_q], (heads.stop - heads.start, 1))
-            KQ = fma(slope, rows, KQ)
+            if self.plan.softcap and self.plan.ncols == 1:
+                KQ = fma(softcap, tanh(KQ), slope * rows)
+            else:
+                KQ = fma(slope, rows, softcap * tanh(KQ) if self.plan.softcap else KQ)
         padding = -n_kv % (STEP * self.plan.blocks)
         return np.pad(KQ, [(0, 0), (0, padding)], constant_values=-np.inf)
 
@@ -170,17 +173,10 @@ class Machine:
             P = self.exp(logits - maximum[..., None])
             sums = fma(sums, scale[..., None], P)
             shared = P.reshape(*P.shape[:3], -1, groups)
-            VKQ, done = self.rescaled(VKQ, scale[..., None, None], V[None, :, :, 0], shared[:, :, :, 0, :, None])
-            for k in range(done, shared.shape[3]):
+            VKQ = fma(VKQ, scale[..., None, None], V[None, :, :, 0] * shared[:, :, :, 0, :, None])
+            for k in range(1, shared.shape[3]):
                 VKQ = fma(V[None, :, :, k], shared[:, :, :, k, :, None], VKQ)
         return maximum, sums, VKQ
-
-    def rescaled(self, VKQ: F32, scale: F32, V: F32, P: F32) -> tuple[F32, int]:
-        """VKQ times the scale, and the number of rows that are added already.
-
-        With one query per block the compiler fuses the rescaling with the first row; with two it does not.
-        """
-        return (fma(VKQ, scale, V * P), 1) if self.plan.ncols == 1 else (VKQ * scale, 0)
 
     def add_sinks(self, maximum: F32, sums: F32, VKQ: F32, sinks: F32) -> None:
         """Add each column's sink in the first block, to lane 0 of the warp with the column's number in the block."""

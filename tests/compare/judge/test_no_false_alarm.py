@@ -18,9 +18,6 @@ pytestmark = [pytest.mark.build, pytest.mark.night, pytest.mark.network]
 
 RANDOM_CASES = runpy.run_path(str(Path(__file__).parents[2] / "truth/error_model/random_cases.py"))["random_cases"]
 AT_ONCE = 125
-OTHER_BITS = {"random-103-42", "random-104-31", "random-107-12"}
-"""On sim:gtx1060, 2 queries, q8_0 and a block that does several KV steps: the simulator has other bits than the
-rounding model there (docs/agreement.md). A warning says so, and nothing is called wrong."""
 
 
 @pytest.mark.parametrize("seed", range(100, 108))
@@ -31,6 +28,6 @@ def test_no_correct_kernel_is_called_wrong(seed):
     prepare(session, work)
     rows = list(judge_cases(session, work, Checks(model="always")))
     assert [f"{row.case} on {row.on}: {row.reason}" for row in rows if row.status is not Status.PASS] == []
-    assert {row.case for row in rows if FEW_BITS in row.warning} == OTHER_BITS & {row.case for row in rows}
+    assert [row.case for row in rows if FEW_BITS in row.warning] == []
     assert Counter(row.verdict.design is not None for row in rows) == {True: AT_ONCE}
     assert sum(row.verdict.design.equal_bits is not None for row in rows) > 0.9 * AT_ONCE
