@@ -7,7 +7,7 @@ package with the debugger and a JSON document, and writes a JSON document.
 import importlib
 import json
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -15,32 +15,13 @@ from pathlib import Path, PurePosixPath
 import gdb
 
 from fattn_probe.debug.backtrace import shorten_backtraces
+from fattn_probe.debug.lines import Lines
 from fattn_probe.debug.names import without_parameters
-from fattn_probe.debug.protocol import DebuggerError, Frame, Hit, Stop
+from fattn_probe.debug.points import Point, function_at
+from fattn_probe.debug.protocol import Advance, DebuggerError, Frame, Hit, Stop, walk_by_stops
 
 FRAMES = 8  # frames searched: those of launch_fattn and its callers
 HEADERS = (".h", ".hpp", ".cuh")
-
-
-class _Point(gdb.Breakpoint):
-    """An internal breakpoint: MI announces every hit of any other one, with all of its locations."""
-
-    def __init__(self, location: str) -> None:
-        super().__init__(location, internal=True)
-
-    def read_in_passing(self, expressions: Sequence[str], hits: list[Hit]) -> None:
-        """Do not stop at a hit, but evaluate expressions and add the values to `hits`."""
-
-        def stop() -> bool:
-            frame = gdb.newest_frame()
-            hits.append(Hit(int(self.number), [_text(frame, expression) for expression in expressions]))
-            return False
-
-        self.stop = stop  # type: ignore[method-assign]  # gdb calls it if there is one
-
-    def stop_again(self) -> None:
-        """Stop at a hit."""
-        del self.stop
 
 
 class InProcess:
@@ -48,7 +29,7 @@ class InProcess:
 
     def __init__(self) -> None:
         self._last = Stop("exited")
-        self._points: dict[int, _Point] = {}
+        self._points: dict[int, Point] = {}
         # cuda-gdb: a stop may be in a GPU's thread, of which only a frame knows the function and the line
         self._has_kernels = "cuda" in gdb.execute("show version", to_string=True).partition("\n")[0].lower()
         self._host = ""  # the architecture of host code, where the program starts
@@ -81,7 +62,7 @@ class InProcess:
     def insert(self, location: str, condition: str = "") -> int:
         """Set a breakpoint, pending if its library is not loaded yet; returns its number."""
         with _refusals():
-            point = _Point(location)
+            point = Point(location)
             if condition:
                 point.condition = condition
         self._points[point.number] = point
@@ -93,7 +74,7 @@ class InProcess:
         tables = [table for table in _tables(FRAMES) if PurePosixPath(table.filename).name == file]
         starts: dict[str, int] = {}
         for pc in {pc for table in tables for pc in _line_starts(table.linetable(), int(line))}:
-            function = _function_at(pc)
+            function = function_at(pc)
             starts[function] = min(pc, starts.get(function, pc))
         return [self.insert(f"*{pc:#x}", condition) for pc in starts.values()]
 
@@ -104,8 +85,9 @@ class InProcess:
 
     def resume(self, command: str) -> Stop:
         """Run `run`, `continue`, `next`, `step` or `finish`; returns where the program stopped."""
-        self.execute(command)
         self._selected = False
+        with _refusals():
+            gdb.execute(command, to_string=True)
         if self._last.reason == "exited":
             return self._last
         if self._has_kernels:
@@ -115,11 +97,27 @@ class InProcess:
         here = _here_by_frame() if self._has_kernels else _here()
         return replace(self._last, function=here.function, file=here.file, line=here.line)
 
+    def walk(self, stop: Stop, advance: Advance) -> Stop:
+        """Resume from `stop` with the command that `advance` gives for each stop; returns the last stop."""
+        if self._has_kernels:
+            return walk_by_stops(self.resume, stop, advance)
+        lines, command = Lines(advance), advance(stop)
+        try:
+            while command:
+                if command == "next":
+                    stop, command = lines.next(stop, self.resume)
+                else:
+                    stop = self.resume(command)
+                    command = advance(stop)
+            return stop
+        finally:
+            lines.delete()
+
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], Stop]:
         """Continue to the first stop at another breakpoint than these, or of another kind; read at these in passing."""
         hits: list[Hit] = []
         for number, expressions in readings.items():
-            self._points[number].read_in_passing(expressions, hits)
+            self._points[number].pass_if(_reading(number, expressions, hits))
         try:
             return hits, self.resume("continue")
         finally:
@@ -164,13 +162,24 @@ class InProcess:
             return bytes(gdb.selected_inferior().read_memory(address, count))
 
 
+def _reading(number: int, expressions: Sequence[str], hits: list[Hit]) -> Callable[[], bool]:
+    """What a breakpoint does that reads in passing."""
+
+    def read() -> bool:
+        frame = gdb.newest_frame()
+        hits.append(Hit(number, [_text(frame, expression) for expression in expressions]))
+        return True
+
+    return read
+
+
 def _here() -> Frame:
     """The place where the program stands, without a `gdb.Frame`.
 
     For a frame gdb reads the debug information of its caller's unit too, which takes 0.2 s for ggml-cuda.cu.
     """
     pc = int(gdb.parse_and_eval("$pc"))
-    function, sal = _function_at(pc), gdb.find_pc_line(pc)
+    function, sal = function_at(pc), gdb.find_pc_line(pc)
     if not function:  # no debug information: the nearest symbol
         return _here_by_frame()
     return Frame(without_parameters(function), sal.symtab.filename if sal.symtab else "", sal.line)
@@ -206,17 +215,6 @@ def _line_starts(table: gdb.LineTable, line: int) -> set[int]:
     """The addresses of the line's code, or of the next line with code: a call may begin with its arguments."""
     behind = {entry.line for entry in table if entry.line >= line}
     return {entry.pc for entry in table.line(min(behind)) or ()} if behind else set()
-
-
-def _function_at(pc: int) -> str:
-    """The function that contains an address, in whichever of its blocks; empty without debug information."""
-    try:
-        block = gdb.block_for_pc(pc)
-    except RuntimeError:  # "Cannot locate object file for block."
-        return ""
-    while block is not None and block.function is None:
-        block = block.superblock
-    return str(block.function) if block is not None else ""
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fattn_probe.debug.names import without_parameters
-from fattn_probe.debug.protocol import DebuggerError, Frame, Hit, Reason, Stop
+from fattn_probe.debug.protocol import Advance, DebuggerError, Frame, Hit, Reason, Stop, walk_by_stops
 from fattn_probe.debug.records import Reply, c_string
 from fattn_probe.debug.session import Session
 
@@ -76,6 +76,10 @@ class OverMI:
         if reply.stopped is None:
             raise DebuggerError(f"the debugger did not report a stop after {command}")
         return self._stop(reply.stopped, reply)
+
+    def walk(self, stop: Stop, advance: Advance) -> Stop:
+        """Resume from `stop` with the command that `advance` gives for each stop; returns the last stop."""
+        return walk_by_stops(self.resume, stop, advance)
 
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], Stop]:
         """Continue to the first stop at another breakpoint than these, or of another kind; read at these in passing."""

@@ -3,7 +3,7 @@
 This module and the procedures import only the standard library, because gdb's own Python loads them too.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -39,6 +39,10 @@ class Hit:
     values: list[str | None]
 
 
+Advance = Callable[[Stop], str]
+"""The command to resume with, for a stop; empty to stay there."""
+
+
 class DebuggerError(Exception):
     """The debugger refused a command; the message is the debugger's."""
 
@@ -70,6 +74,13 @@ class Debugger(Protocol):
         """Run `run`, `continue`, `next`, `step` or `finish`; returns where the program stopped."""
         ...
 
+    def walk(self, stop: Stop, advance: Advance) -> Stop:
+        """Resume from `stop` with the command that `advance` gives for each stop; returns the last stop.
+
+        At a stop `advance` may only evaluate: inside the debugger the program goes on when `advance` returns.
+        """
+        ...
+
     def sweep(self, readings: Mapping[int, Sequence[str]]) -> tuple[list[Hit], Stop]:
         """Continue to the first stop at another breakpoint than these, or of another kind; read at these in passing.
 
@@ -96,3 +107,10 @@ class Debugger(Protocol):
     def memory(self, address: int, count: int) -> bytes:
         """Bytes of the program's host memory."""
         ...
+
+
+def walk_by_stops(resume: Callable[[str], Stop], stop: Stop, advance: Advance) -> Stop:
+    """`Debugger.walk` with a stop for each command."""
+    while command := advance(stop):
+        stop = resume(command)
+    return stop

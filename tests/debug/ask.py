@@ -33,3 +33,23 @@ def selected(debugger, plan):
     debugger.resume("run")
     debugger.execute("up")
     return debugger.evaluate([plan["expression"]])
+
+
+def walked(debugger, plan):
+    """`next` from main on through main and work to the end: the function and line of each stop, with a value."""
+    main, work = debugger.insert("main"), debugger.insert("work")
+    stop = debugger.resume("run")
+    debugger.delete(main)
+    seen = []
+
+    def advance(stop):
+        if stop.reason == "exited":
+            return ""
+        seen.append([stop.function, stop.line, debugger.evaluate(["s"])[0]])
+        if stop.line == plan["end"]:
+            return "continue"
+        return "next" if len(seen) < plan["most"] else ""
+
+    last = debugger.walk(stop, advance)
+    debugger.delete(work)
+    return seen, last.reason, last.reason == "exited" or debugger.resume("continue").reason

@@ -1,5 +1,6 @@
 """What runs in gdb's own Python: backtraces, and why an expression has no value."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,18 @@ def test_a_sweep_reads_every_hit_and_stops_elsewhere(gdb, probe, over_mi):
 def test_the_selected_frame_changes_no_value_inside(gdb, probe):
     with Session(gdb, probe) as session:
         assert call(session, "ask:selected", location="work", expression="n") == ["4"]
+
+
+@pytest.mark.parametrize("most", [10, 1000], ids=["10 lines", "to the end"])
+def test_next_by_breakpoints_stops_where_gdbs_own_does(gdb, programs, most):
+    walked = programs / "walked"
+    source = Path(__file__).with_name("probe.cpp").read_text().replace("1 << 20", "2")
+    (programs / "walked.cpp").write_text(source)
+    subprocess.run(["g++", "-O0", "-g", "-w", programs / "walked.cpp", "-o", walked], check=True)
+    plan = {"most": most, "end": source[: source.index("return !strcmp")].count("\n") + 1}
+    with Session(gdb, walked, ["x", "y"]) as session:
+        by_steps = ask.walked(OverMI(session), plan)
+    with Session(gdb, walked, ["x", "y"]) as session:
+        by_lines = call(session, "ask:walked", **plan)
+    assert most == 10 or ["work<16, 3>", 16, "3"] in by_lines[0]
+    assert list(by_steps) == by_lines

@@ -10,7 +10,7 @@ import pytest
 import fattn_probe
 from fattn_probe import source
 from fattn_probe.cxx.macros import read_macros
-from fattn_probe.debug.protocol import DebuggerError, Stop
+from fattn_probe.debug.protocol import DebuggerError, Stop, walk_by_stops
 from fattn_probe.device import load_devices, parse_targets
 from fattn_probe.inspect.dispatch.conditions import dispatch_of
 from fattn_probe.inspect.dispatch.decide import Visit, decisions, plan_of, visits_of
@@ -65,6 +65,9 @@ class Scripted(StandIn):
     def resume(self, command):
         self.commands.append(command)
         return next(self.stops)
+
+    def walk(self, stop, advance):
+        return walk_by_stops(self.resume, stop, advance)
 
     def evaluate(self, expressions, level=0):
         return [self.values.get(expression) for expression in expressions]

@@ -58,24 +58,27 @@ class _Walk:
     def __init__(self, debugger: Debugger, plan: Mapping[str, Any]) -> None:
         self.debugger, self.plan = debugger, plan
         self.visits: list[Document] = []
+        self.command, self.left = "", STEPS
         self.waiting: tuple[Document, Sequence[int], str] | None = None
 
     def steps(self, stop: Stop) -> tuple[list[Document], Stop]:
         """Step on from `stop`; outside the dispatch, continue to its next function or to the end."""
-        command = ""
-        for _ in range(STEPS):
-            if stop.reason in ("exited", "signal") or stop.function.startswith(LAUNCHER):
-                return self.visits, stop
-            command = self.command(stop, command)
-            stop = self.debugger.resume(command)
-        return self.visits, self.debugger.resume("continue")
+        stop = self.debugger.walk(stop, self.advance)
+        return self.visits, stop
 
-    def command(self, stop: Stop, before: str) -> str:
+    def advance(self, stop: Stop) -> str:
         """The next command at a stop: `finish` leaves a function outside the dispatch that a step entered."""
+        if self.left < 0 or stop.reason in ("exited", "signal") or stop.function.startswith(LAUNCHER):
+            return ""
+        self.left -= 1
+        if self.left < 0:
+            return "continue"
         function = self.visit(stop)
         if function is None:
-            return "finish" if before == "step" else "continue"
-        return "step" if stop.line in function["calls"] else "next"
+            self.command = "finish" if self.command == "step" else "continue"
+        else:
+            self.command = "step" if stop.line in function["calls"] else "next"
+        return self.command
 
     def visit(self, stop: Stop) -> Mapping[str, Any] | None:
         """Record a stop; returns the function of the dispatch that it is in, or None."""
