@@ -54,7 +54,8 @@ def rows(found: Benchmarks) -> list[tuple[str, str, str]]:
         elif "simulator" in info:
             made += simulator_rows(info["simulator"], info["before"])
         else:
-            made.append((what, f"{seconds:.2f} s", info.get("asked", "")))
+            cpu = f" ({info['cpu_seconds']:.2f} s of CPU)" if "cpu_seconds" in info else ""
+            made.append((what, f"{seconds:.2f} s{cpu}", info.get("asked", "")))
     return made
 
 
