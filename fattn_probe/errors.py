@@ -20,7 +20,7 @@ class BuildError(FattnProbeError):
 
 
 class MachineError(FattnProbeError):
-    """The user's machine refused: a full disk, a permission, too little memory."""
+    """The user's machine refused: a full disk, a permission, too little memory, a package that is missing."""
 
     exit_code = 3
 

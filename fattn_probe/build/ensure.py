@@ -29,7 +29,7 @@ from fattn_probe.build.key import (
     manifest_of,
 )
 from fattn_probe.build.ninja import Report, run_ninja, silent
-from fattn_probe.build.overlay import OVERLAY_STAMP, native_files, own_stamp, prepare, write_if_changed
+from fattn_probe.build.overlay import OVERLAY_STAMP, own_stamp, prepare, write_if_changed
 from fattn_probe.build.plan import Planner, case_source
 from fattn_probe.build.sources import Sources, addable, read_sources
 from fattn_probe.build.steps import Plan
@@ -51,6 +51,7 @@ def ensure(
     programs: Iterable[str] = (RUNNER,),
     *,
     full: bool = False,
+    dry: bool = False,
     sources: Iterable[str] = (),
     progress: Report = silent,
     jobs: int | None = None,
@@ -58,11 +59,12 @@ def ensure(
 ) -> Build:
     """The build of a request with at least these kernels and programs; makes or extends it if necessary.
 
-    `sources` are further files of ggml-cuda/ and ggml-base; `full` compiles all that upstream does. A complete build is
-    returned after a check of its manifest. A build that another process uses is extended under a lock. `again` compiles
-    everything, and replaces the objects that builds share.
+    `sources` are further files of ggml-cuda/ and ggml-base; `full` compiles all that upstream does, `dry` only what
+    dry runs on a simulated GPU need. A complete build is returned after a check of its manifest. A build that another
+    process uses is extended under a lock. `again` compiles everything, and replaces the objects that builds share.
     """
-    wanted = Contents(tuple(case.name for case in kernels), tuple(sources), tuple(programs), full)
+    names = tuple(case.name for case in kernels)
+    wanted = Contents(names, tuple(sources), tuple(programs), full, dry and request.engine == "sim")
     toolchain = find_toolchain(request.engine)
     folder = folder_of(request, key_of(request, toolchain))
     if not again and (build := existing(folder, request)) and is_complete(build.manifest, wanted):
@@ -127,6 +129,7 @@ def is_complete(manifest: Manifest, wanted: Contents) -> bool:
         and (has.full or set(wanted.kernels) <= set(has.kernels))
         and (has.full or set(wanted.sources) <= set(has.sources))
         and has.full >= wanted.full
+        and has.dry <= wanted.dry
     )
 
 
@@ -137,7 +140,7 @@ def make(
     stamp = own_stamp()
     sources = read_sources(request.tree, request.quants, toolchain.machine)
     check_contents(contents, sources)
-    prepare(folder, request, sources, [sources.cases[name] for name in contents.kernels])
+    prepare(folder, request, sources, contents)
     for name in ("bin", "lib", "obj"):
         (folder / name).mkdir(exist_ok=True)
     if toolchain.cudart and not (folder / "lib" / toolchain.cudart.name).is_file():
@@ -167,7 +170,7 @@ def make_plan(request: BuildRequest, toolchain: Toolchain, contents: Contents, s
     if toolchain.cuda_include.is_relative_to(cache_dir()):  # another cache's objects have the same commands
         include = Path(os.path.relpath(toolchain.cuda_include, folder_of(request, key_of(request, toolchain))))
         toolchain = replace(toolchain, cuda_include=include)
-    return Planner(Flags(request, toolchain, sources), contents, native_files(), cudart).plan()
+    return Planner(Flags(request, toolchain, sources), contents, cudart).plan()
 
 
 def plan_build(
@@ -229,6 +232,7 @@ def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int 
         build.request,
         [case] if case else [],
         has.programs,
+        dry=has.dry,
         sources=[file] if file else [],
         progress=progress,
         jobs=jobs,

@@ -19,6 +19,9 @@ X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 # ggml's host code is not under test: -O1 compiles in half the time of -O2, and all flavours share the objects
 HOST_OPTIMISATION = ("-O1", "-g1")
 DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
+# The rest of the simulator. Without SIM_KERNELS a kernel can be launched, but not run.
+SIM_HOST = "sim/units/sim_host.cpp"
+SIM_KERNELS = ("sim/units/sim_kernels.cpp", "sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp")
 # With loops unrolled and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/simulator.md)
 SIM_OPTIMISATION = {
     "release": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1"),
@@ -86,8 +89,9 @@ class Flags:
 
     def sim_native(self, source: str) -> tuple[str, ...]:
         """A file of the simulator, relative to native/: optimised in every flavour."""
+        level = HOST_OPTIMISATION if source == SIM_HOST else ("-O2", "-g" if source == DEBUGGED else "-g1")
         return (
-            *self.host(source, ("-O2", "-g" if source == DEBUGGED else "-g1")),
+            *self.host(source, level),
             *self.vector,
             "-ffp-contract=fast",
             "-fno-math-errno",

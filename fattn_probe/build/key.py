@@ -120,13 +120,14 @@ class Contents:
     """The contents of a build folder, which only grow.
 
     `kernels` are names of kernel cases ("mma 64,64,8,8"), `sources` further files of ggml-cuda/ and
-    ggml-base by name.
+    ggml-base by name. A `dry` build can launch kernels but not run them: it has a part of the simulator.
     """
 
     kernels: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     full: bool = False
+    dry: bool = False
 
     def union(self, other: "Contents") -> "Contents":
         """The contents of both."""
@@ -135,6 +136,7 @@ class Contents:
             tuple(dict.fromkeys(self.sources + other.sources)),
             tuple(dict.fromkeys(self.programs + other.programs)),
             self.full or other.full,
+            self.dry and other.dry,
         )
 
 

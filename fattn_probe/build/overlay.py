@@ -2,16 +2,17 @@
 
 import functools
 import hashlib
+import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from fattn_probe.build.key import OVERLAY, BuildRequest
-from fattn_probe.build.plan import STUBS_SCRIPT, Native, case_file, case_text
+from fattn_probe.build.key import OVERLAY, BuildRequest, Contents
+from fattn_probe.build.plan import STUBS_SCRIPT, case_file, case_text
 from fattn_probe.build.rewrite import rewrite
-from fattn_probe.build.sources import CUDA, Sources
+from fattn_probe.build.sources import CONVERSIONS, CUDA, Sources
 from fattn_probe.source import KernelCase, kept_files, patches
 
 PACKAGE = Path(__file__).parent.parent
@@ -23,6 +24,7 @@ ERRORS = "surrogateescape"  # comments of a tree need not be UTF-8
 OVERLAY_STAMP = "overlay.stamp"  # in a build folder: the state of the overlay when it was made
 OWN_CASES = "fattn-probe-*"  # generated files in the overlay
 CUDA_SUFFIXES = (".cu", ".cuh", ".h")
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 CALLED = re.compile(r"\b(\w+)\s*\(")
 
 
@@ -45,15 +47,6 @@ def own_stamp() -> str:
     return digest.hexdigest()
 
 
-def native_files() -> Native:
-    """The C++ files of the runner and of the simulator."""
-    runner, sim = (
-        tuple(path.relative_to(NATIVE).as_posix() for path in sorted((NATIVE / folder).glob("*.cpp")))
-        for folder in ("runner", "sim")
-    )
-    return Native(runner, sim)
-
-
 def known_ptx() -> frozenset[str]:
     """The names in `simt::ptx`: all that the simulator's headers that open this namespace declare or call."""
     names: set[str] = set()
@@ -64,12 +57,12 @@ def known_ptx() -> frozenset[str]:
     return frozenset(names)
 
 
-def prepare(folder: Path, request: BuildRequest, sources: Sources, cases: Iterable[KernelCase]) -> None:
+def prepare(folder: Path, request: BuildRequest, sources: Sources, contents: Contents) -> None:
     """Update the overlay and native/ of a build folder; unchanged files keep their modification times."""
     folder.mkdir(parents=True, exist_ok=True)
-    renew_overlay(folder, request, sources)
+    renew_overlay(folder, request, sources, contents)
     instances = folder / OVERLAY / CUDA / "template-instances"
-    for case in cases:
+    for case in (sources.cases[name] for name in contents.kernels):
         write_if_changed(instances / case_file(case), case_text(case))
     write_if_changed(folder / STUBS_SCRIPT.name, STUBS_SCRIPT.read_text())
     for path in own_files():
@@ -77,29 +70,35 @@ def prepare(folder: Path, request: BuildRequest, sources: Sources, cases: Iterab
             write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())
 
 
-def renew_overlay(folder: Path, request: BuildRequest, sources: Sources) -> None:
+def renew_overlay(folder: Path, request: BuildRequest, sources: Sources, contents: Contents) -> None:
     """Update the overlay, unless it is as this fattn-probe left it; the folder is for one source and its patches."""
-    overlay, stamp = folder / OVERLAY, folder / OVERLAY_STAMP
-    if stamp.is_file() and stamp.read_text() == overlay_state(overlay):
+    overlay, stamp, files = folder / OVERLAY, folder / OVERLAY_STAMP, compiled_files(sources, contents)
+    if stamp.is_file() and stamp.read_text() == overlay_state(overlay, files):
         return
     with tempfile.TemporaryDirectory(prefix=".overlay-", dir=folder) as name:
         fresh = Path(name) / OVERLAY
-        make_overlay(fresh, request, sources)
+        make_overlay(fresh, request, sources, files)
         settle(fresh, overlay, keep=OWN_CASES)
-    stamp.write_text(overlay_state(overlay))
+    stamp.write_text(overlay_state(overlay, files))
 
 
-def overlay_state(overlay: Path) -> str:
-    """A digest of the files of an overlay, by size and time, and of the fattn-probe that made them."""
-    digest = hashlib.sha256(own_stamp().encode())
+def compiled_files(sources: Sources, contents: Contents) -> list[str]:
+    """The files of ggml-cuda/ that a build compiles, and the headers of all kernel cases; sorted."""
+    headers = {case.header for case in sources.cases.values()}
+    return sorted({*headers, CONVERSIONS, *(sources.full if contents.full else (*sources.cuda, *contents.sources))})
+
+
+def overlay_state(overlay: Path, compiled: list[str]) -> str:
+    """A digest of the files of an overlay, by size and time, of what is compiled, and of this fattn-probe."""
+    digest = hashlib.sha256("\0".join((own_stamp(), *compiled)).encode())
     for path in sorted(path for path in overlay.rglob("*") if path.is_file() and not path.match(OWN_CASES)):
         stat = path.stat()
         digest.update(f"\0{path.relative_to(overlay)} {stat.st_size} {stat.st_mtime_ns}".encode())
     return digest.hexdigest()
 
 
-def make_overlay(overlay: Path, request: BuildRequest, sources: Sources) -> None:
-    """Copy the files of a tree that are built, apply the patches, and for the simulator rewrite ggml-cuda."""
+def make_overlay(overlay: Path, request: BuildRequest, sources: Sources, compiled: Iterable[str]) -> None:
+    """Copy the files of a tree that are built, apply the patches, and for the simulator rewrite what is compiled."""
     for path in kept_files(request.tree.root):
         target = overlay / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +109,7 @@ def make_overlay(overlay: Path, request: BuildRequest, sources: Sources) -> None
     version = f'#pragma once\n#define GGML_VERSION "{sources.version}"\n#define GGML_COMMIT "unknown"\n'
     (overlay / "ggml/src/ggml-version.h").write_text(version)
     if request.engine == "sim":
-        rewrite_folder(overlay / CUDA)
+        rewrite_files(included(overlay / CUDA, compiled))
 
 
 def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
@@ -128,10 +127,26 @@ def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
                 file.write("\n" + "".join(declarations))
 
 
-def rewrite_folder(cuda: Path) -> None:
-    """Rewrite every CUDA file below a folder to C++, in place."""
+def included(folder: Path, names: Iterable[str]) -> set[Path]:
+    """Files below a folder, with those below it that they include: a third of ggml-cuda for the attention kernels.
+
+    An include may be relative to its file, to the folder, or to the one above it.
+    """
+    found: set[Path] = set()
+    to_read = [folder / name for name in names]
+    while to_read:
+        path = Path(os.path.normpath(to_read.pop()))
+        if path not in found and path.is_relative_to(folder) and path.is_file():
+            found.add(path)
+            headers = INCLUDE.findall(path.read_text(errors=ERRORS))
+            to_read += [place / header for header in headers for place in (path.parent, folder, folder.parent)]
+    return found
+
+
+def rewrite_files(paths: Iterable[Path]) -> None:
+    """Rewrite CUDA files to C++, in place."""
     known = known_ptx()
-    for path in sorted(cuda.rglob("*")):
+    for path in paths:
         if path.suffix in CUDA_SUFFIXES:
             path.write_text(rewritten(path.read_text(errors=ERRORS), path.name, known), errors=ERRORS)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fattn_probe.build.flags import Flags
+from fattn_probe.build.flags import DEBUGGED, SIM_HOST, SIM_KERNELS, Flags
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, Contents
 from fattn_probe.build.sources import CONVERSIONS, UNUSED
 from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step, StubStep
@@ -13,6 +13,7 @@ from fattn_probe.source import KernelCase
 GGML = "overlay/ggml/src"
 CUDA = f"{GGML}/ggml-cuda"
 BASE, CPU_LIBRARY, CUDA_LIBRARY = "lib/libggml-base.so", "lib/libggml-cpu.so", "lib/libggml-cuda.so"
+RUNNER_SOURCE = "native/runner/runner.cpp"
 CASE_PREFIX = "fattn-probe-"
 STUBS_SCRIPT = Path(__file__).with_name("stubs.py")
 
@@ -21,20 +22,11 @@ BACKENDS = {RUNNER: ("cuda",), CPU_RUNNER: ("cpu",), TEST_BACKEND_OPS: ("cuda", 
 
 
 @dataclass(frozen=True)
-class Native:
-    """fattn-probe's own C++ files, relative to native/."""
-
-    runner: tuple[str, ...]
-    sim: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Planner:
     """Makes the steps of one build; `cudart` is the name of the CUDA runtime library for the cuda engine."""
 
     flags: Flags
     contents: Contents
-    native: Native
     cudart: str | None
 
     def plan(self) -> Plan:
@@ -108,13 +100,17 @@ class Planner:
         names = self.kernel_sources()
         compiles = [self.compile(f"{CUDA}/{name}", self.flags.kernel(name), log=not sim) for name in names]
         if sim:
-            compiles += [self.compile(f"native/{name}", self.flags.sim_native(name)) for name in self.native.sim]
+            compiles += [self.compile(f"native/{name}", self.flags.sim_native(name)) for name in self.simulator()]
         lazy = "native/cublas/cublas_lazy.cpp"
         compiles.append(self.compile(lazy, self.flags.cuda_host(lazy)))
         objects = [step.object for step in compiles]
         stubs = self.stubs("obj/stubs.c", objects, self.base_objects, self.cuda_runtime())
         link = self.link(CUDA_LIBRARY, [*objects, stubs[-1].object], [BASE, *self.cuda_runtime()])
         return [*compiles, *stubs, link]
+
+    def simulator(self) -> tuple[str, ...]:
+        """The simulator's files, relative to native/."""
+        return (SIM_HOST, DEBUGGED, *(() if self.contents.dry else SIM_KERNELS))
 
     def cuda_runtime(self) -> list[str]:
         """The CUDA runtime library of the cuda engine; the simulator is its own."""
@@ -153,8 +149,7 @@ class Planner:
         if name == TEST_BACKEND_OPS:
             source = "overlay/tests/test-backend-ops.cpp"
             return [*self.registry(uses), self.compile(source, self.flags.host(source))]
-        files = [f"native/{file}" for file in self.native.runner]
-        return [self.compile(file, (*self.flags.host(file), *uses), f"{'-'.join(backends)}/") for file in files]
+        return [self.compile(RUNNER_SOURCE, (*self.flags.host(RUNNER_SOURCE), *uses), f"{'-'.join(backends)}/")]
 
     def registry(self, uses: tuple[str, ...]) -> list[CompileStep]:
         """Ggml's list of all backends, which is made at compile time. The runner has one backend and does without."""

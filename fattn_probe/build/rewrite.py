@@ -61,13 +61,11 @@ def _rewrite_macro(text: str) -> str:
 
 def _notes(tokens: list[Token]) -> tuple[Note, ...]:
     """Macros that divide: their bodies stay unchanged, because it is unknown whether device code uses them."""
-    notes, line = [], 1
-    for token in tokens:
-        if token.kind == "directive":
-            macro = DEFINE.match(token.text)
-            if macro and "/" in COMMENT.sub("", token.text):
-                notes.append(Note(f"macro {macro.group(1)} divides", line))
-        line += token.text.count("\n")
+    notes = []
+    for place, (kind, text) in enumerate(tokens):
+        if kind == "directive" and "/" in text and (macro := DEFINE.match(text)) and "/" in COMMENT.sub("", text):
+            line = 1 + sum(before.count("\n") for _, before in tokens[:place])
+            notes.append(Note(f"macro {macro.group(1)} divides", line))
     return tuple(notes)
 
 

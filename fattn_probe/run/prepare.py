@@ -18,9 +18,10 @@ from fattn_probe.source import KernelCase
 def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
     """Compile the kernels that the cases need and the builds of their targets lack, each build in one go.
 
-    `program` is what will run the cases. The first build has the kernels that are likely needed, the second one what
-    dry runs add to them. A session with a build made elsewhere has nothing to prepare. A kernel that is still missing
-    is compiled when a case calls it (`Session.completing`).
+    `program` is what will run the cases. If it is known which kernels are likely needed, they come first, and then what
+    dry runs add to them. Otherwise dry runs come first: they need a part of a build, and the rest of it compiles beside
+    the kernels. A session with a build made elsewhere has nothing to prepare. A kernel that is still missing is
+    compiled when a case calls it (`Session.completing`).
     """
     if session.options.build is not None or session.options.tree is None:
         return
@@ -35,7 +36,9 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
         for target, cases in here:
             wanted[target.engine, arch_of(target)] += find(session, cases, target)
         for target, _ in here:
-            session.add_kernels(target, wanted[target.engine, arch_of(target)], program, sources)
+            kernels = wanted[target.engine, arch_of(target)]
+            if kernels or find is required_kernels:
+                session.add_kernels(target, kernels, program, sources)
 
 
 def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:

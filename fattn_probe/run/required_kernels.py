@@ -100,10 +100,11 @@ def dry_runs(session: Session, cases: Mapping[str, Case], target: Target) -> Nam
     """The kernel cases of each op, by dry runs in parallel; kernels that the build lacks are skipped, not compiled."""
     simulation = Simulation(dry=True, skip_kernels=True, threads=1)
     options = replace(session.options, simulation=simulation, repeat=1, warmup=0)
-    session.build_for(target)
+    dry = Session(options, session.progress)
+    dry.add_kernels(target, (), sources=required_sources(cases.values()))
     items, processes = list(cases.items()), process_count(len(cases))
     parts = [
-        DryRuns(options, session.builds, picklable(target), dict(items[start::processes])) for start in range(processes)
+        DryRuns(options, dry.builds, picklable(target), dict(items[start::processes])) for start in range(processes)
     ]
     if processes == 1:
         return parts[0].names()

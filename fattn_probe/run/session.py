@@ -86,7 +86,7 @@ class Session:
         wanted = program or (CPU_RUNNER if target.engine == "cpu" else RUNNER)
         key = f"{target}/{wanted}"
         if key not in self.builds:
-            self.builds[key] = ensure(self._request(target), programs=(wanted,), progress=self.progress)
+            self.add_kernels(target, (), wanted)
         return self.builds[key]
 
     def _request(self, target: Target) -> BuildRequest:
@@ -107,7 +107,8 @@ class Session:
         self, target: Target, kernels: Iterable[KernelCase], program: str = RUNNER, sources: Iterable[str] = ()
     ) -> None:
         """Compile the kernels and further files that the build of a target lacks, all at once."""
-        made = ensure(self._request(target), kernels, (program,), sources=sources, progress=self.progress)
+        request, dry = self._request(target), self.options.simulation.dry
+        made = ensure(request, kernels, (program,), dry=dry, sources=sources, progress=self.progress)
         self.builds[f"{target}/{program}"] = made
 
     def complete(self, target: Target, symbol: str, program: str) -> Build:

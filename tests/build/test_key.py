@@ -83,7 +83,7 @@ def test_a_manifest_is_read_as_it_was_written():
 
 
 def test_contents_only_grow():
-    union = CONTENTS.union(Contents(("mma 64,64,8,8", "vec 64,F,F"), ("scale.cu",), (), True))
+    union = CONTENTS.union(Contents(("mma 64,64,8,8", "vec 64,F,F"), ("scale.cu",), (), True, dry=True))
     assert union == Contents(("mma 64,64,8,8", "tile 64,64", "vec 64,F,F"), ("scale.cu",), ("fattn-runner",), True)
 
 
@@ -95,6 +95,8 @@ def test_a_build_is_complete_if_it_has_all_and_is_of_this_fattn_probe():
     assert not is_complete(current, Contents((), ("scale.cu",)))
     assert not is_complete(current, Contents((), (), ("test-backend-ops",)))
     assert not is_complete(current, Contents(full=True))
+    assert is_complete(current, Contents(dry=True))
+    assert not is_complete(replace(current, contents=replace(CONTENTS, dry=True)), CONTENTS)
     assert is_complete(replace(current, contents=replace(CONTENTS, full=True)), Contents(("tile 80,80",)))
 
 

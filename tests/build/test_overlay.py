@@ -1,8 +1,8 @@
 import pytest
 
 from fattn_probe.build import overlay
-from fattn_probe.build.key import BuildRequest
-from fattn_probe.build.overlay import prepare, write_if_changed
+from fattn_probe.build.key import BuildRequest, Contents
+from fattn_probe.build.overlay import included, prepare, write_if_changed
 from fattn_probe.build.sources import CUDA, read_sources
 from fattn_probe.source.patches import Patch
 from tests.build.tree import make_tree
@@ -16,11 +16,11 @@ DIFF = """\
 """
 
 
-def prepared(root, folder, engine="sim", patches=()):
+def prepared(root, folder, engine="sim", patches=(), **contents):
     request = BuildRequest(make_tree(root), engine, patches=patches)
     (root / CUDA / "convert.cu").write_text("int one;\n")
     sources = read_sources(request.tree, (), "x86_64")
-    prepare(folder, request, sources, [sources.cases["mma 64,64,8,8"]])
+    prepare(folder, request, sources, Contents(("mma 64,64,8,8",), **contents))
     return folder / "overlay" / CUDA
 
 
@@ -28,6 +28,31 @@ def test_the_simulators_overlay_is_rewritten_and_the_tree_is_not(tmp_path):
     cuda = prepared(tmp_path / "tree", tmp_path / "build")
     assert "simt::describe" in (cuda / "fattn.cu").read_text()
     assert "simt::describe" not in (tmp_path / "tree" / CUDA / "fattn.cu").read_text()
+
+
+@pytest.mark.parametrize("contents", [{"sources": ("scale.cu",)}, {"full": True}])
+def test_only_what_is_compiled_is_rewritten(tmp_path, contents):
+    cuda = prepared(tmp_path / "tree", tmp_path / "build")
+    assert "simt::describe" not in (cuda / "scale.cu").read_text()
+    prepared(tmp_path / "tree", tmp_path / "build", **contents)
+    assert "simt::describe" in (cuda / "scale.cu").read_text()
+
+
+def test_what_a_file_includes_is_found_beside_it_in_the_folder_and_above(tmp_path):
+    texts = {
+        "x.cu": '#include "common.cuh"\n#include <vector>\n// #include "other.cuh"\n',
+        "common.cuh": '#pragma once\n  # include "cuda/vendors/cuda.h"\n#include "../ggml.h"\n#include "gone.h"\n',
+        "vendors/cuda.h": '#include "../mma.cuh"\n#include "common.cuh"\n',
+        "mma.cuh": "",
+        "other.cuh": "",
+        "../ggml.h": "",
+    }
+    cuda = tmp_path / "cuda"
+    (cuda / "vendors").mkdir(parents=True)
+    for path, text in texts.items():
+        (cuda / path).write_text(text)
+    found = {path.relative_to(cuda).as_posix() for path in included(cuda, ["x.cu", "absent.cu"])}
+    assert found == {"x.cu", "common.cuh", "vendors/cuda.h", "mma.cuh"}
 
 
 def test_the_cuda_overlay_is_upstreams_text(tmp_path):

@@ -1,10 +1,12 @@
+import re
 from pathlib import Path
 
 import pytest
 
-from fattn_probe.build.flags import Flags
+from fattn_probe.build.flags import DEBUGGED, SIM_HOST, Flags
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, BuildRequest, Contents
-from fattn_probe.build.plan import Native, Planner, case_file, case_text
+from fattn_probe.build.overlay import NATIVE
+from fattn_probe.build.plan import Planner, case_file, case_text
 from fattn_probe.build.sources import CUDA as CUDA_FOLDER
 from fattn_probe.build.sources import read_sources
 from fattn_probe.build.steps import CompileStep, LinkStep
@@ -16,14 +18,13 @@ SIM = Toolchain("gcc", "g++", ("g++ 12",), "x86_64", Path("/cuda/include"))
 CUDA = Toolchain(
     "gcc", "g++", ("g++ 12",), "x86_64", Path("/cuda/include"), Path("/cuda/bin/nvcc"), Path("libcudart.so.13")
 )
-NATIVE = Native(("runner/runner.cpp",), ("sim/debugged.cpp", "sim/launch.cpp"))
 
 
 def planned_with(toolchain, folder, contents, engine="sim", **request):
     wanted = BuildRequest(make_tree(folder), engine, **request)
     sources = read_sources(wanted.tree, wanted.quants, toolchain.machine)
     cudart = toolchain.cudart.name if toolchain.cudart else None
-    return Planner(Flags(wanted, toolchain, sources), contents, NATIVE, cudart).plan()
+    return Planner(Flags(wanted, toolchain, sources), contents, cudart).plan()
 
 
 def plan_of(folder, contents, engine="sim", **request):
@@ -123,20 +124,21 @@ def native_commands(folder, name, **request):
     """What compiles a file of the simulator for a request."""
     tree = make_tree(folder)
     made = [Flags(BuildRequest(tree, **each), SIM, read_sources(tree, (), "x86_64")) for each in (request, {})]
-    return [flags.sim_native(f"sim/{name}") for flags in made]
+    return [flags.sim_native(name) for flags in made]
 
 
 @pytest.mark.parametrize(
     ("request_", "name", "shared"),
     [
-        ({"arch": "120a"}, "launch.cpp", True),
-        ({"arch": "120a"}, "device.cpp", True),
-        ({"arch": "120a"}, "tensor_core.cpp", False),
-        ({"arch": "70"}, "worker.cpp", False),  # which does not run ahead there
-        ({"arch": "70"}, "device.cpp", True),
-        ({"flavour": "check"}, "device.cpp", True),
-        ({"flavour": "check"}, "check.cpp", False),
-        ({"flavour": "check"}, "finding.cpp", False),  # it includes check.h
+        ({"arch": "120a"}, SIM_HOST, True),
+        ({"arch": "120a"}, "sim/units/sim_kernels.cpp", True),
+        ({"arch": "120a"}, "sim/tensor_core.cpp", False),
+        ({"arch": "70"}, "sim/units/sim_kernels.cpp", False),  # they do not run ahead there
+        ({"arch": "70"}, SIM_HOST, True),
+        ({"flavour": "check"}, SIM_HOST, True),
+        ({"flavour": "check"}, "sim/units/sim_kernels.cpp", False),
+        ({"flavour": "debug"}, SIM_HOST, True),
+        ({"flavour": "debug"}, DEBUGGED, True),
     ],
 )
 def test_files_of_the_simulator_are_compiled_once_for_the_builds_that_do_not_change_them(
@@ -166,7 +168,7 @@ def test_the_cpu_backend_is_optimised_in_a_debug_build(tmp_path):
 
 
 def test_a_debug_build_shares_all_that_is_not_a_kernel(tmp_path):
-    """But files of the simulator that see whether lanes run ahead, which they do in a release build."""
+    """But the part of the simulator that runs kernels, whose lanes run ahead in a release build only."""
     commands = [
         {step.source: step.command for step in plan.steps if isinstance(step, CompileStep)}
         for plan in (
@@ -175,7 +177,23 @@ def test_a_debug_build_shares_all_that_is_not_a_kernel(tmp_path):
     ]
     different = [source for source, command in commands[0].items() if commands[1][source] != command]
     assert different == [f"overlay/{CUDA_FOLDER}/{name}" for name in ("fattn.cu", "ggml-cuda.cu")] + [
-        "native/sim/launch.cpp"
+        "native/sim/units/sim_kernels.cpp"
+    ]
+
+
+def test_every_file_of_the_simulator_is_compiled_once(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)))
+    compiled = [Path(source) for source in sources(plan) if source.startswith("native/sim/")]
+    units = [NATIVE.parent / path for path in compiled if path.parent.name == "units"]
+    files = [path.name for path in compiled if path.parent.name == "sim"]
+    files += [name for unit in units for name in re.findall(r'#include "(\w+\.cpp)"', unit.read_text())]
+    assert sorted(files) == sorted(path.name for path in (NATIVE / "sim").glob("*.cpp"))
+
+
+def test_a_dry_build_has_no_simulator_that_runs_kernels(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,), dry=True))
+    assert [source for source in sources(plan) if "native/sim" in source] == [
+        f"native/{name}" for name in (SIM_HOST, DEBUGGED)
     ]
 
 

@@ -39,7 +39,7 @@ add_library(ggml
     "ggml/src/ggml-cuda/ggml-cuda.cu": "int backend;\n",
     "ggml/src/ggml-cuda/fattn.cu": "static __global__ void k(int n) {\n}\n",
     "ggml/src/ggml-cuda/convert.cu": "",
-    "ggml/src/ggml-cuda/scale.cu": "",
+    "ggml/src/ggml-cuda/scale.cu": "static __global__ void scale(int n) {\n}\n",
     "ggml/src/ggml-cuda/template-instances/fattn-mma-f16-instance-ncols1_8-ncols2_8.cu": (
         "DECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);\nDECL_FATTN_MMA_F16_CASE(80, 80, 8, 8);\n"
     ),

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from fattn_probe.build.ensure import build_env, lock_of
-from fattn_probe.build.flags import Flags
+from fattn_probe.build.flags import DEBUGGED, SIM_HOST, SIM_KERNELS, Flags
 from fattn_probe.build.key import BuildRequest, Contents
 from fattn_probe.build.ninja import run_ninja
-from fattn_probe.build.overlay import NATIVE, NATIVE_SUFFIXES, known_ptx, native_files, write_if_changed
+from fattn_probe.build.overlay import NATIVE, NATIVE_SUFFIXES, known_ptx, write_if_changed
 from fattn_probe.build.plan import Planner
 from fattn_probe.build.rewrite import rewrite
 from fattn_probe.build.steps import Plan, Step
@@ -49,13 +49,13 @@ def compile_programs(texts, flavour, arch="90", sim=None):
     """
     folder = cache_dir() / "tests" / f"{flavour}-{arch}"
     made = flags(flavour, arch, folder)
-    planner = Planner(made, Contents(), native_files(), None)
+    planner = Planner(made, Contents(), None)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_of(folder):
         for path in (NATIVE / "sim").rglob("*"):
             if path.is_file() and path.suffix in NATIVE_SUFFIXES:
                 write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())
-        files = sim or native_files().sim
+        files = sim or (*SIM_KERNELS, SIM_HOST, DEBUGGED)
         steps: list[Step] = [planner.compile(f"native/{name}", made.sim_native(name)) for name in files]
         runtime = [step.outputs[0] for step in steps]
         for name, text in texts.items():

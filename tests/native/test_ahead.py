@@ -38,7 +38,7 @@ def test_the_program_does_run_ahead(program):
 
 @pytest.mark.parametrize("flavour", sorted({*FLAVOURS, "sanitized"} - {"release"}))
 def test_the_checker_and_the_sanitizers_keep_lanes_in_step(flavour):
-    assert "-DSIMT_AHEAD" not in (*flags(flavour).sim(), *flags(flavour).sim_native("sim/worker.cpp"))
+    assert "-DSIMT_AHEAD" not in (*flags(flavour).sim(), *flags(flavour).sim_native("sim/units/sim_kernels.cpp"))
 
 
 @pytest.mark.parametrize("in_step", [False, True])

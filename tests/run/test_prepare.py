@@ -53,11 +53,11 @@ def tree(tmp_path):
 
 @pytest.fixture
 def built(monkeypatch):
-    """The kernels and further files of each requested build, by the build's architecture."""
+    """The kernels and further files of each requested build, by the build's architecture, `dry` with the latter."""
     found = []
 
-    def ensure(request, kernels=(), programs=(), sources=(), progress=None):
-        found.append((request.arch, [*(case.name for case in kernels), *sources]))
+    def ensure(request, kernels=(), programs=(), dry=False, sources=(), progress=None):
+        found.append((request.arch + " dry" * dry, [*(case.name for case in kernels), *sources]))
 
     monkeypatch.setattr(sessions, "ensure", ensure)
     return found
@@ -80,7 +80,7 @@ def planned(monkeypatch):
 def test_all_kernels_of_all_cases_are_one_build(cache, tree, built, planned):
     session = Session(RunOptions(tree))
     prepare(session, [(case, [H200]) for case in CASES])
-    assert built == [("90", []), ("90", ["mma 64,64,8,8", "mma 80,80,8,8"])]
+    assert built == [("90", ["mma 64,64,8,8", "mma 80,80,8,8"])]
     assert planned == [2], "two of the four cases have the op of another one"
     assert f"{H200}/{RUNNER}" in session.builds
 
@@ -88,23 +88,33 @@ def test_all_kernels_of_all_cases_are_one_build(cache, tree, built, planned):
 def test_other_types_than_f16_bring_their_conversions(cache, tree, built, planned):
     (case, *_) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 256\ntype_V: q8_0\n", "c.yaml"))
     prepare(Session(RunOptions(tree)), [(CASES[0], [H200])])
-    assert built[0] == ("90", [])
+    assert built == [("90", ["mma 64,64,8,8"])]
     prepare(Session(RunOptions(tree)), [(case, [H200])])
-    assert built[2] == ("90", ["convert.cu"]), "before the dry runs"
+    assert built[1] == ("90", ["mma 80,80,8,8", "convert.cu"])
+
+
+def test_dry_runs_need_a_part_of_a_build(cache, tree, built, monkeypatch):
+    """The rest compiles beside the kernels."""
+    monkeypatch.setattr(required.DryRuns, "names", lambda self: {})
+    session = Session(RunOptions(tree))
+    (case,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 3\nn_kv: 256\ntype_V: q8_0\n", "c.yaml"))
+    prepare(session, [(CASES[0], [H200])])
+    prepare(session, [(case, [H200])])
+    assert built == [("90 dry", []), ("90", []), ("90 dry", ["convert.cu"]), ("90", ["convert.cu"])]
 
 
 def test_dry_run_results_are_cached(cache, tree, built, planned):
     prepare(Session(RunOptions(tree)), [(case, [H200]) for case in CASES])
     prepare(Session(RunOptions(tree)), [(case, [H200]) for case in CASES])
     assert planned == [2]
-    assert built[1] == built[2] == built[3], "the second time, the first build has all kernels"
+    assert built[0] == built[1] == built[2], "the second time, the first build has all kernels"
 
 
 def test_after_an_edit_the_first_build_has_the_kernels_of_before(cache, tree, built, planned):
     prepare(Session(RunOptions(tree)), [(case, [H200]) for case in CASES])
     prepare(Session(RunOptions(replace(tree, digest="edited"))), [(case, [H200]) for case in CASES])
     assert planned == [2, 2], "whether it is still so, dry runs tell"
-    assert built[1] == built[2] == built[3]
+    assert built[0] == built[1] == built[2]
 
 
 def test_another_gpu_is_planned_for_itself(cache, tree, built, planned):

@@ -14,7 +14,7 @@ CPU = Target("cpu")
 @pytest.fixture
 def session(monkeypatch):
     """A session whose builds are the symbols compiled into them."""
-    monkeypatch.setattr(sessions, "ensure", lambda request, **rest: ())
+    monkeypatch.setattr(sessions, "ensure", lambda request, *kernels, **rest: ())
     monkeypatch.setattr(sessions, "add_missing", lambda build, symbol, progress: (*build, symbol))
     monkeypatch.setattr(Session, "_request", lambda self, target: None)
     return Session(RunOptions(None))

@@ -20,6 +20,7 @@ namespace simt {
 
 void note_read(const void *, size_t) {}
 void note_write(const void *, size_t) {}
+void check_pending() {}
 
 #else
 

@@ -21,14 +21,12 @@ namespace simt {
 #if defined(SIMT_CHECK)
 constexpr bool checking = true;
 void check_new_block();
-void check_pending(); // reports a race whose write is now complete
 void check_new_shared(const void *address, size_t bytes);
 void check_copy_begins(const void *to, size_t bytes);
 void check_copy_ends(const void *to, size_t bytes);
 #else
 constexpr bool checking = false;
 inline void check_new_block() {}
-inline void check_pending() {}
 inline void check_new_shared(const void *, size_t) {}
 inline void check_copy_begins(const void *, size_t) {}
 inline void check_copy_ends(const void *, size_t) {}

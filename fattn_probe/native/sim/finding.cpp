@@ -1,6 +1,5 @@
 #include "finding.h"
 
-#include "check.h"
 #include "environment.h"
 #include "host_memory.h"
 #include "worker.h"

@@ -25,6 +25,9 @@ struct Finding {
     Stack stack = {};          // the place of the fault; if empty, the caller's
 };
 
+// The checker's: reports a race whose write is now complete.
+void check_pending();
+
 // Reports a fault of the running thread and stops the thread; in host code it ends the process.
 [[noreturn]] void report(const Finding &finding);
 

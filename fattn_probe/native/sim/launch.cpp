@@ -23,6 +23,7 @@
 namespace simt {
 
 SIMT_THREAD_LOCAL Description *describing = nullptr;
+SIMT_THREAD_LOCAL Worker *worker = nullptr;
 
 namespace {
 

@@ -1,5 +1,6 @@
 #include "worker.h"
 
+#include "ahead.h"
 #include "check.h"
 #include "device_limits.h"
 #include "environment.h"
@@ -20,8 +21,6 @@
 
 namespace simt {
 
-SIMT_THREAD_LOCAL Worker *worker = nullptr;
-
 uint32_t Fiber::thread_number() const { return warp->index * warp_size + lane; }
 
 Worker::Worker()
@@ -34,6 +33,8 @@ Worker::Worker()
         protect_pages(stacks_ + i * stack_bytes, guard_bytes); // a stack grows down into its guard
     }
 }
+
+Worker::~Worker() = default;
 
 void Worker::begin(const Launch &next) {
     launch = &next;

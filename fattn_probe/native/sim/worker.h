@@ -1,7 +1,6 @@
 // One host thread that runs blocks, one after the other: its fibers, its shared memory, its scheduler.
 #pragma once
 
-#include "ahead.h"
 #include "finding.h"
 #include "launch.h"
 #include "register_file.h"
@@ -42,6 +41,7 @@ class Worker {
     static constexpr size_t arena_bytes = 512 << 10;
 
     Worker();
+    ~Worker();
 
     // Forget the last launch's shared variables; then any number of its blocks can be run.
     void begin(const Launch &launch);

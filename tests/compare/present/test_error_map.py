@@ -1,10 +1,13 @@
 """Error maps in the terminal and as files."""
 
+import sys
+
 import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
 
+from fattn_probe.cli import main
 from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.judge.metrics import Deviation
 from fattn_probe.compare.judge.verdict import Status, Verdict
@@ -78,6 +81,16 @@ def test_pictures_are_small_and_show_errors(output, tmp_path):
     assert (pixels == (0xD5, 0x5E, 0x00)).all(axis=1).mean() > 0.02
     assert (pixels == 255).all(axis=1).mean() > 0.2
     assert "not finite" in svg.read_text()
+
+
+def test_without_matplotlib_the_package_to_install_is_named(monkeypatch, capsys):
+    """Before any case runs."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(sys, "argv", ["fattn-probe", "compare", "gqa", "--plot", "pictures"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 3
+    assert capsys.readouterr().err == "--plot needs matplotlib: pip install 'fattn-probe[plot]'\n"
 
 
 def test_no_output_no_picture(tmp_path):
