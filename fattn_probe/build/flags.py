@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fattn_probe.build.key import BuildRequest
 from fattn_probe.build.native_macros import macros_of
-from fattn_probe.build.sources import Sources
+from fattn_probe.build.sources import BACKEND, Sources
 from fattn_probe.build.toolchain import Toolchain
 
 GGML_INCLUDES = ("-Ioverlay/ggml/include", "-Ioverlay/ggml/src")
@@ -18,6 +18,8 @@ TURING = 750  # `__CUDA_ARCH__`
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 # ggml's host code is not under test: -O1 compiles in half the time of -O2, and all flavours share the objects
 HOST_OPTIMISATION = ("-O1", "-g1")
+# The runner and the stubs have no loop over data, and compile in half the time of -O1.
+UNOPTIMISED = ("-O0", "-g1")
 DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
 # The rest of the simulator. Without SIM_KERNELS a kernel can be launched, but not run.
 SIM_HOST = "sim/units/sim_host.cpp"
@@ -122,17 +124,19 @@ class Flags:
         return macros | ({"SIMT_CHECK": ""} if flavour == "check" else {})
 
     def sim(self, source: str = "") -> tuple[str, ...]:
-        """A rewritten .cu file as C++."""
+        """A rewritten .cu file as C++; ggml-cuda.cu, which has no attention kernel, is the same in every flavour."""
         arch = self.request.cuda_arch
-        quick = () if self.request.flavour == "debug" or re.search(r"-(?:mma|vec)-", source) else SIM_QUICK
+        flavour = "release" if source == BACKEND else self.request.flavour
+        macros = {"SIMT_ARCH": f"={arch}"} if source == BACKEND else self.sim_macros
+        quick = () if flavour == "debug" or re.search(r"-(?:mma|vec)-", source) else SIM_QUICK
         scalar = ("-DSIMT_SCALAR",) if re.search(r"-(?:vec|tile)", source) else ()
         return (
             self.toolchain.cxx,
             "-std=gnu++17",
-            *SIM_OPTIMISATION[self.request.flavour],
+            *SIM_OPTIMISATION[flavour],
             *quick,
             *scalar,
-            *(f"-D{macro}{value}" for macro, value in self.sim_macros.items()),
+            *(f"-D{macro}{value}" for macro, value in macros.items()),
             *self.sanitize,
             *self.vector,
             "-ffp-contract=fast",

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fattn_probe.build.flags import DEBUGGED, SIM_HOST, SIM_KERNELS, Flags
+from fattn_probe.build.flags import DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED, Flags
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, Contents
-from fattn_probe.build.sources import CONVERSIONS, UNUSED
+from fattn_probe.build.sources import BACKEND, CONVERSIONS, UNUSED
 from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step, StubStep
 from fattn_probe.source import KernelCase
 
@@ -89,7 +89,7 @@ class Planner:
         if self.contents.full:
             return list(self.flags.sources.full)
         cases = [f"template-instances/{case_file(self.flags.sources.cases[name])}" for name in self.contents.kernels]
-        heaviest = sorted(self.flags.sources.cuda, key=lambda name: (name != "fattn.cu", name != "ggml-cuda.cu"))
+        heaviest = sorted(self.flags.sources.cuda, key=lambda name: (name != "fattn.cu", name != BACKEND))
         wanted = [CONVERSIONS] * (TEST_BACKEND_OPS in self.contents.programs)
         wanted += [name for name in self.contents.sources if name.endswith(".cu")]
         return list(dict.fromkeys([heaviest[0], *cases, heaviest[1], *wanted, *heaviest[2:]]))
@@ -129,7 +129,7 @@ class Planner:
         command += [word for library in libraries for word in ("--library", library)]
         command += [word for path in provided for word in ("--provided", path)]
         step = StubStep(source, (*objects, *provided, *libraries), (*command, *objects))
-        return step, self.compile(source, self.flags.host(source, ("-O1",)), folder="generated/")
+        return step, self.compile(source, self.flags.host(source, UNOPTIMISED), folder="generated/")
 
     def program(self, name: str) -> list[Step]:
         """A program with its compiles."""
@@ -149,7 +149,8 @@ class Planner:
         if name == TEST_BACKEND_OPS:
             source = "overlay/tests/test-backend-ops.cpp"
             return [*self.registry(uses), self.compile(source, self.flags.host(source))]
-        return [self.compile(RUNNER_SOURCE, (*self.flags.host(RUNNER_SOURCE), *uses), f"{'-'.join(backends)}/")]
+        command = (*self.flags.host(RUNNER_SOURCE, UNOPTIMISED), *uses)
+        return [self.compile(RUNNER_SOURCE, command, f"{'-'.join(backends)}/")]
 
     def registry(self, uses: tuple[str, ...]) -> list[CompileStep]:
         """Ggml's list of all backends, which is made at compile time. The runner has one backend and does without."""

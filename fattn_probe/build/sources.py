@@ -9,7 +9,8 @@ from fattn_probe.source import KernelCase, Tree, kernel_cases
 
 GGML = "ggml/src"
 CUDA = Path("ggml/src/ggml-cuda")
-MINIMAL = ("ggml-cuda.cu", "fattn.cu", "fattn-tile.cu")
+BACKEND = "ggml-cuda.cu"
+MINIMAL = (BACKEND, "fattn.cu", "fattn-tile.cu")
 CONVERSIONS = "convert.cu"
 """Converts K and V of other types to f16, which mma and tile kernels read."""
 UNUSED = ("ggml-backend-meta.cpp", "ggml-opt.cpp", "ggml-quants.c", "gguf.cpp")
@@ -41,7 +42,7 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
     cmake = text_of(tree, f"{GGML}/CMakeLists.txt")
     source = tree.root / GGML
     pairs = vec_pairs(tree, quants)
-    require(tree, f"{CUDA}/ggml-cuda.cu")
+    require(tree, f"{CUDA}/{BACKEND}")
     return Sources(
         base=present(tree, listed(cmake, "ggml-base")),
         registry=present(tree, listed(cmake, "ggml")),

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from fattn_probe.build import RUNNER, BuildRequest
@@ -11,6 +12,7 @@ from fattn_probe.run.command import Work
 from fattn_probe.run.gpu import gpu_arch, has_gpu
 from fattn_probe.run.required_kernels import device_of, likely_kernels, required_kernels, required_sources
 from fattn_probe.run.session import RunOptions, Session, arch_of
+from fattn_probe.run.simulator import unpacked_tables
 from fattn_probe.scenario import Case
 from fattn_probe.source import KernelCase
 
@@ -31,14 +33,17 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
             by_target.setdefault(str(target), (target, []))[1].append(case)
     here = [(target, cases) for target, cases in by_target.values() if target.engine != "cpu"]
     sources = required_sources(case for _, cases in here for case in cases)
-    for find in (likely_kernels, required_kernels):
-        wanted: dict[tuple[str, str], list[KernelCase]] = defaultdict(list)
-        for target, cases in here:
-            wanted[target.engine, arch_of(target)] += find(session, cases, target)
-        for target, _ in here:
-            kernels = wanted[target.engine, arch_of(target)]
-            if kernels or find is required_kernels:
-                session.add_kernels(target, kernels, program, sources)
+    with ThreadPoolExecutor(1) as beside:
+        if any(target.engine == "sim" for target, _ in here):
+            beside.submit(unpacked_tables)  # once, half a second, while the compilers run
+        for find in (likely_kernels, required_kernels):
+            wanted: dict[tuple[str, str], list[KernelCase]] = defaultdict(list)
+            for target, cases in here:
+                wanted[target.engine, arch_of(target)] += find(session, cases, target)
+            for target, _ in here:
+                kernels = wanted[target.engine, arch_of(target)]
+                if kernels or find is required_kernels:
+                    session.add_kernels(target, kernels, program, sources)
 
 
 def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:

@@ -43,10 +43,11 @@ class Simulation:
         """The environment of a program of a simulator build."""
         env = {
             "FATTN_PROBE_DEVICE": device.spec(),
-            "FATTN_PROBE_SIM_DATA": str(unpacked_tables()),
             "FATTN_PROBE_REGISTERS": str(register_file(device.arch, build_number)),
             "FATTN_PROBE_SCHEDULE": str(self.schedule),
         }
+        if not self.dry:
+            env["FATTN_PROBE_SIM_DATA"] = str(unpacked_tables())
         return env | self.dry_env | ({"FATTN_PROBE_SIM_THREADS": str(self.threads)} if self.threads else {})
 
     @property

@@ -43,6 +43,7 @@ def ran(*launches, said=""):
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("FATTN_PROBE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("fattn_probe.run.prepare.unpacked_tables", lambda: None)
     return tmp_path / "cache"
 
 
