@@ -197,8 +197,8 @@ def test_a_dry_build_has_no_simulator_that_runs_kernels(tmp_path):
 
 def test_only_the_simulators_variables_for_debuggers_have_debug_information_with_types(tmp_path):
     plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="debug")
-    levels = {name: "-g1" in command(plan, f"obj/native/sim/{name}.cpp.o") for name in ("launch", "debugged")}
-    assert levels == {"launch": True, "debugged": False}
+    levels = {name: "-g1" in command(plan, f"obj/native/sim/{name}.cpp.o") for name in ("units/sim_host", "debugged")}
+    assert levels == {"units/sim_host": True, "debugged": False}
 
 
 @pytest.mark.parametrize(
