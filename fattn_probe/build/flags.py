@@ -129,13 +129,11 @@ class Flags:
         flavour = "release" if source == BACKEND else self.request.flavour
         macros = {"SIMT_ARCH": f"={arch}"} if source == BACKEND else self.sim_macros
         quick = () if flavour == "debug" or re.search(r"-(?:mma|vec)-", source) else SIM_QUICK
-        scalar = ("-DSIMT_SCALAR",) if re.search(r"-(?:vec|tile)", source) else ()
         return (
             self.toolchain.cxx,
             "-std=gnu++17",
             *SIM_OPTIMISATION[flavour],
             *quick,
-            *scalar,
             *(f"-D{macro}{value}" for macro, value in macros.items()),
             *self.sanitize,
             *self.vector,

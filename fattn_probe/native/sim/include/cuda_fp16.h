@@ -124,15 +124,10 @@ inline __half2 __float22half2_rn(const float2 &value) {
     return __half2::of_floats(simt::FloatPair{value.x, value.y, 0, 0});
 }
 inline float2 __half22float2(const __half2 &value) {
-#ifdef SIMT_SCALAR
-    // Of two numbers converted at once, g++ fuses other multiply-adds than nvcc (docs/simulator.md).
-    return {float(value.x), float(value.y)};
-#else
     uint32_t bits = value.bits();
     asm volatile("" : "+r"(bits)); // g++ would drop a read of a mask whose value does not matter
     const simt::FloatPair values = simt::floats_of_pair(bits);
     return {values[0], values[1]};
-#endif
 }
 inline __half2 make_half2(const __half &low, const __half &high) { return {low, high}; }
 inline __half2 __halves2half2(const __half &low, const __half &high) { return {low, high}; }
