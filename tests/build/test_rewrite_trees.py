@@ -83,6 +83,9 @@ def test_every_token_stays_on_its_line(corpus):
         assert len(before) == len(after), file.path
         moved = WRITTEN | bounds_of_kernels(file.text)
         for number, (old, new) in enumerate(zip(before, after, strict=True), start=1):
+            if "simt_is_product_" in new or "SIMT_IS_CONSTANT" in new:  # copies conditions from other lines
+                assert set(IDENTIFIER.findall(old)) <= set(IDENTIFIER.findall(new)), f"{file.path}:{number}: {new}"
+                continue
             added = set(IDENTIFIER.findall(STRING.sub("", new))) - set(IDENTIFIER.findall(old)) - moved
             strangers = {name for name in added if f"__{name}" not in old and not name.startswith("simt_bounds_")}
             assert not strangers, f"{file.path}:{number}: {new}"
