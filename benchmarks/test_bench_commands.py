@@ -1,13 +1,14 @@
 """Benchmarks of whole processes: a million tokens in sampled mode, and the command line."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks.cpu_time import cpu_seconds_of_children
 
 HERE = Path(__file__).parent
 
@@ -24,19 +25,14 @@ def test_million(benchmark, options):
 
 
 def measure(benchmark, words, asked=""):
-    """Time a command with all that it needs built; `asked` is the limit that the project sets itself.
-
-    `extra_info` has the CPU time of the command and of the programs that it runs: on a busy machine it grows less than
-    the time by the clock.
-    """
+    """Time a command with all that it needs built; `asked` is the limit that the project sets itself."""
     argv = [sys.executable, "-m", "fattn_probe", *words]
     used = []
 
     def run():
-        before = os.times()
+        before = cpu_seconds_of_children()
         subprocess.run(argv, check=True, capture_output=True)
-        after = os.times()
-        used.append(after.children_user + after.children_system - before.children_user - before.children_system)
+        used.append(cpu_seconds_of_children() - before)
 
     benchmark.pedantic(run, rounds=5, warmup_rounds=2)
     benchmark.extra_info |= {"asked": asked, "cpu_seconds": min(used)}

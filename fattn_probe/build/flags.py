@@ -18,7 +18,7 @@ TURING = 750  # `__CUDA_ARCH__`
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 # ggml's host code is not under test: -O1 compiles in half the time of -O2, and all flavours share the objects
 HOST_OPTIMISATION = ("-O1", "-g1")
-# The runner and the stubs have no loop over data, and compile in half the time of -O1.
+# The runner, the stubs and SIM_HOST have no loop over data, and compile in half the time of -O1.
 UNOPTIMISED = ("-O0", "-g1")
 DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
 # The rest of the simulator. Without SIM_KERNELS a kernel can be launched, but not run.
@@ -91,7 +91,7 @@ class Flags:
 
     def sim_native(self, source: str) -> tuple[str, ...]:
         """A file of the simulator, relative to native/: optimised in every flavour."""
-        level = HOST_OPTIMISATION if source == SIM_HOST else ("-O2", "-g" if source == DEBUGGED else "-g1")
+        level = UNOPTIMISED if source == SIM_HOST else ("-O2", "-g" if source == DEBUGGED else "-g1")
         return (
             *self.host(source, level),
             *self.vector,
