@@ -1,6 +1,6 @@
 """Builds: compile a llama.cpp tree into programs that run its attention on the simulator or on a GPU."""
 
-from fattn_probe.build.ensure import add_missing, ensure, export, lock_of, open_build, plan_build
+from fattn_probe.build.ensure import ensure, export, lock_of, open_build
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, Build, BuildRequest, Manifest
 from fattn_probe.build.ninja import Progress
 
@@ -12,10 +12,8 @@ __all__ = [
     "BuildRequest",
     "Manifest",
     "Progress",
-    "add_missing",
     "ensure",
     "export",
     "lock_of",
     "open_build",
-    "plan_build",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from fattn_probe.build.ensure import ensure, export, plan_build
+from fattn_probe.build.ensure import ensure, export
 from fattn_probe.build.key import RUNNER, Build, BuildRequest
 from fattn_probe.build.ninja import Progress, Report, silent
 from fattn_probe.build.plan import kernel_of
@@ -98,6 +98,8 @@ def build(options: BuildOptions, progress: Report = silent) -> Build:
 
 def dry_run(options: BuildOptions) -> dict[str, Any]:
     """The folder of a build from an empty cache, and its commands, which run in that folder."""
+    from fattn_probe.build.make import plan_build  # what only compiling needs
+
     folder, plan = plan_build(
         options.request, options.kernels, options.programs, full=options.full, sources=options.sources
     )

@@ -6,45 +6,22 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from fattn_probe.build.key import OVERLAY, BuildRequest, Contents
 from fattn_probe.build.plan import STUBS_SCRIPT, case_file, case_text
 from fattn_probe.build.rewrite import rewrite
 from fattn_probe.build.sources import CONVERSIONS, CUDA, Sources
+from fattn_probe.build.stamp import NATIVE, own_files, own_stamp
 from fattn_probe.source import KernelCase, kept_files, patches
 
-PACKAGE = Path(__file__).parent.parent
-NATIVE = PACKAGE / "native"
-CXX = PACKAGE / "cxx"
-NATIVE_FOLDERS = ("cublas", "cuda", "runner", "sim")
-NATIVE_SUFFIXES = (".h", ".hpp", ".cpp", ".inc", "")
 ERRORS = "surrogateescape"  # comments of a tree need not be UTF-8
 OVERLAY_STAMP = "overlay.stamp"  # in a build folder: the state of the overlay when it was made
 OWN_CASES = "fattn-probe-*"  # generated files in the overlay
 CUDA_SUFFIXES = (".cu", ".cuh", ".h")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 CALLED = re.compile(r"\b(\w+)\s*\(")
-
-
-def own_files() -> Iterator[Path]:
-    """The files of fattn-probe that builds depend on: native/ without its data, and the code of build/ and cxx/."""
-    for folder in NATIVE_FOLDERS:
-        for path in sorted((NATIVE / folder).rglob("*")):
-            if path.is_file() and path.suffix in NATIVE_SUFFIXES:
-                yield path
-    for room in (Path(__file__).parent, CXX):
-        yield from sorted(room.glob("*.py"))
-
-
-@functools.cache
-def own_stamp() -> str:
-    """A digest of fattn-probe's own files, the same for two checkouts of one commit."""
-    digest = hashlib.sha256()
-    for path in own_files():
-        digest.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def known_ptx() -> frozenset[str]:

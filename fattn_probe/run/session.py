@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fattn_probe.arrays import Bytes
-from fattn_probe.build import CPU_RUNNER, RUNNER, Build, BuildRequest, add_missing, ensure
+from fattn_probe.build import CPU_RUNNER, RUNNER, Build, BuildRequest, ensure
 from fattn_probe.build.key import Flavour
 from fattn_probe.build.ninja import Report, silent
 from fattn_probe.device import Target
@@ -113,6 +113,8 @@ class Session:
 
     def complete(self, target: Target, symbol: str, program: str) -> Build:
         """The build of a target after compiling a missing symbol into it."""
+        from fattn_probe.build.make import add_missing  # what only compiling needs
+
         build = add_missing(self.build_for(target, program), symbol, progress=self.progress)
         self.builds[f"{target}/{program}"] = build
         return build

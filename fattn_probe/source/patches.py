@@ -6,13 +6,15 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-
-import whatthepatch
+from typing import TYPE_CHECKING
 
 from fattn_probe.errors import InputError
 from fattn_probe.files import MOST_PATCH, read_text
 from fattn_probe.shipped import files, unknown
 from fattn_probe.source.tree import Tree
+
+if TYPE_CHECKING:  # only a patch that is applied is parsed
+    import whatthepatch
 
 DEBUG_ALIGNMENT = "debug-alignment"
 NO_FILE = "/dev/null"
@@ -203,6 +205,8 @@ def mismatch(diff: FileDiff, hunk: Hunk, lines: Sequence[str], nominal: int, pla
 
 def parse(patch: Patch) -> list[FileDiff]:
     """The diffs of a patch; InputError for one that is damaged or leaves the tree."""
+    import whatthepatch
+
     sizes = [(int(match["old"] or 1), int(match["new"] or 1)) for match in _HUNK.finditer(patch.text)]
     try:  # file by file: whatthepatch takes a second file without a `diff` line for more hunks of the first
         parsed = [diff for part in _FILE.split(patch.text)[1:] for diff in whatthepatch.parse_patch(part)]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.build.ccache import Objects, ccache_env, find_ccache, read_objects
-from fattn_probe.build.ensure import build_env
 from fattn_probe.build.key import RUNNER, Contents
+from fattn_probe.build.make import build_env
 from fattn_probe.build.ninja import run_ninja
 from fattn_probe.build.steps import CompileStep, Plan
 from fattn_probe.build.toolchain import Toolchain

@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.build.ensure import export, is_complete, open_build, read_registers
+from fattn_probe.build.ensure import export, is_complete, open_build
 from fattn_probe.build.key import Build, BuildRequest, Contents, Manifest, folder_of, key_of, manifest_of
-from fattn_probe.build.overlay import own_stamp
+from fattn_probe.build.make import read_registers
+from fattn_probe.build.stamp import own_stamp
 from fattn_probe.build.toolchain import Toolchain, version_line
 from fattn_probe.errors import InputError
 from tests.build.tree import make_tree

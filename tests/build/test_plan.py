@@ -5,10 +5,10 @@ import pytest
 
 from fattn_probe.build.flags import DEBUGGED, SIM_HOST, Flags
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, BuildRequest, Contents
-from fattn_probe.build.overlay import NATIVE
 from fattn_probe.build.plan import Planner, case_file, case_text
 from fattn_probe.build.sources import CUDA as CUDA_FOLDER
 from fattn_probe.build.sources import read_sources
+from fattn_probe.build.stamp import NATIVE
 from fattn_probe.build.steps import CompileStep, LinkStep
 from fattn_probe.build.toolchain import Toolchain
 from fattn_probe.source import KernelCase

@@ -4,8 +4,9 @@ import subprocess
 
 import pytest
 
-from fattn_probe.build import RUNNER, BuildRequest, add_missing, ensure, export
+from fattn_probe.build import RUNNER, BuildRequest, ensure, export
 from fattn_probe.build.ccache import ccache_folder
+from fattn_probe.build.make import add_missing
 from fattn_probe.build.symbols import demangle
 from fattn_probe.build.toolchain import cuda_roots, find_cudart
 from fattn_probe.errors import BuildError

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from fattn_probe.build.overlay import NATIVE
 from fattn_probe.build.rewrite import rewrite
+from fattn_probe.build.stamp import NATIVE
 
 SOFTCAP = "if (capped) { X = softcap*tanhf(X); }"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fattn_probe.build.ensure import heaviest_first
+from fattn_probe.build.make import heaviest_first
 from fattn_probe.build.time_left import TimeLeft, step_seconds
 
 LOG = """# ninja log v7

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from fattn_probe.build.ensure import build_env, lock_of
+from fattn_probe.build.ensure import lock_of
 from fattn_probe.build.flags import DEBUGGED, SIM_HOST, SIM_KERNELS, Flags
 from fattn_probe.build.key import BuildRequest, Contents
+from fattn_probe.build.make import build_env
 from fattn_probe.build.ninja import run_ninja
-from fattn_probe.build.overlay import NATIVE, NATIVE_SUFFIXES, known_ptx, write_if_changed
+from fattn_probe.build.overlay import known_ptx, write_if_changed
 from fattn_probe.build.plan import Planner
 from fattn_probe.build.rewrite import rewrite
+from fattn_probe.build.stamp import NATIVE, NATIVE_SUFFIXES
 from fattn_probe.build.steps import Plan, Step
 from fattn_probe.build.toolchain import find_toolchain
 from fattn_probe.cache import cache_dir

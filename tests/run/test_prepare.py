@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from fattn_probe.build import RUNNER, Build, BuildRequest
-from fattn_probe.build.ensure import new_manifest
 from fattn_probe.build.key import Contents
+from fattn_probe.build.make import new_manifest
 from fattn_probe.build.toolchain import Toolchain
 from fattn_probe.device import Target, load_devices, parse_target
 from fattn_probe.launch.record import parse_launch

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fattn_probe.build import make
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError
 from fattn_probe.run import session as sessions
@@ -15,7 +16,7 @@ CPU = Target("cpu")
 def session(monkeypatch):
     """A session whose builds are the symbols compiled into them."""
     monkeypatch.setattr(sessions, "ensure", lambda request, *kernels, **rest: ())
-    monkeypatch.setattr(sessions, "add_missing", lambda build, symbol, progress: (*build, symbol))
+    monkeypatch.setattr(make, "add_missing", lambda build, symbol, progress: (*build, symbol))
     monkeypatch.setattr(Session, "_request", lambda self, target: None)
     return Session(RunOptions(None))
 

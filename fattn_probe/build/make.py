@@ -1,0 +1,177 @@
+"""Make and extend builds."""
+
+import datetime
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from fattn_probe.build.ccache import STATS_LOG, ccache_env, read_objects
+from fattn_probe.build.ensure import REGISTERS, ensure
+from fattn_probe.build.flags import Flags
+from fattn_probe.build.key import (
+    MANIFEST,
+    PROGRAMS,
+    RUNNER,
+    Build,
+    BuildRequest,
+    Contents,
+    Manifest,
+    folder_of,
+    key_of,
+)
+from fattn_probe.build.ninja import Report, run_ninja, silent
+from fattn_probe.build.overlay import OVERLAY_STAMP, prepare, write_if_changed
+from fattn_probe.build.plan import Planner, case_source
+from fattn_probe.build.sources import Sources, addable, read_sources
+from fattn_probe.build.stamp import own_stamp
+from fattn_probe.build.steps import Plan
+from fattn_probe.build.symbols import case_of, defining_source, demangle
+from fattn_probe.build.time_left import step_seconds
+from fattn_probe.build.toolchain import Toolchain, find_toolchain
+from fattn_probe.cache import cache_dir
+from fattn_probe.errors import BuildError, InputError
+from fattn_probe.source import KernelCase, ggml_types
+
+ENTRY = re.compile(r"Compiling entry function '(\w+)'[\s\S]*?Used (\d+) registers")
+
+
+def extend(
+    folder: Path,
+    request: BuildRequest,
+    toolchain: Toolchain,
+    contents: Contents,
+    *,
+    progress: Report,
+    jobs: int | None,
+    again: bool,
+) -> Build:
+    """Compile what the build in a folder lacks of `contents`, or everything `again`; the caller holds the lock."""
+    env = build_env(folder, toolchain, again)
+    known = step_seconds(folder.parent.glob(f"*-{request.engine}-sm*-{request.flavour}-*"))
+    contents = replace(contents, kernels=heaviest_first(contents.kernels, known))
+    return make(folder, request, toolchain, contents, lambda path: run_ninja(path, progress, jobs, env, known))
+
+
+def heaviest_first(kernels: Iterable[str], known: Mapping[str, float]) -> tuple[str, ...]:
+    """The names of kernel cases, those first that took longest in earlier builds; unknown ones before them."""
+    return tuple(sorted(kernels, key=lambda name: -known.get(case_source(name), float("inf"))))
+
+
+def build_env(folder: Path, toolchain: Toolchain, again: bool) -> dict[str, str]:
+    """The environment of a build's commands; removes what the last build left: ccache's report, objects to renew."""
+    (folder / STATS_LOG).unlink(missing_ok=True)
+    if again:
+        shutil.rmtree(folder / "obj", ignore_errors=True)
+        (folder / OVERLAY_STAMP).unlink(missing_ok=True)
+    shared = ccache_env(toolchain.versions) if toolchain.ccache else {}
+    return {"PATH": toolchain.path} | shared | ({"CCACHE_RECACHE": "1"} if shared and again else {})
+
+
+def make(
+    folder: Path, request: BuildRequest, toolchain: Toolchain, contents: Contents, ninja: Callable[[Path], None]
+) -> Build:
+    """Write the copied and generated files, run `ninja`, and write the manifest; the caller holds the lock."""
+    stamp = own_stamp()
+    sources = read_sources(request.tree, request.quants, toolchain.machine)
+    check_contents(contents, sources)
+    prepare(folder, request, sources, contents)
+    for name in ("bin", "lib", "obj"):
+        (folder / name).mkdir(exist_ok=True)
+    if toolchain.cudart and not (folder / "lib" / toolchain.cudart.name).is_file():
+        shutil.copyfile(toolchain.cudart, folder / "lib" / toolchain.cudart.name)
+    write_if_changed(folder / "build.ninja", make_plan(request, toolchain, contents, sources).render())
+    ninja(folder)
+    if request.engine == "cuda":
+        write_if_changed(folder / REGISTERS, json.dumps(read_registers(folder), indent=1) + "\n")
+    manifest = new_manifest(request, toolchain, contents, stamp)
+    write_if_changed(folder / MANIFEST, manifest.to_json())
+    return Build(folder, manifest, request, read_objects(folder / STATS_LOG))
+
+
+def check_contents(contents: Contents, sources: Sources) -> None:
+    """InputError for programs and kernels that the tree does not have."""
+    unknown = [name for name in contents.programs if name not in PROGRAMS]
+    if unknown:
+        raise InputError(f"unknown program {unknown[0]!r}; allowed: {', '.join(PROGRAMS)}")
+    absent = [name for name in contents.kernels if name not in sources.cases]
+    if absent:
+        raise InputError(f"the template-instances/ of this source have no kernel case {absent[0]!r}")
+
+
+def make_plan(request: BuildRequest, toolchain: Toolchain, contents: Contents, sources: Sources) -> Plan:
+    """The steps of a build."""
+    cudart = toolchain.cudart.name if toolchain.cudart else None
+    if toolchain.cuda_include.is_relative_to(cache_dir()):  # another cache's objects have the same commands
+        include = Path(os.path.relpath(toolchain.cuda_include, folder_of(request, key_of(request, toolchain))))
+        toolchain = replace(toolchain, cuda_include=include)
+    return Planner(Flags(request, toolchain, sources), contents, cudart).plan()
+
+
+def plan_build(
+    request: BuildRequest,
+    kernels: Iterable[KernelCase] = (),
+    programs: Iterable[str] = (RUNNER,),
+    *,
+    full: bool = False,
+    sources: Iterable[str] = (),
+) -> tuple[Path, Plan]:
+    """The folder and the steps of a build from an empty cache; writes nothing."""
+    toolchain = find_toolchain(request.engine)
+    contents = Contents(tuple(case.name for case in kernels), tuple(sources), tuple(programs), full)
+    tree_sources = read_sources(request.tree, request.quants, toolchain.machine)
+    check_contents(contents, tree_sources)
+    return folder_of(request, key_of(request, toolchain)), make_plan(request, toolchain, contents, tree_sources)
+
+
+def new_manifest(request: BuildRequest, toolchain: Toolchain, contents: Contents, stamp: str) -> Manifest:
+    """The manifest of a finished build."""
+    return Manifest(
+        source=request.tree.spec,
+        build_number=request.tree.build_number,
+        tree=request.tree.digest,
+        engine=request.engine,
+        flavour=request.flavour,
+        arch=request.arch,
+        sanitize=request.sanitize,
+        patches=tuple(patch.name for patch in request.applied),
+        quants=request.quants,
+        compilers=toolchain.versions,
+        contents=contents,
+        stamp=stamp,
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def read_registers(folder: Path) -> dict[str, int]:
+    """Registers per thread of each kernel (by mangled name), as reported by ptxas."""
+    texts = [path.read_text(errors="replace") for path in sorted((folder / "obj").rglob("*.cu.o.log"))]
+    return {name: int(count) for text in texts for name, count in ENTRY.findall(text)}
+
+
+def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int | None = None) -> Build:
+    """Compile the source of a symbol that a program of this build called but lacks (exit status 87), and relink.
+
+    BuildError if no file of the tree defines the symbol, or if the build was opened without its source.
+    """
+    name = demangle(symbol)
+    if build.request is None:
+        raise BuildError(f"{build.folder} is an export without {name}: add it to the original build, and export again")
+    sources = read_sources(build.request.tree, build.request.quants, find_toolchain(build.request.engine).machine)
+    case = case_of(name, sources.cases.values(), ggml_types(build.request.tree))
+    file = None if case else defining_source(name, addable(build.request.tree))
+    has = build.manifest.contents
+    if (case is None and file is None) or (case and case.name in has.kernels) or file in (*has.sources, *sources.cuda):
+        raise BuildError(f"a program needs {name} ({symbol}), but no file of {build.request.tree.spec} defines it")
+    return ensure(
+        build.request,
+        [case] if case else [],
+        has.programs,
+        dry=has.dry,
+        sources=[file] if file else [],
+        progress=progress,
+        jobs=jobs,
+    )
