@@ -11,6 +11,7 @@ its factors in two variables like X, and the sum becomes a call of `simt::add`, 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from fattn_probe.cxx.statements import Function, Statement, functions, parse
 from fattn_probe.cxx.tokens import Draft, Spans
@@ -19,7 +20,6 @@ UPDATES = frozenset({"=", "+=", "*="})
 WEAKER_THAN_A_PRODUCT = frozenset(
     {"+", "-", "/", "%", "?", ":", ",", "=", "<", ">", "&", "|", "^", "&&", "||", "<<", "==", "!=", "<=", ">="}
 )
-ELEMENTS = frozenset({"float", "float2", "half", "half2"})
 
 
 @dataclass(frozen=True)
@@ -98,16 +98,17 @@ class Body:
         is_sum = product is not None and self.draft.words[update.operator] == "+="
         return Addend((start, max(question, start)), product or 0, colon) if is_sum else None
 
-    def declarations(self, name: str) -> list[int]:
-        """Where a variable of floats is declared: the first tokens of the statements."""
+    def declarations(self, update: Update) -> list[int]:
+        """Where the variable is declared, if the element is a float or a fragment's: the statements' first tokens."""
         words = self.draft.words
+        kind = "float2" if "." in self.path(update) else "float"
         return [
             it.start
             for statement in self.statements
             for it in statement.all()
             if it.kind == "plain"
-            and words[it.start + 1] == name
-            and (words[it.start] in ELEMENTS or words[it.start].startswith("T_"))
+            and words[it.start + 1] == self.base(update)
+            and (words[it.start] == kind or words[it.start].startswith("T_"))
         ]
 
 
@@ -124,15 +125,16 @@ def _rewrite(draft: Draft, function: Function) -> None:
     products: set[Update] = set()
     for later in body.updates:
         if addend := body.addend(later):
-            before = {it: condition for it in body.updates if (condition := _meeting(body, it, later)) is not None}
+            before = {it: tests for it in body.updates if (tests := _meeting(body, it, later)) is not None}
             products.update(before)
-            if before or addend.test[0] != addend.test[1]:
-                _rewrite_sum(body, later, addend, set(before.values()))
+            if before:
+                _rewrite_sum(body, later, addend, _flag(body, later, set(chain(*before.values()))))
+            elif addend.test[0] != addend.test[1]:
+                _rewrite_sum(body, later, addend, "")
     for product in products:
         _rewrite_product(body, product)
-    for name in {body.base(product) for product in products}:
-        for declaration in body.declarations(name):
-            _declare_factors(draft, declaration)
+    for declaration in {it for product in products for it in body.declarations(product)}:
+        _declare_factors(draft, declaration)
 
 
 def _updates(draft: Draft, statements: tuple[Statement, ...], around: tuple[Statement, ...]) -> Iterator[Update]:
@@ -154,22 +156,20 @@ def _operator(draft: Draft, statement: Statement) -> int | None:
     return index if draft.words[index] in UPDATES else None
 
 
-def _meeting(body: Body, product: Update, later: Update) -> str | None:
-    """When a sum's first operand is an earlier product, as C++; empty for always, None for never.
+def _meeting(body: Body, product: Update, later: Update) -> list[str] | None:
+    """The tests, in C++, of whether a sum's first operand is an earlier product; None if it never is.
 
     Nothing else may change the element between the two.
     """
     if product.start >= later.start or body.path(product) != body.path(later) or not body.is_product(product):
         return None
-    if not body.declarations(body.base(later)):
+    if not body.declarations(later):
         return None
-    between = [
-        it for it in body.updates if product.start < it.start < later.start and body.base(it) == body.base(later)
-    ]
+    between = [it for it in body.updates if product.start < it.start < later.start]
     changed = any(body.element(it) == body.element(later) and not body.is_product(it) for it in between)
-    return (
-        None if changed or _is_passed_on(body, product.stop, later.start, later) else _condition(body, product, later)
-    )
+    if changed or _is_passed_on(body, product.stop, later.start, later):
+        return None
+    return _condition(body, product, later)
 
 
 def _is_passed_on(body: Body, start: int, stop: int, update: Update) -> bool:
@@ -179,8 +179,8 @@ def _is_passed_on(body: Body, start: int, stop: int, update: Update) -> bool:
     return is_array and any(body.draft.words[index + 1] != "[" for index in places)
 
 
-def _condition(body: Body, product: Update, later: Update) -> str | None:
-    """When product and sum meet in a basic block, as C++; empty for always, None for never.
+def _condition(body: Body, product: Update, later: Update) -> list[str] | None:
+    """The tests, in C++, of whether product and sum meet in a basic block; None if they never do.
 
     A loop around the sum alone, over something other than the elements, meets the product in its first iteration. An
     `if` around one of the two must be decided at compile time. LLVM also copies a loop for each outcome of a pointer's
@@ -200,7 +200,7 @@ def _condition(body: Body, product: Update, later: Update) -> str | None:
             if not all(test.isidentifier() for test in _conjuncts(body.draft, guard)):
                 return None
             conditions += [f"SIMT_IS_CONSTANT({test})" for test in _conjuncts(body.draft, guard)]
-    return " && ".join(conditions)
+    return conditions
 
 
 def _first_iteration(draft: Draft, loop: Statement, update: Update) -> str:
@@ -228,20 +228,19 @@ def _factor(body: Body, side: str, update: Update) -> str:
     return f"simt_{side}_{body.base(update)}{indices}"
 
 
-def _rewrite_sum(body: Body, update: Update, addend: Addend, conditions: set[str]) -> None:
+def _rewrite_sum(body: Body, update: Update, addend: Addend, flag: str) -> None:
     """Turn a sum into calls of `simt::add` and, if it adds what a test chooses, `simt::add_one_of`.
 
     nvcc treats a test that is decided at compile time as none. Otherwise it never fuses the earlier product, and the
     product behind the test only if a thread has several elements, whose tests it merges (read in PTX of tile kernels).
     """
     draft, element = body.draft, body.draft.written(update.start, update.operator)
-    after_a_product = f"simt::add({_flag(body, update, conditions)}, {element}," if conditions else ""
-    after_a_product = after_a_product or f"simt::add({element},"
+    call = f"simt::add({flag}{element},"
     if addend.test[0] == addend.test[1]:
-        draft.replace(update.operator, f"= {after_a_product}")
+        draft.replace(update.operator, f"= {call}")
     else:
         test, factors = draft.written(*addend.test), draft.written(addend.test[1] + 1, addend.product)
-        whole = f"{after_a_product} {factors}, {draft.written(addend.product + 1, addend.stop)})"
+        whole = f"{call} {factors}, {draft.written(addend.product + 1, addend.stop)})"
         one_of = f"simt::add_one_of(sizeof({body.base(update)})/sizeof({element}), {element},"
         draft.replace(update.operator, "=")
         draft.after(addend.test[1], f" SIMT_IS_CONSTANT({test}) ? {whole} : {one_of}")
@@ -250,12 +249,10 @@ def _rewrite_sum(body: Body, update: Update, addend: Addend, conditions: set[str
     draft.before(addend.stop, ")")
 
 
-def _flag(body: Body, update: Update, conditions: set[str]) -> str:
-    """Whether the element is a product, and the product's factors."""
-    name = f"simt_is_product_{body.base(update)}"
-    return f"{' && '.join([name, *filter(None, sorted(conditions))])}, {_factor(body, 'left', update)}, " + (
-        _factor(body, "right", update)
-    )
+def _flag(body: Body, update: Update, tests: set[str]) -> str:
+    """The arguments of `simt::add` for an earlier product: whether there is one, and its factors."""
+    is_product = " && ".join([f"simt_is_product_{body.base(update)}", *sorted(tests)])
+    return f"{is_product}, {_factor(body, 'left', update)}, {_factor(body, 'right', update)}, "
 
 
 def _rewrite_product(body: Body, update: Update) -> None:

@@ -74,12 +74,20 @@ def test_when_product_and_sum_meet(body, condition):
         "float X = g(); X *= 2; X = g(); X += a*b;",  # another value
         "float X[n]; X[0] *= 2; g(X); X[0] += a*b;",  # a function may change it
         "int X = g(); X *= 2; X += a*b;",
+        "half2 X = g(); X *= 2; X += a*b;",  # which its operators fuse
+        "float2 X = g(); X *= 2; X += a*b;",
         "float X = g(); X *= 2; X += a*b + c;",  # no product is added
         "float X = g(); X *= 2; while (g()) { X += a*b; }",
     ],
 )
 def test_other_sums_stay(body):
     assert "simt::add" not in device(body)
+
+
+def test_the_numbers_of_a_float2_have_factors_of_their_own():
+    text = device("float2 X[n]; X[0].x *= s; X[0].y *= t; X[0].y += a*b;")
+    assert "float2 simt_left_X[ n ], simt_right_X[ n ];" in text
+    assert "simt_left_X[ 0 ] . y, simt_right_X[ 0 ] . y, X [ 0 ] . y, a,b)" in text
 
 
 def test_of_two_sums_of_neighbouring_elements_both_are_fused():
