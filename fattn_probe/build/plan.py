@@ -61,10 +61,14 @@ class Planner:
         return [self.compile(f"{GGML}/{name}", self.flags.base(name)) for name in files]
 
     def base_library(self) -> list[Step]:
-        """libggml-base.so, with stubs for everything that is not built."""
+        """libggml-base.so, with stubs for everything that is not built.
+
+        The programs' functions need no stubs. As inputs of this step the programs compile early, not last and alone.
+        """
         compiles = self.base_compiles()
         objects = [step.object for step in compiles]
-        stubs = self.stubs("obj/base-stubs.c", objects)
+        programs = [step.object for name in self.contents.programs for step in self.program_files(name)]
+        stubs = self.stubs("obj/base-stubs.c", objects, programs)
         return [*compiles, *stubs, self.link(BASE, [*objects, stubs[-1].object], ())]
 
     def cpu_library(self) -> list[Step]:

@@ -188,6 +188,15 @@ def test_every_file_of_the_simulator_is_compiled_once(tmp_path):
     assert sorted(files) == sorted(path.name for path in (NATIVE / "sim").glob("*.cpp"))
 
 
+def test_the_runner_is_not_compiled_last(tmp_path):
+    """Ninja starts first what has the most steps behind it."""
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)))
+    (stubs,) = [step for step in plan.steps if step.outputs == ("obj/base-stubs.c",)]
+    assert "obj/cuda/native/runner/runner.cpp.o" in stubs.inputs
+    words = " ".join(stubs.command)
+    assert "--provided obj/cuda/native/runner/runner.cpp.o" in words
+
+
 def test_a_dry_build_has_no_simulator_that_runs_kernels(tmp_path):
     plan = plan_of(tmp_path, Contents((), (), (RUNNER,), dry=True))
     assert [source for source in sources(plan) if "native/sim" in source] == [
