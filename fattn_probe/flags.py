@@ -109,7 +109,10 @@ def share(value: float) -> float:
 Schedule = Annotated[
     int,
     typer.Option(
-        "--schedule", min=0, max=2**31 - 1, help="Simulator: seed of an adversarial warp schedule; 0: the normal one."
+        "--schedule",
+        min=0,
+        max=2**31 - 1,
+        help="Simulator: an adversarial order of threads, 1 and up; 0: the normal one.",
     ),
 ]
 Threads = Annotated[

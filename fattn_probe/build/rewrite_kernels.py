@@ -128,6 +128,6 @@ def rewrite_launches(draft: Draft) -> None:
         if end is None:
             continue
         draft.before(_callee(draft, bracket), "simt::launch_kernel([=](auto... simt_a) { ")
-        draft.replace(bracket, "(simt_a...); }, ")
+        draft.replace(bracket, "(SIMT_ARGUMENT(simt_a)...); }, ")
         draft.replace(end, ")")
         draft.blank(end + 1, end + 3)

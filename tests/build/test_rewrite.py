@@ -82,7 +82,7 @@ def test_conditional_launch_bounds_without_an_alternative_are_unknown():
     assert rewritten(text) == "#ifdef X\n \n#endif\n__global__ void k() { " + DESCRIBE.format("") + "}"
 
 
-LAMBDA = "simt::launch_kernel([=](auto... simt_a) {{ {}(simt_a...); }}, "
+LAMBDA = "simt::launch_kernel([=](auto... simt_a) {{ {}(SIMT_ARGUMENT(simt_a)...); }}, "
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,8 @@ def test_launch_is_a_call_in_its_order(before, callee, config):
 def test_launch_keeps_its_lines():
     text = "f<1>\n  // why\n  <<<g,\n    b>>>\n  (x);"
     assert (
-        rewritten(text) == LAMBDA.split("{{", maxsplit=1)[0] + "{ f<1>\n  // why\n  (simt_a...); }, g,\n    b)\n  (x);"
+        rewritten(text)
+        == LAMBDA.split("{{", maxsplit=1)[0] + "{ f<1>\n  // why\n  (SIMT_ARGUMENT(simt_a)...); }, g,\n    b)\n  (x);"
     )
 
 

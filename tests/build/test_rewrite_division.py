@@ -11,6 +11,7 @@ from fattn_probe.build.rewrite import rewrite
 HEADER = """
 #include <cstdio>
 #define __device__
+#define SIMT_INTO(type)
 namespace simt {
 struct divided_by_t {};
 inline constexpr divided_by_t divided_by{};

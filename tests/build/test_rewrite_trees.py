@@ -15,7 +15,22 @@ from fattn_probe.source import DEFAULT_SOURCE, resolve
 STRING = re.compile(r'"[^"]*"')
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 WRITTEN = {
-    *("simt", "simt_a", "auto", "return", "if", "const", "define", "describe", "bounds", "launch_kernel"),
+    *(
+        "simt",
+        "simt_a",
+        "SIMT_ARGUMENT",
+        "SIMT_INTO",
+        "int",
+        "unsigned",
+        "auto",
+        "return",
+        "if",
+        "const",
+        "define",
+        "describe",
+        "bounds",
+        "launch_kernel",
+    ),
     *("ptx", "unknown_ptx", "divided_by", "remainder_by", "reciprocal_of", "static_shared", "dynamic_shared"),
     *("begin_ahead", "end_ahead", "true", "false", "butterfly", "own", "other"),
     *("__PRETTY_FUNCTION__", "__FILE__", "__LINE__", "GCC"),

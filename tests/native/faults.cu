@@ -3,7 +3,39 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
 #include <initializer_list>
+#include <new>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+// A signal handler must not allocate or lock: the code that it interrupts may be about to.
+#define UNCHECKED __attribute__((no_sanitize("thread", "undefined")))
+UNCHECKED static void check_not_in_a_handler() {
+    stack_t stack;
+    if (sigaltstack(nullptr, &stack) == 0 && (stack.ss_flags & SS_ONSTACK) != 0) {
+        _exit(3);
+    }
+}
+UNCHECKED void * operator new(size_t bytes) {
+    check_not_in_a_handler();
+    return malloc(bytes);
+}
+void operator delete(void * memory) noexcept {
+    free(memory);
+}
+void operator delete(void * memory, size_t) noexcept {
+    free(memory);
+}
+static int (*lock)(pthread_mutex_t *);
+extern "C" UNCHECKED int pthread_mutex_lock(pthread_mutex_t * mutex) noexcept {
+    if (lock == nullptr) {
+        lock = (int (*)(pthread_mutex_t *)) dlsym(RTLD_NEXT, "pthread_mutex_lock");
+    }
+    check_not_in_a_handler();
+    return lock(mutex);
+}
 
 // The fault is that of thread (5, 1, 0) of block (1, 0, 0), where a single thread's.
 static __device__ bool is_faulty() {
@@ -57,6 +89,17 @@ __global__ void misaligned_8(int * data, int) {
         *(int2 *) data = *(const int2 *) (data + 1); // fault: misaligned_8
     }
 }
+__global__ void misaligned_8_in_parts(int * data, int) {
+    if (is_faulty()) {
+        const float2 * pairs = (const float2 *) (data + 1);
+        data[0]              = pairs[1].x > pairs[1].y; // fault: misaligned_8_in_parts
+    }
+}
+__global__ void misaligned_4(int * data, int) {
+    if (is_faulty()) {
+        *(int *) ((char *) data + 6) = 1; // fault: misaligned_4
+    }
+}
 __global__ void misaligned_copy(int * data, int) {
     extern __shared__ int shared[];
     if (is_faulty()) {
@@ -103,6 +146,69 @@ __global__ void barrier_not_reached(int * data, int) {
     if (blockIdx.x == 1 && thread_number() != 37) {
         __syncthreads(); // fault: barrier_not_reached
         data[0] = 1;
+    }
+}
+__global__ void barriers_at_two_places(int * data, int) {
+    if (blockIdx.x == 1 && threadIdx.y == 1) {
+        data[0] = 1;
+        __syncthreads(); // fault: barriers_at_two_places
+    } else {
+        __syncthreads();
+    }
+}
+__global__ void shuffle_from_a_missing_lane(int * data, int) {
+    data[threadIdx.x] = __shfl_down_sync(0xFFFFFFFF, threadIdx.x, 1); // fault: shuffle_from_a_missing_lane
+}
+__global__ void sum_over_missing_lanes(int * data, int) {
+    int x = threadIdx.x;
+    for (int offset = 16; offset > 0; offset >>= 1) {
+        x += __shfl_xor_sync(0xFFFFFFFF, x, offset, 32); // fault: sum_over_missing_lanes
+    }
+    data[threadIdx.x] = x;
+}
+__global__ void product_overflows(int * data, int n) {
+    if (is_faulty()) {
+        data[0] = data[3] + n * 20000000; // fault: product_overflows
+    }
+}
+__global__ void index_loses_bits(int * data, int n) {
+    const long long stride = n;
+    if (is_faulty()) {
+        const int row = stride * 20000000; // fault: index_loses_bits
+        data[0]       = row;
+    }
+}
+__global__ void argument_loses_bits(int * data, int n) {
+    data[0] = n;
+}
+__global__ void uninitialized_global(int * data, int) {
+    data[thread_number()] = 1;
+    if (is_faulty()) {
+        data[0] = data[100]; // fault: uninitialized_global
+    }
+}
+__global__ void two_blocks_write(int * data, int) {
+    data[thread_number()] = blockIdx.x; // fault: two_blocks_write
+}
+__global__ void block_reads_after_a_write(int * data, int) {
+    if (blockIdx.x == 0) {
+        data[thread_number()] = 1;
+    } else if (is_faulty()) {
+        data[128] = data[2]; // fault: block_reads_after_a_write
+    }
+}
+__global__ void block_writes_after_a_read(int * data, int) {
+    if (blockIdx.x == 0) {
+        data[128 + thread_number()] = data[thread_number()];
+    } else if (is_faulty()) {
+        ((char *) data)[9] = 1; // fault: block_writes_after_a_read
+    }
+}
+__global__ void block_reads_an_atomic(int * data, int) {
+    if (blockIdx.x == 0) {
+        atomicAdd(data, 1);
+    } else if (is_faulty()) {
+        data[128] = data[0]; // fault: block_reads_an_atomic
     }
 }
 __global__ void lane_missing(int * data, int) {
@@ -241,6 +347,31 @@ __global__ void waits_for_its_copy(int * data, int) {
     __syncthreads();
     data[4 + thread_number()] = own[0];
 }
+__global__ void blocks_write_the_same(int * data, int) {
+    data[thread_number()] = 7;
+}
+__global__ void blocks_count(int * data, int) {
+    atomicAdd(data, 1);
+    atomicAdd(data + 1 + thread_number(), (int) blockIdx.x);
+}
+__global__ void blocks_write_neighbours(int * data, int) {
+    ((char *) data)[2 * thread_number() + blockIdx.x] = blockIdx.x + 1;
+}
+__global__ void last_block_adds(int * data, int) { // as CUDA's sample threadFenceReduction
+    __shared__ int turn;
+    if (thread_number() == 0) {
+        data[1 + blockIdx.x] = 1;
+        __threadfence();
+        turn = atomicAdd(data, 1);
+    }
+    __syncthreads();
+    if (turn == 1) {
+        data[100 + thread_number()] = data[1] + data[2];
+    }
+}
+__global__ void lanes_there_are(int * data, int) {
+    data[threadIdx.x] = __shfl_xor_sync(0xFFFFFFFF, threadIdx.x, 1) + __shfl_sync(0xFFFFFFFF, threadIdx.x, 19);
+}
 __global__ void whole_block_returns(int * data, int) {
     if (blockIdx.x == 0) {
         return;
@@ -253,14 +384,20 @@ struct Entry {
     const char * name;
     void (*kernel)(int *, int);
     int blocks;
+    dim3 threads;
 };
-#define ENTRY(name) {#name, name, 2}
-#define MANY(name) {#name, name, 16}
+#define ENTRY(name) {#name, name, 2, dim3(32, 2)}
+#define MANY(name) {#name, name, 16, dim3(32, 2)}
+#define NARROW(name) {#name, name, 1, 20}
 static const Entry entries[] = {
     ENTRY(read_past_the_end), ENTRY(write_past_the_end), ENTRY(write_before_the_start), ENTRY(wide_read_past_the_end),
     ENTRY(dynamic_shared_past_the_end), ENTRY(static_shared_past_the_end), ENTRY(misaligned_16), ENTRY(misaligned_8),
     ENTRY(misaligned_copy), ENTRY(misaligned_matrix), ENTRY(use_after_free), ENTRY(stack_overflow), ENTRY(traps),
-    ENTRY(unknown_instruction), ENTRY(barrier_not_reached), ENTRY(lane_missing), ENTRY(lanes_in_two_instructions),
+    ENTRY(misaligned_8_in_parts), ENTRY(misaligned_4), ENTRY(barriers_at_two_places), NARROW(shuffle_from_a_missing_lane),
+    NARROW(sum_over_missing_lanes), ENTRY(product_overflows), ENTRY(index_loses_bits), ENTRY(uninitialized_global),
+    ENTRY(two_blocks_write), ENTRY(block_reads_after_a_write), ENTRY(block_writes_after_a_read),
+    ENTRY(block_reads_an_atomic), ENTRY(blocks_write_the_same), ENTRY(blocks_count), ENTRY(blocks_write_neighbours),
+    ENTRY(last_block_adds), NARROW(lanes_there_are), ENTRY(unknown_instruction), ENTRY(barrier_not_reached), ENTRY(lane_missing), ENTRY(lanes_in_two_instructions),
     ENTRY(uninitialized), ENTRY(read_after_write), ENTRY(write_after_read), ENTRY(write_after_write),
     ENTRY(lanes_not_in_step), ENTRY(vector_race), ENTRY(copy_not_waited_for), ENTRY(same_value_twice),
     MANY(many_reads_past_the_end), MANY(faults_of_many_kinds), MANY(many_races), ENTRY(atomic_counter), ENTRY(lanes_in_step), ENTRY(waits_for_its_copy), ENTRY(whole_block_returns),
@@ -280,10 +417,17 @@ int main(int count, char ** words) {
     if (strcmp(words[1], "use_after_free") == 0) {
         cudaFree(data);
     }
+    if (strcmp(words[1], "uninitialized_global") == 0) {
+        cudaMalloc((void **) &data, n * sizeof(int));
+    }
+    if (strcmp(words[1], "argument_loses_bits") == 0) {
+        const long long stride = 10000000000 + n;
+        argument_loses_bits<<<2, dim3(32, 2)>>>(data, stride); // fault: argument_loses_bits
+    }
     for (const Entry & entry : entries) {
         if (strcmp(entry.name, words[1]) == 0) {
             void (*kernel)(int *, int) = entry.kernel;
-            kernel<<<entry.blocks, dim3(32, 2), 512>>>(data, n);
+            kernel<<<entry.blocks, entry.threads, 512>>>(data, n);
             return 0;
         }
     }

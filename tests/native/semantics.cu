@@ -226,6 +226,13 @@ __global__ void arrivals(const unsigned *, unsigned * out) {
     out[blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd(&counter, 1u);
 }
 
+// out: a counter, then each block's turn.
+__global__ void block_turns(const unsigned *, unsigned * out) {
+    if (threadIdx.x == 0) {
+        out[1 + blockIdx.x] = atomicAdd(out, 1u);
+    }
+}
+
 __global__ void atomics(const unsigned * in, unsigned * out) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     atomicAdd((float *) out, 1.0f);
@@ -241,7 +248,7 @@ struct Entry {
 static const Entry entries[] = {
     ENTRY(shuffles), ENTRY(wide_shuffles), ENTRY(votes), ENTRY(matrices), ENTRY(mma_f32_k16), ENTRY(mma_f32_k8),
     ENTRY(mma_bf16_k16), ENTRY(mma_f16_k16), ENTRY(mma_m8n8k4), {"power", apply<power>}, {"division", apply<division>},
-    {"tangent", apply<tangent>}, {"logarithm", apply<logarithm>}, ENTRY(row_sums), ENTRY(row_sums_without_wait), ENTRY(row_sums_without_barrier), ENTRY(arrivals),
+    {"tangent", apply<tangent>}, {"logarithm", apply<logarithm>}, ENTRY(row_sums), ENTRY(row_sums_without_wait), ENTRY(row_sums_without_barrier), ENTRY(arrivals), ENTRY(block_turns),
     ENTRY(atomics), ENTRY(butterflies), ENTRY(pairs),
 };
 

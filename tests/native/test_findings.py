@@ -42,6 +42,8 @@ FAULTS = [
     Planted("static_shared_past_the_end", "out-of-bounds", CHECK, 192, FAULTY),
     Planted("misaligned_16", "misaligned", BOTH, 192, FAULTY),
     Planted("misaligned_8", "misaligned", CHECK, 192, FAULTY),
+    Planted("misaligned_8_in_parts", "misaligned", CHECK, 192, FAULTY),
+    Planted("misaligned_4", "misaligned", CHECK, 192, FAULTY),
     Planted("misaligned_copy", "misaligned", BOTH, 192, FAULTY),
     Planted("misaligned_matrix", "misaligned", BOTH, 192, FAULTY),
     Planted("use_after_free", "use-after-free", BOTH, 192, FAULTY),
@@ -49,6 +51,16 @@ FAULTS = [
     Planted("traps", "trap", BOTH, 192, FAULTY),
     Planted("unknown_instruction", "unknown-ptx", BOTH, 192, FAULTY),
     Planted("barrier_not_reached", "barrier-divergence", BOTH, 192, ((1, 0, 0), (0, 0, 0))),
+    Planted("barriers_at_two_places", "barrier-divergence", BOTH, 192, ((1, 0, 0), (0, 1, 0))),
+    Planted("shuffle_from_a_missing_lane", "lanes-missing", BOTH, 192, ((0, 0, 0), (19, 0, 0))),
+    Planted("sum_over_missing_lanes", "lanes-missing", BOTH, 192, ((0, 0, 0), (4, 0, 0))),
+    Planted("product_overflows", "overflow", CHECK, 192, FAULTY),
+    Planted("index_loses_bits", "overflow", CHECK, 192, FAULTY),
+    Planted("uninitialized_global", "uninitialized-global", CHECK, 192, FAULTY),
+    Planted("two_blocks_write", "race", CHECK, 192, ((1, 0, 0), (0, 0, 0))),
+    Planted("block_reads_after_a_write", "race", CHECK, 192, FAULTY),
+    Planted("block_writes_after_a_read", "race", CHECK, 192, FAULTY),
+    Planted("block_reads_an_atomic", "race", CHECK, 192, FAULTY),
     Planted("lane_missing", "lanes-missing", BOTH, 192, ((1, 0, 0), (0, 1, 0))),
     Planted("lanes_in_two_instructions", "lanes-missing", BOTH, 192, FIRST_OF_WARP_0),
     Planted("uninitialized", "uninitialized-shared", CHECK, 192, FAULTY),
@@ -59,7 +71,10 @@ FAULTS = [
     Planted("vector_race", "race", CHECK, 192, FIRST_OF_WARP_1),
     Planted("copy_not_waited_for", "race", CHECK, 192, FIRST_OF_WARP_0),
 ]
-RIGHT = ["same_value_twice", "atomic_counter", "lanes_in_step", "waits_for_its_copy", "whole_block_returns"]
+RIGHT = [
+    *("same_value_twice", "atomic_counter", "lanes_in_step", "waits_for_its_copy", "whole_block_returns"),
+    *("blocks_write_the_same", "blocks_count", "blocks_write_neighbours", "last_block_adds", "lanes_there_are"),
+]
 
 
 @pytest.mark.parametrize(
@@ -96,6 +111,24 @@ def test_harmless_accesses_are_not_reported(programs, flavour, kernel):
         ("release", "lane_missing", 192, "thread (5,1,0) returned while other lanes of its warp wait for it in shfl"),
         ("release", "barrier_not_reached", 192, "63 of 64 threads wait at the barrier"),
         ("release", "unknown_instruction", 192, "frobnicate.sync.b32"),
+        ("release", "barriers_at_two_places", 192, "while other threads wait at the one in faults.cu:"),
+        ("release", "shuffle_from_a_missing_lane", 192, "shfl.sync.down reads lane 20 of a warp that has 20 lanes"),
+        ("check", "product_overflows", 192, "192 * 20000000 does not fit into 'int'"),
+        ("check", "index_loses_bits", 192, "3840000000 is stored in 32 bits"),
+        ("check", "argument_loses_bits", 192, "10000000192 is stored in 32 bits"),
+        ("check", "uninitialized_global", 192, "byte 400 of allocation 1 is read, and nobody has ever written it"),
+        (
+            "check",
+            "two_blocks_write",
+            192,
+            "is written, and block (0,0,0) writes another value to it in the same launch",
+        ),
+        (
+            "check",
+            "block_writes_after_a_read",
+            192,
+            "byte 9 of K (allocation 0) is written, and block (0,0,0) reads it",
+        ),
         ("check", "read_after_write", 192, "after a write by thread (0,0,0) of warp 0"),
     ],
 )

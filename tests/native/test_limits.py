@@ -77,6 +77,11 @@ def test_what_a_gpu_accepts_is_accepted(limits, name):
     assert done.code == 0, done.stderr
 
 
+def test_an_access_to_host_memory_is_found_by_the_checker(programs):
+    found = programs["limits", "check"].fault("host_pointer")
+    assert (found.kind, found.line) == ("host-memory", programs["limits", "check"].line("fault: reads_from"))
+
+
 def test_a_pointer_into_host_memory_is_found_at_the_launch(limits):
     found = limits.fault("host_argument")
     assert found.kind == "host-memory"

@@ -157,6 +157,31 @@ def test_the_schedule_changes_the_order_and_repeats_it(programs):
     assert sorted(simulated[1][:128]) == list(range(128))
 
 
+def test_schedules_differ_in_kind(programs):
+    def turns(seed):
+        """The turn of each lane of each of 4 warps."""
+        order = programs["semantics", "release"].output("arrivals", 1, 128, 128, simulation=seeded(seed))
+        return order.reshape(4, 32)
+
+    def sequence(seed):
+        """The warps in the order of their lanes' turns."""
+        return np.argsort(turns(seed).reshape(-1)) // 32
+
+    assert (np.diff(turns(0).astype(int), axis=1) == -1).all()  # warp by warp, from lane 31 to 0
+    assert np.count_nonzero(np.diff(sequence(1))) > 8  # lanes of different warps take turns
+    assert (turns(3) == np.arange(4)[::-1, None] * 32 + np.arange(32)).all()  # the last warp first, from lane 0 to 31
+    first = {int(sequence(seed)[0]) for seed in range(2, 40, 4)}
+    assert len(first) > 1  # whichever is ahead, its lanes come first
+    assert all((sequence(seed)[:32] == sequence(seed)[0]).all() for seed in range(2, 40, 4))
+
+
+def test_blocks_run_backwards(programs):
+    def blocks(seed):
+        return programs["semantics", "release"].output("block_turns", 4, 32, 5, simulation=seeded(seed))[1:].tolist()
+
+    assert [blocks(seed) for seed in (0, 1, 4)] == [[0, 1, 2, 3], [0, 1, 2, 3], [3, 2, 1, 0]]
+
+
 @pytest.mark.parametrize("kernel", ["row_sums_without_wait", "row_sums_without_barrier"])
 def test_an_adversarial_schedule_shows_what_the_fixed_one_hides(programs, kernel):
     rows = numbers(ROWS[2])

@@ -1,6 +1,7 @@
 // The CUDA runtime functions that libggml-cuda calls, for the simulated GPU. Everything is synchronous, there is one
 // device, and its memory is the host's. A call of a function that is missing here is a link error that names it.
 
+#include "check_host.h"
 #include "device.h"
 #include "environment.h"
 #include "finding.h"
@@ -43,6 +44,12 @@ const Error &error_of(cudaError_t code) {
     const auto found =
         std::find_if(std::begin(errors), std::end(errors), [code](const Error &e) { return e.code == code; });
     return found != std::end(errors) ? *found : unknown;
+}
+
+void note_write(const void *to, const void *from, size_t bytes) {
+    if (simt::checker != nullptr) {
+        simt::checker->written(to, from, bytes);
+    }
 }
 
 template <class T> T token() {
@@ -109,7 +116,11 @@ cudaError_t cudaMalloc(void **pointer, size_t bytes) {
 cudaError_t cudaFree(void *pointer) {
     return pointer == nullptr || simt::release(pointer) ? cudaSuccess : cudaErrorInvalidValue;
 }
-cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned) { return cudaMalloc(pointer, bytes); }
+cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned) {
+    const cudaError_t error = cudaMalloc(pointer, bytes);
+    note_write(*pointer, nullptr, bytes); // the host writes it unseen
+    return error;
+}
 cudaError_t cudaMallocHost(void **pointer, size_t bytes) {
     *pointer = aligned_alloc(256, (bytes + 255) / 256 * 256);
     simt::pin(*pointer, bytes);
@@ -135,6 +146,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind) {
+    note_write(to, from, bytes);
     memmove(to, from, bytes);
     return cudaSuccess;
 }
@@ -142,27 +154,25 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     return cudaMemcpy(to, from, bytes, kind);
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
-                              size_t height, cudaMemcpyKind, cudaStream_t) {
+                              size_t height, cudaMemcpyKind kind, cudaStream_t) {
     for (size_t row = 0; row < height; row++) {
-        memmove(static_cast<char *>(to) + row * to_pitch, static_cast<const char *>(from) + row * from_pitch, width);
+        cudaMemcpy(static_cast<char *>(to) + row * to_pitch, static_cast<const char *>(from) + row * from_pitch, width,
+                   kind);
     }
     return cudaSuccess;
 }
 cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t bytes, cudaStream_t) {
-    memmove(to, from, bytes);
-    return cudaSuccess;
+    return cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
 }
 cudaError_t cudaMemcpy3DPeerAsync(const cudaMemcpy3DPeerParms *, cudaStream_t) {
     return cudaErrorNotSupported; // one device has no peer
 }
 cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    note_write(to, nullptr, bytes);
     memset(to, value, bytes);
     return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t) {
-    memset(to, value, bytes);
-    return cudaSuccess;
-}
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t) { return cudaMemset(to, value, bytes); }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) {
     *stream = token<cudaStream_t>();

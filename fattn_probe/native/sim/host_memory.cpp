@@ -1,5 +1,6 @@
 #include "host_memory.h"
 
+#include "check_host.h"
 #include "device.h"
 #include "finding.h"
 
@@ -15,6 +16,9 @@
 #endif
 
 namespace simt {
+
+const CheckerOfHost *checker = nullptr;
+
 namespace {
 
 constexpr size_t page = 4096;
@@ -65,6 +69,9 @@ void *allocate(size_t bytes) {
     allocation.reserve = static_cast<char *>(reserve);
     allocation.reserved = reserved;
     memset(memory, 0xFF, usable); // NaN in every format
+    if (checker != nullptr) {
+        checker->allocated(allocation.start, bytes);
+    }
     const std::lock_guard<std::mutex> lock(registry().mutex);
     allocation.number = registry().count++;
     registry().by_reserve[allocation.reserve] = allocation;
@@ -77,6 +84,9 @@ bool release(void *pointer) {
         if (allocation.start == pointer && allocation.live) {
             // Its addresses stay reserved, so that a use after free is found too.
             allocation.live = false;
+            if (checker != nullptr) {
+                checker->released(allocation.start);
+            }
             mmap(reserve, allocation.reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
                  0);
             return true;
@@ -132,6 +142,18 @@ const char *kind_of_fault(const void *address) {
     return allocation != nullptr && !allocation->live ? "use-after-free" : "out-of-bounds";
 }
 
+namespace {
+
+std::string name_byte_of(const Allocation &allocation, const void *address) {
+    const std::string number = "allocation " + std::to_string(allocation.number);
+    return "byte " + std::to_string(static_cast<const char *>(address) - allocation.start) + " of " +
+           (allocation.name.empty() ? number : allocation.name + " (" + number + ")");
+}
+
+} // namespace
+
+std::string name_byte(const void *address) { return name_byte_of(*find_allocation(address), address); }
+
 std::string describe_fault(const void *address) {
     const Allocation *allocation = find_allocation(address);
     if (allocation == nullptr) { // no address in the message, since it differs from run to run
@@ -139,10 +161,7 @@ std::string describe_fault(const void *address) {
         return byte < guard_bytes ? "byte " + std::to_string(byte) + " of a null pointer is accessed"
                                   : "global memory is accessed far from every allocation";
     }
-    const std::string number = "allocation " + std::to_string(allocation->number);
-    const std::string name = allocation->name.empty() ? number : allocation->name + " (" + number + ")";
-    return "global memory is accessed at byte " +
-           std::to_string(static_cast<const char *>(address) - allocation->start) + " of " + name + ", which " +
+    return "global memory is accessed at " + name_byte_of(*allocation, address) + ", which " +
            (allocation->live ? "has " + std::to_string(allocation->bytes) : std::string("was freed"));
 }
 

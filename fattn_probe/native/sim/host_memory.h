@@ -39,6 +39,9 @@ bool is_host_memory(const void *address);
 // The kind of a faulting access: "use-after-free" or "out-of-bounds".
 const char *kind_of_fault(const void *address);
 
+// "byte 1800 of K (allocation 3)", of an address in a live allocation.
+std::string name_byte(const void *address);
+
 // "global memory is accessed at byte 1800 of K (allocation 3), which has 1792".
 std::string describe_fault(const void *address);
 

@@ -1,6 +1,7 @@
 // CUDA's device intrinsics (CUDA C++ Programming Guide, "C++ Language Extensions").
 #pragma once
 
+#include "check.h"
 #include "shuffle.h"
 #include "warp.h"
 
@@ -51,7 +52,7 @@ template <class T> inline T __reduce_max_sync(unsigned mask, T value) {
 #define __syncthreads_and(predicate) (simt::sync_block_count((predicate) == 0, __FILE__, __LINE__) == 0)
 #define __syncthreads_count(predicate) simt::sync_block_count((predicate) != 0, __FILE__, __LINE__)
 
-inline void __threadfence() {}
+inline void __threadfence() { simt::note_fence(); }
 inline void __threadfence_block() {}
 inline void __nanosleep(unsigned) {}
 template <class T> inline T __ldg(const T *pointer) { return *pointer; }

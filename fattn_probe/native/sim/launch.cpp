@@ -1,5 +1,6 @@
 #include "launch.h"
 
+#include "check_host.h"
 #include "device.h"
 #include "device_limits.h"
 #include "environment.h"
@@ -66,8 +67,8 @@ uint64_t blocks_of(const Launch &launch) {
     return static_cast<uint64_t>(launch.grid.x) * launch.grid.y * launch.grid.z;
 }
 
-// Host threads that run the blocks of one launch at a time, in the order of their indices. Blocks share only global
-// memory, so the result does not depend on which thread runs a block.
+// Host threads that run the blocks of one launch at a time, in the order of their indices or backwards. Blocks share
+// only global memory, so the result does not depend on which thread runs a block.
 class Pool {
   public:
     Pool() : running_(std::max(1u, environment().threads)) {
@@ -93,6 +94,18 @@ class Pool {
         run_blocks(launch, running_[0]);
         std::unique_lock<std::mutex> lock(mutex_);
         finished_.wait(lock, [this] { return busy_ == 0; });
+        if (!fault_.empty()) {
+            end_with(fault_);
+        }
+    }
+
+    // The fault of the first block that has one ends the launch.
+    void keep_fault(uint64_t block, const std::string &fault) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (fault_.empty() || block < faulty_block_) {
+            fault_ = fault;
+            faulty_block_ = block;
+        }
     }
 
     ~Pool() {
@@ -125,7 +138,9 @@ class Pool {
         own->begin(launch);
         const dim3 grid = launch.grid;
         const uint64_t total = blocks_of(launch);
-        for (uint64_t i = take(running); i < total; i = take(running)) {
+        const bool backwards = blocks_run_backwards(environment().schedule_seed);
+        for (uint64_t turn = take(running); turn < total; turn = take(running)) {
+            const uint64_t i = backwards ? total - 1 - turn : turn;
             if (focus.block >= 0 && i != static_cast<uint64_t>(focus.block)) {
                 continue;
             }
@@ -165,6 +180,8 @@ class Pool {
     std::atomic<uint64_t> next_{0};
     unsigned busy_ = 0;
     uint64_t round_ = 0;
+    std::string fault_;
+    uint64_t faulty_block_ = no_block;
     bool stop_ = false;
 };
 
@@ -214,15 +231,23 @@ cudaError_t execute(const Launch &launch) {
     record(launch);
     if (!environment().dry && !focus.skip) {
         catch_signals();
+        if (checker != nullptr) {
+            checker->new_launch();
+        }
         pool().run(launch);
     }
     return cudaSuccess;
 }
 
-void wait_for_earlier_blocks() {
-    while (pool().runs_before(worker->block_index())) {
+void report_fault_of_block(uint64_t block, const std::string &fault) {
+    if (blocks_run_backwards(environment().schedule_seed)) {
+        pool().keep_fault(block, fault);
+        return;
+    }
+    while (pool().runs_before(block)) {
         std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
+    end_with(fault);
 }
 
 } // namespace simt

@@ -6,6 +6,8 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <type_traits>
 
 namespace simt {
@@ -43,6 +45,7 @@ struct Launch {
     // arguments: for 40 arguments these instantiate hundreds of templates, which a debugger reads with each kernel.
     void (*run)(const void *call) = nullptr;
     const void *call = nullptr;
+    size_t call_bytes = 0;
 };
 
 // Runs all blocks of a launch to their end. cudaGetLastError returns its result once more.
@@ -50,8 +53,9 @@ cudaError_t execute(const Launch &launch);
 cudaError_t last_error();
 cudaError_t set_last_error(cudaError_t error); // returns it
 
-// Sleeps until no block with a lower index runs on another host thread.
-void wait_for_earlier_blocks();
+// Ends the process with the fault of a block, as JSON, when no block before it runs any more; where blocks run
+// backwards, at the end of the launch.
+void report_fault_of_block(uint64_t block, const std::string &fault);
 
 template <class Call> Description description_of(const Call &call) {
     Description description;
@@ -86,8 +90,8 @@ template <class Kernel> struct Configured {
         const Description description = description_of(call);
         int number = 0;
         (check_argument(description, ++number, arguments), ...);
-        return execute(
-            {grid, block, shared, description, [](const void *it) { (*static_cast<const Call *>(it))(); }, &call});
+        return execute({grid, block, shared, description, [](const void *it) { (*static_cast<const Call *>(it))(); },
+                        &call, sizeof(call)});
     }
 };
 
@@ -95,13 +99,6 @@ template <class Kernel> struct Configured {
 template <class Kernel>
 Configured<Kernel> launch_kernel(Kernel kernel, dim3 grid, dim3 block, size_t shared = 0, cudaStream_t = nullptr) {
     return {kernel, grid, block, shared};
-}
-
-template <class... Parameters, class... Arguments>
-cudaError_t launch_kernel_ex(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...),
-                             const Arguments &...arguments) {
-    return launch_kernel(kernel, config->gridDim, config->blockDim,
-                         config->dynamicSmemBytes)(static_cast<Parameters>(arguments)...);
 }
 
 template <class... Parameters> Description description_of_kernel(void (*kernel)(Parameters...)) {

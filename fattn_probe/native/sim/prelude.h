@@ -53,9 +53,11 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __CUDA_ARCH__ SIMT_ARCH
 
+#include "conversion.h"
 #include "division.h"
 #include "intrinsics.h"
 #include "launch.h"
+#include "launch_ex.h"
 #include "mathematics.h"
 #include "ptx.h"
 #include "thread.h"

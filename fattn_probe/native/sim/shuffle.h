@@ -8,6 +8,9 @@
 
 namespace simt {
 
+// A shuffle reads a lane that the block's size does not give this warp: the value is undefined.
+[[noreturn]] void report_missing_lane(const char *instruction, int lane);
+
 // The value of `value` in lane `source(lane)`, copied word by word.
 template <class T, class Source> T exchange(uint32_t mask, T value, const char *name, Source source) {
     constexpr int words = (sizeof(T) + 3) / 4;
@@ -23,12 +26,18 @@ template <class T, class Source> T exchange(uint32_t mask, T value, const char *
         },
         [](Registers &) {});
     const int from = source(static_cast<int>(self->lane));
+    if (__builtin_expect((self->warp->existing >> from & 1) == 0, 0)) {
+        report_missing_lane(name, from);
+    }
     for (int i = 0; i < words; i++) {
         word[i] = registers.in[i][from];
     }
     memcpy(&value, word, sizeof(T));
     return value;
 }
+
+// Of a warp of fewer than 32 lanes: that each step finds its partner.
+void check_butterfly(int offset, int width);
 
 // What a loop of xor shuffles makes of the lanes' values: `value = operation(value, __shfl_xor_sync(mask, value,
 // offset, width))` for `offset`, half of it, and so on down to 1, the lanes' values being exchanged between one and the
@@ -48,6 +57,9 @@ template <class T, class Operation> T butterfly(uint32_t mask, T value, int offs
     Registers &registers = warp_instruction(
         mask, "shfl.sync.bfly",
         [&](Registers &r, uint32_t lane) { memcpy(reinterpret_cast<T *>(r.in) + lane, &value, sizeof(T)); }, combine);
+    if (__builtin_expect(self->warp->existing != full_mask, 0)) {
+        check_butterfly(offset, width);
+    }
     memcpy(&value, reinterpret_cast<T *>(registers.in) + self->lane, sizeof(T));
     return value;
 }

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -24,9 +25,10 @@ namespace simt {
 uint32_t Fiber::thread_number() const { return warp->index * warp_size + lane; }
 
 Worker::Worker()
-    : pending_copies(max_threads), fibers_(max_threads), schedule_seed_(environment().schedule_seed),
-      runs_ahead_(!adversarial() && !environment().in_step), ahead_(new AheadWarp[max_threads / warp_size]) {
-    stacks_ = static_cast<char *>(map_pages(max_threads * stack_bytes));
+    : pending_copies(max_threads), order_(order_of(environment().schedule_seed)),
+      schedule_seed_(environment().schedule_seed), runs_ahead_(!adversarial() && !environment().in_step),
+      ahead_(new AheadWarp[max_threads / warp_size]) {
+    stacks_ = static_cast<char *>(map_pages(stacks_bytes));
     arena_ = static_cast<char *>(map_pages(arena_bytes + guard_bytes));
     protect_pages(arena_ + arena_bytes, guard_bytes);
     for (size_t i = 0; i < max_threads; i++) {
@@ -60,13 +62,8 @@ void *Worker::static_variable(const void *site, size_t bytes, size_t alignment) 
         fail("too many static shared variables");
     }
     static_.push_back({site, offset, bytes});
-    check_new_shared(arena_ + offset, bytes);
     memset(arena_ + offset, 0xFF, bytes);
     return arena_ + offset;
-}
-
-bool Worker::owns_stack(const void *address) const {
-    return address >= stacks_ && address < stacks_ + max_threads * stack_bytes;
 }
 
 namespace {
@@ -109,11 +106,14 @@ void Worker::run_block(uint3 index) {
     blockIdx = index;
     blockDim = launch->block;
     gridDim = launch->grid;
+    const uint32_t epoch = block.epoch + 1;
     block = {};
+    block.epoch = block.first_epoch = epoch;
     block.threads = focus.scout ? 1 : blockDim.x * blockDim.y * blockDim.z;
     block.alive = block.threads;
     block.warps = (block.threads + warp_size - 1) / warp_size;
     random_state_ = schedule_seed_ * 0x9E3779B97F4A7C15 + block_index();
+    warp_ahead_ = adversarial() ? static_cast<uint32_t>(random() % block.warps) : 0;
     memset(dynamic_memory(), 0xFF, dynamic_bytes_); // NaN in every format: what nobody wrote shows in the output
     for (const StaticVariable &variable : static_) {
         memset(arena_ + variable.offset, 0xFF, variable.bytes);
@@ -133,7 +133,7 @@ void Worker::run_block(uint3 index) {
         prepare_fiber(fibers_[thread], thread);
     }
     const FlushDenormals flush;
-    Fiber *first = adversarial() ? next_at_random() : warps[0].lanes[31 - __builtin_clz(warps[0].alive)];
+    Fiber *first = adversarial() ? next_adversarial() : warps[0].lanes[31 - __builtin_clz(warps[0].alive)];
     self = first;
 #if defined(__SANITIZE_ADDRESS__)
     void *fake_stack = nullptr;
@@ -146,7 +146,8 @@ void Worker::run_block(uint3 index) {
     self = nullptr;
     check_pending();
     if (!fault_.empty()) {
-        report_fault();
+        faulty_thread_ = max_threads;
+        report_fault_of_block(block_index(), std::exchange(fault_, ""));
     }
 }
 
@@ -204,6 +205,23 @@ Fiber *Worker::next_in_order() {
     return nullptr;
 }
 
+// That of a schedule which looks for what the order hides.
+Fiber *Worker::next_adversarial() {
+    if (order_ == Order::random) {
+        return next_at_random();
+    }
+    uint32_t best = max_threads;
+    for (uint32_t i = 0; i < block.warps; i++) {
+        const bool last_so_far = order_ == Order::last_first || best == max_threads;
+        best = warps[i].runnable != 0 && (last_so_far || i == warp_ahead_) ? i : best;
+    }
+    if (best == max_threads) {
+        return nullptr;
+    }
+    const uint32_t lanes = warps[best].runnable;
+    return warps[best].lanes[order_ == Order::last_first ? __builtin_ctz(lanes) : 31 - __builtin_clz(lanes)];
+}
+
 // Any lane of any warp; the warp of the last choice is left alone for long, so that others run far ahead of it.
 Fiber *Worker::next_at_random() {
     uint32_t choices[max_threads / warp_size];
@@ -236,7 +254,7 @@ void Worker::restart_order() {
 }
 
 void Worker::reschedule() {
-    Fiber *next = adversarial() ? next_at_random() : next_in_order();
+    Fiber *next = adversarial() ? next_adversarial() : next_in_order();
     if (next == nullptr) {
         report_deadlock();
     }
@@ -273,13 +291,18 @@ void Worker::finish_fiber() {
         }
     }
     if (block.alive == 0) {
-#if defined(__SANITIZE_ADDRESS__)
-        __sanitizer_start_switch_fiber(nullptr, nullptr, 0);
-#endif
-        void *discarded;
-        simt_switch_stack(&discarded, host_stack_pointer_);
+        leave_block();
     }
     reschedule();
+    __builtin_unreachable();
+}
+
+void Worker::leave_block() {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(nullptr, nullptr, 0);
+#endif
+    void *discarded;
+    simt_switch_stack(&discarded, host_stack_pointer_);
     __builtin_unreachable();
 }
 
@@ -303,21 +326,14 @@ void Worker::stop_if_after_fault() {
 }
 
 void Worker::stop_thread() {
-    const FlushDenormals flush; // which a signal handler does not
     self->warp->runnable &= ~(1u << self->lane);
     reschedule();
     __builtin_unreachable();
 }
 
-void Worker::report_fault() {
-    check_pending();
-    wait_for_earlier_blocks();
-    end_with(fault_);
-}
-
 void Worker::report_deadlock() {
     if (!fault_.empty()) {
-        report_fault();
+        leave_block();
     }
     uint32_t waiting = 0, returned = 0, in_warp = 0;
     Fiber *at_barrier = nullptr;
@@ -389,6 +405,20 @@ void wait_for_warp() {
     self->wait = Wait::none;
 }
 
+void report_missing_lane(const char *instruction, int lane) {
+    report({"lanes-missing", std::string(instruction) + " reads lane " + std::to_string(lane) + " of a warp that has " +
+                                 std::to_string(__builtin_popcount(self->warp->existing)) + " lanes"});
+}
+
+void check_butterfly(int offset, int width) {
+    for (int step = offset; step > 0; step >>= 1) {
+        const int lane = static_cast<int>(self->lane), other = lane ^ step;
+        if (other < (lane & ~(width - 1)) + width && (self->warp->existing >> other & 1) == 0) {
+            report_missing_lane("shfl.sync.bfly", other);
+        }
+    }
+}
+
 void sync_warp(uint32_t mask) noexcept {
     warp_instruction(mask, "bar.warp.sync", [](Registers &, uint32_t) {}, [](Registers &) {});
 }
@@ -402,10 +432,27 @@ void Worker::release_block() {
     }
 }
 
+namespace {
+
+// A GPU pairs barriers whatever their place, and lets threads pass that should have waited.
+void check_place(Block &block, const char *file, int line) {
+    if (block.arrived == 0) {
+        block.file = file;
+        block.line = line;
+    } else if (__builtin_expect(line != block.line, 0) || (file != block.file && strcmp(file, block.file) != 0)) {
+        report({"barrier-divergence", "the barrier in " + std::string(file) + ":" + std::to_string(line) +
+                                          " is reached while other threads wait at the one in " + block.file + ":" +
+                                          std::to_string(block.line)});
+    }
+}
+
+} // namespace
+
 // A warp that has returned as a whole no longer counts (the tile kernel's combine relies on it); lanes that returned
 // from the midst of their warp leave the barrier unreached, as compute-sanitizer's synccheck has it.
 void sync_block(const char *file, int line) {
     Block &block = worker->block;
+    check_place(block, file, line);
     if (++block.arrived + block.gone == block.threads) {
         worker->release_block();
         worker->restart_order();

@@ -4,6 +4,7 @@
 #include "finding.h"
 #include "launch.h"
 #include "register_file.h"
+#include "schedule.h"
 #include "warp.h"
 
 #include <cstddef>
@@ -19,9 +20,12 @@ struct Block {
     uint32_t alive = 0;   // threads that have not returned
     uint32_t gone = 0;    // threads of warps that have returned as a whole
     uint32_t arrived = 0; // at the block's barrier
-    uint32_t epoch = 0;   // barriers passed
+    uint32_t epoch = 0;   // barriers that the worker has passed, and blocks that it has begun
+    uint32_t first_epoch = 0;
     uint32_t warps = 0;
-    int count[2] = {}; // of __syncthreads_count, for this barrier and the next
+    int count[2] = {};     // of __syncthreads_count, for this barrier and the next
+    const char *file = ""; // the place of the barrier, if threads have arrived
+    int line = 0;
 };
 
 struct PendingCopy {
@@ -66,9 +70,12 @@ class Worker {
     void *static_variable(const void *site, size_t bytes, size_t alignment);
     const std::vector<StaticVariable> &static_variables() const { return static_; }
 
-    bool adversarial() const { return schedule_seed_ != 0; }
+    bool adversarial() const { return order_ != Order::lockstep; }
     bool runs_ahead() const { return runs_ahead_; }
-    bool owns_stack(const void *address) const;
+    bool owns_stack(const void *address) const { return address >= stacks_ && address < stacks_ + stacks_bytes; }
+    bool owns(const void *address) const { // the simulator's own memory, and local variables
+        return owns_stack(address) || (address >= this && address < this + 1);
+    }
     const Fiber &thread(uint32_t number) const { return fibers_[number]; }
     void finish_fiber(); // called on the fiber's own stack; does not return
 
@@ -89,14 +96,17 @@ class Worker {
   private:
     Fiber *next_in_order();
     Fiber *next_at_random();
+    Fiber *next_adversarial();
     uint64_t random();
     void prepare_fiber(Fiber &fiber, uint32_t thread);
     void switch_to(Fiber *fiber);
     [[noreturn]] void report_deadlock();
-    [[noreturn]] void report_fault();
+    [[noreturn]] void leave_block(); // the running thread goes on after the block's end
     [[noreturn]] void report_from(Fiber *fiber, Finding finding);
 
-    std::vector<Fiber> fibers_;
+    static constexpr size_t stacks_bytes = max_threads * stack_bytes;
+
+    Fiber fibers_[max_threads];
     const Finding *doomed_ = nullptr; // what the fiber switched to has to report
     uint32_t faulty_thread_ = max_threads;
     std::string fault_; // of that thread, as JSON
@@ -106,6 +116,8 @@ class Worker {
     size_t static_bytes_ = 0;
     std::vector<StaticVariable> static_;
     void *host_stack_pointer_ = nullptr;
+    Order order_;
+    uint32_t warp_ahead_ = 0;
     uint64_t schedule_seed_ = 0;
     bool runs_ahead_ = false;
     std::unique_ptr<AheadWarp[]> ahead_;

@@ -9,3 +9,4 @@
 #include "finding.cpp"
 #include "host_memory.cpp"
 #include "launch.cpp"
+#include "signals.cpp"

@@ -2,6 +2,10 @@
 // tensor cores, which differ between GPUs.
 #include "ahead.cpp"
 #include "check.cpp"
+#include "check_arithmetic.cpp"
+#include "check_global.cpp"
+#include "check_hooks.cpp"
+#include "check_shared.cpp"
 #include "mathematics.cpp"
 #include "ptx.cpp"
 #include "register_file.cpp"

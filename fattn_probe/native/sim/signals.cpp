@@ -1,0 +1,154 @@
+#include "finding.h"
+#include "host_memory.h"
+#include "worker.h"
+
+#include <algorithm>
+#include <csignal>
+#include <execinfo.h>
+#include <string>
+#include <ucontext.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace simt {
+namespace {
+
+Finding fault_at(const void *address) {
+    if (worker->owns_stack(address)) {
+        return {"stack-overflow", "the thread's stack overflowed (its local arrays do not fit in " +
+                                      std::to_string((stack_bytes - guard_bytes) >> 10) + " KiB)"};
+    }
+    const char *start = worker->dynamic_memory();
+    const char *end = worker->shared_arena() + Worker::arena_bytes;
+    if (address >= end && address < end + guard_bytes) {
+        return {"out-of-bounds", "byte " + std::to_string(static_cast<const char *>(address) - start) +
+                                     " of the dynamic shared memory is accessed, which has " +
+                                     std::to_string(end - start)};
+    }
+    return {kind_of_fault(address), describe_fault(address)};
+}
+
+// x86-64 reports a misaligned vector access as a general protection fault, which has no address.
+bool is_misaligned(int number, const siginfo_t &info) {
+#if defined(__x86_64__)
+    return number == SIGSEGV && info.si_code == SI_KERNEL && info.si_addr == nullptr;
+#else
+    return number == SIGBUS && info.si_code == BUS_ADRALN;
+#endif
+}
+
+void *program_counter(const void *context) {
+    const mcontext_t &machine = static_cast<const ucontext_t *>(context)->uc_mcontext;
+#if defined(__x86_64__)
+    return reinterpret_cast<void *>(machine.gregs[REG_RIP]);
+#else
+    return reinterpret_cast<void *>(machine.pc);
+#endif
+}
+
+// What a handler notes of a fault. The interrupted code may hold a lock, malloc's for example, so the handler neither
+// allocates nor locks: it has the thread go on in `report_crash`, on a stack of its own, when the handler has returned.
+struct Crash {
+    const void *address;
+    bool misaligned;
+    void *frames[64]; // innermost first; as `call_stack` gives them
+    void **first, **last;
+};
+SIMT_THREAD_LOCAL Crash crash;
+SIMT_THREAD_LOCAL char *report_stack = nullptr;
+constexpr size_t report_stack_bytes = 256 << 10, handler_stack_bytes = 64 << 10;
+
+// The stack of the interrupted code, without the handler's own frames.
+void note_frames(void *pc) {
+    crash.first = crash.frames;
+    crash.last = crash.frames + backtrace(crash.frames, 64);
+    std::transform(crash.first, crash.last, crash.first, [](void *frame) { return static_cast<char *>(frame) - 1; });
+    void **found = std::find(crash.first, crash.last, static_cast<char *>(pc) - 1);
+    if (found != crash.last) {
+        *found = pc;
+        crash.first = found;
+    }
+}
+
+[[noreturn]] void report_crash() {
+    Finding finding =
+        crash.misaligned
+            ? Finding{"misaligned", "a vector is accessed at an address that is not a multiple of its size"}
+            : fault_at(crash.address);
+    finding.stack = Stack(crash.first, crash.last);
+    report(finding);
+}
+
+// When the handler has returned, the thread runs `function`, which must not return, on the stack below `top`.
+void continue_in(void *context, void (*function)(), char *top) {
+    mcontext_t &machine = static_cast<ucontext_t *>(context)->uc_mcontext;
+#if defined(__x86_64__)
+    auto *frame = reinterpret_cast<uint64_t *>(top) - 1; // aligned as after a call
+    *frame = 0;
+    machine.gregs[REG_RSP] = reinterpret_cast<greg_t>(frame);
+    machine.gregs[REG_RIP] = reinterpret_cast<greg_t>(function);
+#else
+    machine.regs[30] = 0;
+    machine.sp = reinterpret_cast<uintptr_t>(top);
+    machine.pc = reinterpret_cast<uintptr_t>(function);
+#endif
+}
+
+struct sigaction previous_segv, previous_bus;
+
+void on_signal(int number, siginfo_t *info, void *context) {
+    if (self == nullptr) {
+        sigaction(number, number == SIGSEGV ? &previous_segv : &previous_bus, nullptr);
+        return; // the faulting instruction runs again, and ends the process as without this handler
+    }
+    crash.misaligned = is_misaligned(number, *info);
+    crash.address = info->si_addr;
+    note_frames(program_counter(context));
+    continue_in(context, report_crash, report_stack + report_stack_bytes);
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+// AddressSanitizer has printed its report: add the kernel and the thread.
+void on_address_error(const char *text) {
+    if (self != nullptr) {
+        const std::string all = text;
+        const size_t start = all.find("AddressSanitizer");
+        end_with(json_of({"address", all.substr(start, all.find('\n', start) - start)}));
+    }
+}
+#endif
+
+} // namespace
+
+void catch_signals() {
+    static const bool once = [] {
+        call_stack(); // the first call of backtrace() allocates and locks, later ones do not
+        struct sigaction action = {};
+        action.sa_sigaction = on_signal;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+        sigaction(SIGSEGV, &action, &previous_segv);
+        sigaction(SIGBUS, &action, &previous_bus);
+#if defined(__SANITIZE_ADDRESS__)
+        __asan_set_error_report_callback(on_address_error);
+#endif
+        return true;
+    }();
+    static_cast<void>(once);
+}
+
+void catch_signals_on_this_thread() {
+    if (report_stack != nullptr) {
+        return;
+    }
+    report_stack = static_cast<char *>(map_pages(report_stack_bytes));
+#if !defined(__SANITIZE_ADDRESS__) // AddressSanitizer gives every thread such a stack itself
+    stack_t alternative = {};
+    alternative.ss_sp = map_pages(handler_stack_bytes);
+    alternative.ss_size = handler_stack_bytes;
+    sigaltstack(&alternative, nullptr);
+#endif
+}
+
+} // namespace simt

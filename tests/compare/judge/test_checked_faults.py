@@ -1,0 +1,78 @@
+"""Each fault planted in an attention kernel is found: by the checker, or when the kernel is launched."""
+
+import re
+
+import pytest
+
+from fattn_probe.device import load_devices, parse_target
+from fattn_probe.run.outcome import Failed, Fault
+from fattn_probe.run.session import RunOptions, Session
+from fattn_probe.run.simulator import Simulation
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
+from fattn_probe.source import DEFAULT_SOURCE, patches, resolve
+
+pytestmark = [pytest.mark.build, pytest.mark.slow, pytest.mark.network]
+
+SCENARIO = """
+version: 1
+about: chooses a fault of fault-many.patch
+hsk: 64
+n_head: 4
+n_q: 1
+n_kv: 256
+scale: {fault}
+"""
+FAULTS = {
+    2: ("barrier-divergence", "planted: two barriers"),
+    3: ("misaligned", "planted: misaligned pair"),
+    4: ("uninitialized-global", "planted: never written"),
+    5: ("race", "planted: two blocks write"),
+    6: ("race", "planted: a block reads"),
+    7: ("overflow", "planted: product"),
+    8: ("overflow", "planted: lost bits"),
+    9: ("race", "planted: no wait"),
+    10: ("shared-memory", "planted: static shared memory"),
+}
+
+
+@pytest.fixture(scope="module")
+def session():
+    tree = resolve(DEFAULT_SOURCE)
+    patch = patches.find("fault-many", tree)
+    return Session(RunOptions(tree, flavour="check", patches=(patch,), simulation=Simulation(threads=1)))
+
+
+def line_of(marker):
+    """The number of the line of the patched fattn-vec.cuh that ends in a comment."""
+    patch = patches.find("fault-many", resolve(DEFAULT_SOURCE)).text
+    start, lines = re.search(r"\+\+\+ \S*fattn-vec\.cuh\n@@ \S+ \+(\d+),\d+ @@\n(.*)", patch, re.DOTALL).groups()
+    before = lines[: lines.index(f"// {marker}\n")].splitlines()
+    return int(start) + len(before) - 1
+
+
+def outcome_of(session, fault):
+    (case,) = expand(loads(SCENARIO.format(fault=fault)))
+    return session.run(case, make_inputs(case), parse_target("sim:h200", load_devices()))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_where_it_is(session, fault):
+    kind, marker = FAULTS[fault]
+    outcome = outcome_of(session, fault)
+    assert isinstance(outcome, Fault), outcome
+    assert outcome.kind == kind, outcome.message
+    assert f"fattn-vec.cuh:{line_of(marker)}" in outcome.frames[0]
+
+
+def test_a_launch_that_a_driver_refuses_fails(session):
+    outcome = outcome_of(session, 11)
+    assert isinstance(outcome, Failed), outcome
+    assert "CUDA error: invalid argument" in outcome.message
+
+
+def test_an_argument_in_host_memory_is_found(session):
+    outcome = outcome_of(session, 12)
+    assert isinstance(outcome, Fault), outcome
+    assert outcome.kind == "host-memory"
+    assert "argument 6 of flash_attn_ext_vec" in outcome.message
