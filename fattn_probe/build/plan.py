@@ -114,7 +114,8 @@ class Planner:
 
     def simulator(self) -> tuple[str, ...]:
         """The simulator's files, relative to native/."""
-        return (SIM_HOST, DEBUGGED, *(() if self.contents.dry else SIM_KERNELS))
+        dry = self.contents.dry and self.flags.request.flavour != "check"  # its kernels call the checker
+        return (SIM_HOST, DEBUGGED, *(() if dry else SIM_KERNELS))
 
     def cuda_runtime(self) -> list[str]:
         """The CUDA runtime library of the cuda engine; the simulator is its own."""

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.build.flags import DEBUGGED, SIM_HOST, Flags
+from fattn_probe.build.flags import DEBUGGED, SIM_HOST, SIM_KERNELS, Flags
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, BuildRequest, Contents
 from fattn_probe.build.plan import Planner, case_file, case_text
 from fattn_probe.build.sources import CUDA as CUDA_FOLDER
@@ -202,6 +202,11 @@ def test_a_dry_build_has_no_simulator_that_runs_kernels(tmp_path):
     assert [source for source in sources(plan) if "native/sim" in source] == [
         f"native/{name}" for name in (SIM_HOST, DEBUGGED)
     ]
+
+
+def test_a_dry_build_with_the_checker_has_what_its_kernels_call(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,), dry=True), flavour="check")
+    assert {f"native/{name}" for name in SIM_KERNELS} <= set(sources(plan))
 
 
 def test_only_the_simulators_variables_for_debuggers_have_debug_information_with_types(tmp_path):
