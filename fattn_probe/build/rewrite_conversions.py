@@ -1,10 +1,13 @@
 """Places where a 64-bit integer may be stored in 32 bits; the checker looks at the values (native/sim/conversion.h)."""
 
+import re
+
 from fattn_probe.cxx.tokens import Draft, Spans
 
 NARROW = {"int": "int", "int32_t": "int", "unsigned": "unsigned", "uint32_t": "unsigned"}
 OTHER_TYPES = frozenset({"long", "short", "unsigned"})
 """Words that make another type of an `int` after them."""
+WRITTEN = re.compile(r" SIMT_INTO\(\w+\)")
 
 
 def rewrite_conversions(draft: Draft, device: Spans) -> None:
@@ -18,6 +21,11 @@ def rewrite_conversions(draft: Draft, device: Spans) -> None:
             before, after = draft.word(index - 1), draft.word(index + 1)
             if index in device and before not in OTHER_TYPES and after not in OTHER_TYPES and _has_value(draft, index):
                 draft.after(index + 2, f" SIMT_INTO({type_name})")
+
+
+def without_conversions(text: str) -> str:
+    """A rewritten text as it was before this pass, for patterns like `int kb0_stop = min`."""
+    return WRITTEN.sub("", text)
 
 
 def _has_value(draft: Draft, index: int) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fattn_probe.build.rewrite_conversions import without_conversions
 from fattn_probe.inspect.facts import MissingFacts
 from fattn_probe.inspect.procedures.points import BLOCK
 from fattn_probe.launch.families import FAMILIES, MMA_F16
@@ -83,7 +84,7 @@ def locate(folder: Path, anchors: tuple[Anchor, ...] = ANCHORS) -> Located:
 
 def _matches(path: Path, anchor: Anchor, start: int) -> Iterator[int]:
     """1-based numbers of the matching lines after line `start`."""
-    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    lines = without_conversions(path.read_text(errors="replace")).splitlines() if path.is_file() else []
     for number, line in enumerate(lines[start:], start + 1):
         if re.search(anchor.pattern, line):
             yield _code_line(lines, number) if anchor.skip_comment else number

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fattn_probe.build.rewrite import rewrite
+from fattn_probe.build.rewrite_conversions import without_conversions
 from fattn_probe.build.rewrite_kernels import KernelInfo
 
 PTX = frozenset(
@@ -285,3 +286,10 @@ SOUP = [
 def test_any_text_keeps_its_number_of_lines(words):
     text = " ".join(words)
     assert rewritten(text).count("\n") == text.count("\n")
+
+
+def test_patterns_match_a_declaration_that_the_checker_looks_at():
+    line = "int kb0_stop  = min(iter_k, kb0_start + kbc_stop - kbc);"
+    text = rewrite(f"__device__ void f() {{ {line} }}", "file.cu", frozenset()).text
+    assert line not in text
+    assert line in without_conversions(text)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.arrays import Indices
+from fattn_probe.build.rewrite_conversions import without_conversions
 from fattn_probe.inspect.anchors import COMMON, MMA
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.procedures.warp import ACCUMULATED, ANCHORS, LOGITS, SOFTMAX
@@ -181,7 +182,7 @@ def _in_dst(row: OutputRow, d: int, value: float, why: str, block: int | None, p
 
 
 def _lines(source: Path, file: str, pattern: str) -> Iterator[str]:
-    text = (source / file).read_text(errors="replace") if (source / file).is_file() else ""
+    text = without_conversions((source / file).read_text(errors="replace")) if (source / file).is_file() else ""
     for number, line in enumerate(text.splitlines(), 1):
         if re.search(pattern, line):
             yield f"{file}:{number}"
