@@ -11,7 +11,7 @@ its factors in two variables like X, and the sum becomes a call of `simt::add`, 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 from fattn_probe.cxx.statements import Function, Statement, functions, parse
 from fattn_probe.cxx.tokens import Draft, Spans
@@ -20,39 +20,38 @@ UPDATES = frozenset({"=", "+=", "*="})
 WEAKER_THAN_A_PRODUCT = frozenset(
     {"+", "-", "/", "%", "?", ":", ",", "=", "<", ">", "&", "|", "^", "&&", "||", "<<", "==", "!=", "<=", ">="}
 )
+Around = tuple[Statement, ...]
+"""The statements that one is in, outermost first; the branches of an `if` with an `else` are blocks."""
 
 
 @dataclass(frozen=True)
 class Update:
     """A statement that changes a variable or an element of one.
 
-    [start, operator) is what it changes, `stop` its semicolon; `around` are the statements that it is in.
+    [start, operator) is what it changes, `stop` its semicolon.
     """
 
     start: int
     operator: int
     stop: int
-    around: tuple[Statement, ...]
+    around: Around
 
 
 @dataclass(frozen=True)
 class Addend:
-    """What a sum adds: a*b, or `test ? a*b : other`; the test's span is empty if there is none.
+    """What a sum adds: a*b, or `test ? a*b : other` with its `?`; `product` is the `*`, `stop` the token behind b."""
 
-    `product` is the `*`, `stop` the token behind b.
-    """
-
-    test: tuple[int, int]
+    question: int | None
     product: int
     stop: int
 
 
 @dataclass(frozen=True)
 class Body:
-    """A function's statements, and those of them that change a variable."""
+    """A function's statements, each with those around it, and those of them that change a variable."""
 
     draft: Draft
-    statements: tuple[Statement, ...]
+    placed: tuple[tuple[Statement, Around], ...]
     updates: tuple[Update, ...]
 
     def base(self, update: Update) -> str:
@@ -61,11 +60,7 @@ class Body:
 
     def path(self, update: Update) -> list[str]:
         """What a statement changes, without indices: `KQ_C[i].x[l]` is KQ_C [ . x [."""
-        words, index = [], update.start
-        while index < update.operator:
-            words.append(self.draft.words[index])
-            index = self.draft.mates[index] + 1 if words[-1] == "[" else index + 1
-        return words
+        return [self.draft.words[index] for index in self.draft.outer(update.start, update.operator)]
 
     def element(self, update: Update) -> list[str]:
         """What a statement changes, as written."""
@@ -73,14 +68,10 @@ class Body:
 
     def multiplication(self, start: int, stop: int) -> int | None:
         """The last `*` of an expression that is a product, or None."""
-        found, index = None, start
-        while index < stop:
-            word = self.draft.words[index]
-            if word in WEAKER_THAN_A_PRODUCT:
-                return None
-            found = index if word == "*" and index > start else found
-            index = self.draft.mates[index] + 1 if word in ("(", "[", "{") else index + 1
-        return found
+        outer = list(self.draft.outer(start, stop))
+        if any(self.draft.words[index] in WEAKER_THAN_A_PRODUCT for index in outer):
+            return None
+        return next((index for index in reversed(outer[1:]) if self.draft.words[index] == "*"), None)
 
     def is_product(self, update: Update) -> bool:
         """Whether a statement stores a product: `X *= a`, `X = a*b`."""
@@ -91,22 +82,25 @@ class Body:
 
     def addend(self, update: Update) -> Addend | None:
         """What `X += a*b` or `X += test ? a*b : other` adds; None for other statements."""
-        start, stop = update.operator + 1, update.stop
-        question = next((index for index in range(start, stop) if self.draft.words[index] == "?"), start - 1)
-        colon = next((index for index in range(question, stop) if self.draft.words[index] == ":"), stop)
-        product = self.multiplication(question + 1, colon)
-        is_sum = product is not None and self.draft.words[update.operator] == "+="
-        return Addend((start, max(question, start)), product or 0, colon) if is_sum else None
+        words, outer = self.draft.words, list(self.draft.outer(update.operator + 1, update.stop))
+        question = next((index for index in outer if words[index] == "?"), None)
+        colon = next((index for index in reversed(outer) if words[index] == ":"), update.stop)
+        product = self.multiplication((question or update.operator) + 1, colon)
+        return Addend(question, product, colon) if product and words[update.operator] == "+=" else None
 
     def declarations(self, update: Update) -> list[int]:
-        """Where the variable is declared, if the element is a float or a fragment's: the statements' first tokens."""
+        """Where the element's variable is declared, if it is a float or a fragment's: the statements' first tokens.
+
+        Those whose scope a statement is in; several, if they are in branches of an `#if`.
+        """
         words = self.draft.words
         kind = "float2" if "." in self.path(update) else "float"
         return [
             it.start
-            for statement in self.statements
-            for it in statement.all()
+            for it, around in self.placed
             if it.kind == "plain"
+            and it.start < update.start
+            and update.around[: len(around)] == around
             and words[it.start + 1] == self.base(update)
             and (words[it.start] == kind or words[it.start].startswith("T_"))
         ]
@@ -120,8 +114,8 @@ def rewrite_products(draft: Draft, device: Spans) -> None:
 
 
 def _rewrite(draft: Draft, function: Function) -> None:
-    statements = parse(draft, function.start, function.stop)
-    body = Body(draft, statements, tuple(_updates(draft, statements, ())))
+    placed = tuple(_placed(parse(draft, function.start, function.stop), ()))
+    body = Body(draft, placed, tuple(_updates(draft, placed)))
     products: set[Update] = set()
     for later in body.updates:
         if addend := body.addend(later):
@@ -129,7 +123,7 @@ def _rewrite(draft: Draft, function: Function) -> None:
             products.update(before)
             if before:
                 _rewrite_sum(body, later, addend, _flag(body, later, set(chain(*before.values()))))
-            elif addend.test[0] != addend.test[1]:
+            elif addend.question:
                 _rewrite_sum(body, later, addend, "")
     for product in products:
         _rewrite_product(body, product)
@@ -137,23 +131,22 @@ def _rewrite(draft: Draft, function: Function) -> None:
         _declare_factors(draft, declaration)
 
 
-def _updates(draft: Draft, statements: tuple[Statement, ...], around: tuple[Statement, ...]) -> Iterator[Update]:
-    """The statements that change a variable, in source order."""
+def _placed(statements: tuple[Statement, ...], around: Around) -> Iterator[tuple[Statement, Around]]:
+    """The statements and those inside them, in source order, each with those around it."""
     for statement in statements:
-        if statement.kind == "plain" and (operator := _operator(draft, statement)):
-            yield Update(statement.start, operator, statement.stop - 1, around)
-        yield from _updates(draft, (*statement.body, *statement.orelse), (*around, statement))
+        yield statement, around
+        for branch in (statement.body, statement.orelse):
+            block = (Statement("block", branch[0].start, branch[-1].stop),) if branch and statement.orelse else ()
+            yield from _placed(branch, (*around, statement, *block))
 
 
-def _operator(draft: Draft, statement: Statement) -> int | None:
-    """The assignment behind a statement's first name, indices and members; None for other statements."""
-    index = statement.start
-    if not draft.is_name(index):
-        return None
-    index += 1
-    while draft.words[index] in ("[", "."):
-        index = draft.mates[index] + 1 if draft.words[index] == "[" else index + 2
-    return index if draft.words[index] in UPDATES else None
+def _updates(draft: Draft, placed: tuple[tuple[Statement, Around], ...]) -> Iterator[Update]:
+    """The statements that change a variable, in source order."""
+    for statement, around in placed:
+        if statement.kind == "plain" and draft.is_name(statement.start):
+            operator = draft.behind_variable(statement.start)
+            if draft.word(operator) in UPDATES:
+                yield Update(statement.start, operator, statement.stop - 1, around)
 
 
 def _meeting(body: Body, product: Update, later: Update) -> list[str] | None:
@@ -163,13 +156,13 @@ def _meeting(body: Body, product: Update, later: Update) -> list[str] | None:
     """
     if product.start >= later.start or body.path(product) != body.path(later) or not body.is_product(product):
         return None
-    if not body.declarations(later):
+    if not body.declarations(product) or body.declarations(product) != body.declarations(later):
         return None
     between = [it for it in body.updates if product.start < it.start < later.start]
     changed = any(body.element(it) == body.element(later) and not body.is_product(it) for it in between)
     if changed or _is_passed_on(body, product.stop, later.start, later):
         return None
-    return _condition(body, product, later)
+    return _condition(body.draft, product, later)
 
 
 def _is_passed_on(body: Body, start: int, stop: int, update: Update) -> bool:
@@ -179,47 +172,60 @@ def _is_passed_on(body: Body, start: int, stop: int, update: Update) -> bool:
     return is_array and any(body.draft.words[index + 1] != "[" for index in places)
 
 
-def _condition(body: Body, product: Update, later: Update) -> list[str] | None:
+def _condition(draft: Draft, product: Update, later: Update) -> list[str] | None:
     """The tests, in C++, of whether product and sum meet in a basic block; None if they never do.
 
     A loop around the sum alone, over something other than the elements, meets the product in its first iteration. An
     `if` around one of the two must be decided at compile time. LLVM also copies a loop for each outcome of a pointer's
     test, if product and sum are in one iteration: so it does in the vec kernel, and not in the mma kernel.
     """
-    guards = [it for it in later.around if it not in product.around and it.kind != "block"]
-    loops = [it for it in guards if it.kind == "for"]
-    conditions = [condition for it in loops if (condition := _first_iteration(body.draft, it, later))]
-    for guard in guards:
+    shared = sum(one == other for one, other in zip(product.around, later.around, strict=False))
+    before, after = product.around[shared:], later.around[shared:]
+    if shared and before and after and product.around[shared - 1].orelse:
+        return None  # in the two branches of an `if`
+    loops = any(it.kind == "for" for it in after)
+    tests: list[str] = []
+    for guard in after:
         if guard.kind == "if":
-            tests = _conjuncts(body.draft, guard)
-            conditions += [f"SIMT_IS_CONSTANT({test})" for test in tests if loops or not test.isidentifier()]
-        elif guard.kind not in ("for", "if constexpr"):
-            return None
-    for guard in product.around:
-        if guard not in later.around and guard.kind == "if":
-            if not all(test.isidentifier() for test in _conjuncts(body.draft, guard)):
+            tests += [_is_constant(it) for it in _conjuncts(draft, guard) if loops or not it.isidentifier()]
+        elif guard.kind == "for":
+            first = _first_iteration(draft, guard, later)
+            if first is None:
                 return None
-            conditions += [f"SIMT_IS_CONSTANT({test})" for test in _conjuncts(body.draft, guard)]
-    return conditions
+            tests += [first] if first else []
+        elif guard.kind not in ("block", "if constexpr"):
+            return None
+    for guard in before:
+        if guard.kind == "if":
+            if not all(it.isidentifier() for it in _conjuncts(draft, guard)):
+                return None  # names that are perhaps declared where the sum does not see them
+            tests += map(_is_constant, _conjuncts(draft, guard))
+    return tests
 
 
-def _first_iteration(draft: Draft, loop: Statement, update: Update) -> str:
-    """The test for a loop's first iteration (`for (int k0 = 0; ...`), empty if each iteration has its own element."""
-    equals = next((index for index in range(*loop.head) if draft.words[index] == "="), loop.head[0])
-    end = next((index for index in range(*loop.head) if draft.words[index] == ";"), loop.head[1])
-    name = draft.words[equals - 1]
-    return "" if name in draft.words[update.start : update.operator] else f"{name} == {draft.written(equals + 1, end)}"
+def _is_constant(test: str) -> str:
+    return f"SIMT_IS_CONSTANT({test})"
+
+
+def _first_iteration(draft: Draft, loop: Statement, update: Update) -> str | None:
+    """The test for a loop's first iteration: `k0 == 0` of `for (int k0 = 0; ...`.
+
+    Empty if each iteration has its own element, None if the loop does not begin with one variable's value.
+    """
+    words, outer = draft.words, list(draft.outer(*loop.head))
+    end = next((index for index in outer if words[index] in (";", ",", ":")), loop.head[1])
+    equals = next((index for index in outer if index < end and words[index] == "="), None)
+    if equals is None or words[end] != ";":
+        return None
+    name = words[equals - 1]
+    return "" if name in words[update.start : update.operator] else f"{name} == {draft.written(equals + 1, end)}"
 
 
 def _conjuncts(draft: Draft, guard: Statement) -> list[str]:
     """The conditions that a guard joins by `&&`."""
-    tests, start, index = [], guard.head[0], guard.head[0]
-    while index < guard.head[1]:
-        if draft.words[index] == "&&":
-            tests.append(draft.written(start, index))
-            start = index + 1
-        index = draft.mates[index] + 1 if draft.words[index] in ("(", "[") else index + 1
-    return [*tests, draft.written(start, guard.head[1])]
+    joints = [index for index in draft.outer(*guard.head) if draft.words[index] == "&&"]
+    edges = (guard.head[0] - 1, *joints, guard.head[1])
+    return [draft.written(left + 1, right) for left, right in pairwise(edges)]
 
 
 def _factor(body: Body, side: str, update: Update) -> str:
@@ -236,14 +242,17 @@ def _rewrite_sum(body: Body, update: Update, addend: Addend, flag: str) -> None:
     """
     draft, element = body.draft, body.draft.written(update.start, update.operator)
     call = f"simt::add({flag}{element},"
-    if addend.test[0] == addend.test[1]:
+    if addend.question is None:
         draft.replace(update.operator, f"= {call}")
     else:
-        test, factors = draft.written(*addend.test), draft.written(addend.test[1] + 1, addend.product)
-        whole = f"{call} {factors}, {draft.written(addend.product + 1, addend.stop)})"
+        test, factor = (
+            draft.written(update.operator + 1, addend.question),
+            draft.written(addend.question + 1, addend.product),
+        )
+        whole = f"{call} {factor}, {draft.written(addend.product + 1, addend.stop)})"
         one_of = f"simt::add_one_of(sizeof({body.base(update)})/sizeof({element}), {element},"
         draft.replace(update.operator, "=")
-        draft.after(addend.test[1], f" SIMT_IS_CONSTANT({test}) ? {whole} : {one_of}")
+        draft.after(addend.question, f" SIMT_IS_CONSTANT({test}) ? {whole} : {one_of}")
         draft.replace(addend.stop, f": {element} +")
     draft.replace(addend.product, ",")
     draft.before(addend.stop, ")")

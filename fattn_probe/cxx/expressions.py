@@ -7,7 +7,7 @@ from typing import Literal
 
 from fattn_probe.cxx.logic import Logic, Variable
 from fattn_probe.cxx.macros import Macro, debugger_expression
-from fattn_probe.cxx.tokens import CODE_KINDS, OPENERS, UNMATCHED, Draft
+from fattn_probe.cxx.tokens import CODE_KINDS, Draft
 
 NOT_VARIABLES = frozenset({"nullptr", "true", "false", "sizeof", "const", "int", "float", "bool", "std", "struct"})
 JOINTS: tuple[tuple[str, Literal["and", "or"]], ...] = (("||", "or"), ("&&", "and"))
@@ -30,17 +30,17 @@ class Reader:
 
     def logic(self, start: int, stop: int) -> Logic:
         """A condition as a tree of its operators, without brackets."""
-        words = self.draft.words
+        words, outer = self.draft.words, self.draft.outer
         while stop - start > 2 and words[start] == "(" and self.draft.mates[start] == stop - 1:
             start, stop = start + 1, stop - 1
         text = self.text(start, stop)
-        if any(words[index] == "?" for index in self.outer(start, stop)):
+        if any(words[index] == "?" for index in outer(start, stop)):
             return self._atom(start, stop)
         for word, kind in JOINTS:
-            places = [index for index in self.outer(start, stop) if words[index] == word]
+            places = [index for index in outer(start, stop) if words[index] == word]
             if places:
                 return self._joined(kind, text, (start, *places, stop))
-        if start < stop and words[start] == "!" and not any(words[i] in COMPARISONS for i in self.outer(start, stop)):
+        if start < stop and words[start] == "!" and not any(words[i] in COMPARISONS for i in outer(start, stop)):
             return Logic("not", text, (self.logic(start + 1, stop),))
         return self._atom(start, stop)
 
@@ -54,17 +54,6 @@ class Reader:
         asks = ((name, debugger_expression(name, self.macros)) for name in names)
         variables = tuple(Variable(name, ask) for name, ask in asks if ask)
         return Logic("atom", text, (), debugger_expression(text, self.macros), variables)
-
-    def outer(self, start: int, stop: int) -> Iterator[int]:
-        """The tokens outside all brackets of the range."""
-        index = start
-        while index < stop:
-            yield index
-            index = self._behind(index)
-
-    def _behind(self, index: int) -> int:
-        mate = self.draft.mates[index]
-        return mate + 1 if self.draft.words[index] in OPENERS and mate != UNMATCHED else index + 1
 
     def _variables(self, start: int, stop: int) -> Iterator[str]:
         """Variables with their members and indices: `K->ne[1]`."""
@@ -82,9 +71,7 @@ class Reader:
         draft, word = self.draft, self.draft.words[index]
         if not draft.is_name(index) or draft.word(index - 1) in (".", "->", "::") or not self._is_variable(word):
             return None
-        index += 1
-        while index < stop and draft.words[index] in (".", "->", "["):
-            index = self._behind(index) if draft.words[index] == "[" else index + 2
+        index = draft.behind_variable(index)
         return None if index < stop and draft.words[index] in ("(", "::") else index
 
     def _is_variable(self, word: str) -> bool:

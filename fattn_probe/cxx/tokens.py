@@ -2,6 +2,7 @@
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -116,6 +117,24 @@ class Draft:
     def is_name(self, index: int) -> bool:
         """Whether a token is an identifier or a keyword."""
         return 0 <= index < len(self.kinds) and self.kinds[index] == "name"
+
+    def behind(self, index: int) -> int:
+        """The token after the one at `index`, or after the bracket that closes it."""
+        mate = self.mates[index]
+        return mate + 1 if self.words[index] in OPENERS and mate != UNMATCHED else index + 1
+
+    def outer(self, start: int, stop: int) -> Iterator[int]:
+        """The tokens of [start, stop) outside all brackets, and the opening brackets."""
+        while start < stop:
+            yield start
+            start = self.behind(start)
+
+    def behind_variable(self, index: int) -> int:
+        """The token after the variable whose name is at `index`, with its members and indices: `K->ne[1]`."""
+        index += 1
+        while self.word(index) in (".", "->", "["):
+            index = self.behind(index) if self.word(index) == "[" else index + 2
+        return index
 
     def back_over_angles(self, index: int) -> int:
         """The `<` that the `>` at `index` closes, or UNMATCHED."""

@@ -78,6 +78,11 @@ def test_when_product_and_sum_meet(body, condition):
         "float2 X = g(); X *= 2; X += a*b;",
         "float X = g(); X *= 2; X += a*b + c;",  # no product is added
         "float X = g(); X *= 2; while (g()) { X += a*b; }",
+        "float X = g(); X *= 2; for (; g();) { X += a*b; }",  # has no first value
+        "float X = g(); X *= 2; for (int i = 0, j = 1; i < j; ++i) { X += a*b; }",
+        "if (n) { float X = g(); } X[0] *= 2; X[0] += a*b;",  # the declaration is of another variable
+        "for (int i = 0; i < n; ++i) { float X = g(); X *= 2; } X += a*b;",
+        "float X = g(); if (capped) { X *= 2; } else { X += a*b; }",
     ],
 )
 def test_other_sums_stay(body):

@@ -202,7 +202,7 @@ class Extract:
         before = words[statement.start : span[0] - 1]
         if "constexpr" in before or "static" in before:
             return None
-        outer = list(self.reader.outer(*span))
+        outer = list(self.reader.draft.outer(*span))
         question = next((index for index in outer if words[index] == "?"), None)
         if question is not None:
             colon = next((index for index in reversed(outer) if words[index] == ":"), span[1])
@@ -214,7 +214,7 @@ class Extract:
         if statement.kind != "plain":
             return None
         draft = self.reader.draft
-        for index in self.reader.outer(*statement.head):
+        for index in self.reader.draft.outer(*statement.head):
             if draft.words[index] == "=":
                 plain = draft.is_name(index - 1) and draft.word(index - 2) not in (".", "->")
                 return (index + 1, statement.head[1]) if plain else None
