@@ -24,9 +24,9 @@ DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
 # The rest of the simulator. Without SIM_KERNELS a kernel can be launched, but not run.
 SIM_HOST = "sim/units/sim_host.cpp"
 SIM_KERNELS = ("sim/units/sim_kernels.cpp", "sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp")
-# With loops unrolled and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/simulator.md)
 # What calls the checker: native/sim/check_hooks.cpp and check_arithmetic.cpp
 CHECKS = ("-fsanitize=thread,alignment,signed-integer-overflow", "--param=tsan-instrument-func-entry-exit=0")
+# With loops unrolled and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/simulator.md)
 SIM_OPTIMISATION = {
     "release": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1"),
     "check": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1", *CHECKS),

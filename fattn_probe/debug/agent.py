@@ -126,9 +126,8 @@ class InProcess:
 
     def evaluate(self, expressions: Sequence[str], level: int = 0) -> list[str | None]:
         """The values of expressions in frame `level`, as gdb prints them; None for those that cannot be evaluated."""
-        if level == 0 and (
-            self._in_kernel or not self._selected
-        ):  # no `gdb.Frame`: see `_here`; on a GPU it takes 2 ms
+        if level == 0 and (self._in_kernel or not self._selected):
+            # without a `gdb.Frame`: see `_here`; on a GPU it takes 2 ms
             return [_text(None, expression) for expression in expressions]
         with _frame(level) as frame:
             return [_text(None if self._in_kernel else frame, expression) for expression in expressions]

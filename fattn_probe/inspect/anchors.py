@@ -82,14 +82,23 @@ def locate(folder: Path, anchors: tuple[Anchor, ...] = ANCHORS) -> Located:
     )
 
 
+def overlay_lines(path: Path) -> list[str]:
+    """The lines of a file of an overlay as patterns see them: without the checker's marks; none if it is absent."""
+    return without_conversions(path.read_text(errors="replace")).splitlines() if path.is_file() else []
+
+
+def matching(lines: list[str], pattern: str, start: int = 0) -> Iterator[int]:
+    """1-based numbers of the lines that match, after line `start`."""
+    return (number for number, line in enumerate(lines[start:], start + 1) if re.search(pattern, line))
+
+
 def _matches(path: Path, anchor: Anchor, start: int) -> Iterator[int]:
-    """1-based numbers of the matching lines after line `start`."""
-    lines = without_conversions(path.read_text(errors="replace")).splitlines() if path.is_file() else []
-    for number, line in enumerate(lines[start:], start + 1):
-        if re.search(anchor.pattern, line):
-            yield _code_line(lines, number) if anchor.skip_comment else number
-            if not anchor.every:
-                return
+    """1-based numbers of an anchor's lines after line `start`."""
+    lines = overlay_lines(path)
+    for number in matching(lines, anchor.pattern, start):
+        yield _code_line(lines, number) if anchor.skip_comment else number
+        if not anchor.every:
+            return
 
 
 def _code_line(lines: list[str], number: int) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 
 from fattn_probe.arrays import Bytes
 from fattn_probe.build import RUNNER
-from fattn_probe.build.rewrite_conversions import without_conversions
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
+from fattn_probe.inspect.anchors import matching, overlay_lines
 from fattn_probe.inspect.inspector import Ended, Inspector
 from fattn_probe.scenario import Case
 from fattn_probe.scenario.schema import TracePlace
@@ -136,8 +136,7 @@ def lines_of(root: Path, wanted: Watch) -> list[int]:
     path = root / CUDA / wanted.file
     if not path.is_file():
         raise InputError(f"--break: this source has no {CUDA / wanted.file}")
-    lines = without_conversions(path.read_text(errors="replace")).splitlines()
-    found = [number for number, line in enumerate(lines, 1) if re.search(wanted.pattern, line)]
+    found = list(matching(overlay_lines(path), wanted.pattern))
     if not found:
         raise InputError(f"--break: no line of {CUDA / wanted.file} matches {wanted.pattern!r}")
     return found

@@ -1,6 +1,5 @@
 """Find the first NaN or infinity of an op: in an input, in a register of the kernel, or in the final division."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.arrays import Indices
-from fattn_probe.build.rewrite_conversions import without_conversions
-from fattn_probe.inspect.anchors import COMMON, MMA
+from fattn_probe.inspect.anchors import COMMON, MMA, matching, overlay_lines
 from fattn_probe.inspect.facts import Facts
 from fattn_probe.inspect.procedures.warp import ACCUMULATED, ANCHORS, LOGITS, SOFTMAX
 from fattn_probe.inspect.trace.fragments import Fragment, Places, WarpFragments
@@ -182,10 +180,7 @@ def _in_dst(row: OutputRow, d: int, value: float, why: str, block: int | None, p
 
 
 def _lines(source: Path, file: str, pattern: str) -> Iterator[str]:
-    text = without_conversions((source / file).read_text(errors="replace")) if (source / file).is_file() else ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if re.search(pattern, line):
-            yield f"{file}:{number}"
+    return (f"{file}:{number}" for number in matching(overlay_lines(source / file), pattern))
 
 
 @dataclass(frozen=True)
