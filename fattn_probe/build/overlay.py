@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -14,13 +13,13 @@ from fattn_probe.build.plan import STUBS_SCRIPT, case_file, case_text
 from fattn_probe.build.rewrite import rewrite
 from fattn_probe.build.sources import CONVERSIONS, CUDA, Sources
 from fattn_probe.build.stamp import NATIVE, own_files, own_stamp
+from fattn_probe.cxx.includes import included
 from fattn_probe.source import KernelCase, kept_files, patches
 
 ERRORS = "surrogateescape"  # comments of a tree need not be UTF-8
 OVERLAY_STAMP = "overlay.stamp"  # in a build folder: the state of the overlay when it was made
 OWN_CASES = "fattn-probe-*"  # generated files in the overlay
 CUDA_SUFFIXES = (".cu", ".cuh", ".h")
-INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 CALLED = re.compile(r"\b(\w+)\s*\(")
 
 
@@ -86,7 +85,8 @@ def make_overlay(overlay: Path, request: BuildRequest, sources: Sources, compile
     version = f'#pragma once\n#define GGML_VERSION "{sources.version}"\n#define GGML_COMMIT "unknown"\n'
     (overlay / "ggml/src/ggml-version.h").write_text(version)
     if request.engine == "sim":
-        rewrite_files(included(overlay / CUDA, compiled))
+        cuda = overlay / CUDA  # of which the attention kernels include a third
+        rewrite_files(included([cuda / name for name in compiled], (cuda, cuda.parent), cuda))
 
 
 def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
@@ -102,22 +102,6 @@ def declare_cases(cuda: Path, cases: Iterable[KernelCase]) -> None:
         if (cuda / header).is_file():
             with (cuda / header).open("a") as file:
                 file.write("\n" + "".join(declarations))
-
-
-def included(folder: Path, names: Iterable[str]) -> set[Path]:
-    """Files below a folder, with those below it that they include: a third of ggml-cuda for the attention kernels.
-
-    An include may be relative to its file, to the folder, or to the one above it.
-    """
-    found: set[Path] = set()
-    to_read = [folder / name for name in names]
-    while to_read:
-        path = Path(os.path.normpath(to_read.pop()))
-        if path not in found and path.is_relative_to(folder) and path.is_file():
-            found.add(path)
-            headers = INCLUDE.findall(path.read_text(errors=ERRORS))
-            to_read += [place / header for header in headers for place in (path.parent, folder, folder.parent)]
-    return found
 
 
 def rewrite_files(paths: Iterable[Path]) -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from fattn_probe.build import overlay
 from fattn_probe.build.key import BuildRequest, Contents
-from fattn_probe.build.overlay import included, prepare, write_if_changed
+from fattn_probe.build.overlay import prepare, write_if_changed
 from fattn_probe.build.sources import CUDA, read_sources
 from fattn_probe.source.patches import Patch
 from tests.build.tree import make_tree
@@ -36,23 +36,6 @@ def test_only_what_is_compiled_is_rewritten(tmp_path, contents):
     assert "simt::describe" not in (cuda / "scale.cu").read_text()
     prepared(tmp_path / "tree", tmp_path / "build", **contents)
     assert "simt::describe" in (cuda / "scale.cu").read_text()
-
-
-def test_what_a_file_includes_is_found_beside_it_in_the_folder_and_above(tmp_path):
-    texts = {
-        "x.cu": '#include "common.cuh"\n#include <vector>\n// #include "other.cuh"\n',
-        "common.cuh": '#pragma once\n  # include "cuda/vendors/cuda.h"\n#include "../ggml.h"\n#include "gone.h"\n',
-        "vendors/cuda.h": '#include "../mma.cuh"\n#include "common.cuh"\n',
-        "mma.cuh": "",
-        "other.cuh": "",
-        "../ggml.h": "",
-    }
-    cuda = tmp_path / "cuda"
-    (cuda / "vendors").mkdir(parents=True)
-    for path, text in texts.items():
-        (cuda / path).write_text(text)
-    found = {path.relative_to(cuda).as_posix() for path in included(cuda, ["x.cu", "absent.cu"])}
-    assert found == {"x.cu", "common.cuh", "vendors/cuda.h", "mma.cuh"}
 
 
 def test_the_cuda_overlay_is_upstreams_text(tmp_path):
