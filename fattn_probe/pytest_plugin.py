@@ -61,6 +61,7 @@ class ScenarioItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run and judge the case."""
+        from fattn_probe.compare.judge.known import named
         from fattn_probe.regress.results import result_of
 
         result = result_of(session_of(self.session), self.case, self.target)
@@ -71,7 +72,7 @@ class ScenarioItem(pytest.Item):
         if result.status == "lost":
             raise Lost(result.failure)
         if result.status != "pass":
-            raise Wrong(f"{kernels}\n{result.failure}")
+            raise Wrong(f"{kernels}\n{named(result.known, result.failure)}")
 
     def repr_failure(
         self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None

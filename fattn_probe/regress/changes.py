@@ -58,7 +58,7 @@ def changes(before: Mapping[str, Result], after: Mapping[str, Result]) -> tuple[
 def _of_case(before: Result | None, after: Result) -> Iterator[Change]:
     if before is None:
         kind = Kind.NEW_FAILURE if after.status == "fail" else Kind.NEW
-        yield Change(after.name, kind, after.reason or after.status)
+        yield Change(after.name, kind, after.explained or after.status)
         return
     if before.digest != after.digest:
         yield Change(after.name, Kind.NEW, "the case itself was changed: another op, or other inputs")
@@ -80,13 +80,13 @@ def _status_change(before: Result, after: Result) -> Change | None:
         return Change(after.name, Kind.LOST, after.failure or after.reason)
     if before.status in (after.status, "lost"):
         known = before.status != "lost" or after.status != "fail"
-        return None if known else Change(after.name, Kind.NEW_FAILURE, after.reason)
+        return None if known else Change(after.name, Kind.NEW_FAILURE, after.explained)
     kinds = {
         "fail": Kind.NEW_FAILURE,
         "unsupported": Kind.SUPPORT_LOST if before.status == "pass" else Kind.FIXED,
         "pass": Kind.SUPPORT_GAINED if before.status == "unsupported" else Kind.FIXED,
     }
-    return Change(after.name, kinds[after.status], f"was {before.status}: {after.reason or after.status}")
+    return Change(after.name, kinds[after.status], f"was {before.status}: {after.explained or after.status}")
 
 
 def _model_bits(before: Result, after: Result) -> str:

@@ -71,28 +71,36 @@ def _test(outcome: Outcome, result: Result, alarms: Sequence[Change]) -> ET.Elem
     test = _named(outcome, result.name)
     if result.time is not None:
         test.set("time", f"{result.time:.9f}")
-    place = _add_finding(test, result.finding)
+    place = _add_finding(test, result.finding, result.known)
     if alarms:
         message = "; ".join(f"{change.kind}: {change.words}" for change in alarms) + place
         ET.SubElement(test, "failure", type=alarms[0].kind.value, message=_text(message)).text = _text(result.failure)
     elif result.status == "lost":
         ET.SubElement(test, "error", type="lost", message=_text(result.reason)).text = _text(result.failure)
     elif result.status == "fail" and outcome.baseline is None:
-        ET.SubElement(test, "failure", type="fail", message=_text(result.reason + place)).text = _text(result.failure)
+        ET.SubElement(test, "failure", type="fail", message=_text(result.explained + place)).text = _text(
+            result.failure
+        )
     elif result.status != "pass":
         known = "known failure" if result.status == "fail" else result.status
-        ET.SubElement(test, "skipped", type=known, message=_text(f"{known}: {result.reason}{place}"))
+        ET.SubElement(test, "skipped", type=known, message=_text(f"{known}: {result.explained}{place}"))
     return test
 
 
-def _add_finding(test: ET.Element, finding: Finding | None) -> str:
-    """Add the place where a kernel was stopped to the test: properties, `file` and `line`, words for its message."""
+def _add_finding(test: ET.Element, finding: Finding | None, known: str) -> str:
+    """Add the place where a kernel was stopped to the test: properties, `file` and `line`, words for its message.
+
+    `known` is the known defect of upstream's that the failure is, a property too.
+    """
+    defect = {"known": known} if known else {}
     if finding is None:
+        if defect:
+            _add_properties(test, defect)
         return ""
     indices = {"block": finding.block, "thread": finding.thread}
-    known = {name: ",".join(map(str, index)) for name, index in indices.items() if index is not None}
+    places = {name: ",".join(map(str, index)) for name, index in indices.items() if index is not None}
     kernel = {"kernel": finding.kernel} if finding.kernel else {}
-    _add_properties(test, {"finding": finding.kind, **kernel, **known})
+    _add_properties(test, {"finding": finding.kind, **kernel, **places, **defect})
     if finding.file:
         test.set("file", _text(finding.file))
         test.set("line", str(finding.line))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from fattn_probe.compare.judge.bitwise import Check
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.finding import Finding
+from fattn_probe.compare.judge.known import named
 from fattn_probe.compare.judge.sampled import Sampled
 from fattn_probe.errors import InputError
 from fattn_probe.launch.record import LaunchRecord, parse_launches
@@ -61,7 +62,8 @@ class Result:
     `digest` is that of the op and its inputs, `output` the sha256 of dst, `seconds` the time of each repeat.
     `launches` is the text of the launch records, one JSON line each; `error_map` is for a wrong output. `warning` is
     about a passing but inaccurate output; `missing` names checks that could not be made. `sampled` is None if all rows
-    were checked. `finding` is the fault that ended a run without an output.
+    were checked. `finding` is the fault that ended a run without an output. `known` is the id of the known defect of
+    upstream's that a failure is; empty if it is none.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Result:
     sampled: Sampled | None = None
     checks: tuple[Check, ...] = ()
     finding: Finding | None = None
+    known: str = ""
 
     @property
     def time(self) -> float | None:
@@ -89,6 +92,11 @@ class Result:
     def kernels(self) -> tuple[LaunchRecord, ...]:
         """The launch records."""
         return parse_launches(self.launches)
+
+    @property
+    def explained(self) -> str:
+        """The reason, which begins with the known defect if the failure is one."""
+        return named(self.known, self.reason)
 
 
 class Cell(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from fattn_probe.compare.judge.judgement import attention_kernel
+from fattn_probe.compare.judge.known import by_defect
 from fattn_probe.figures import minute, times
 from fattn_probe.inspect.view.page import environment, map_of
 from fattn_probe.regress.changes import Change, Kind
@@ -58,6 +59,7 @@ def report(history: History, suite: str = "") -> str:
 def _section(history: History, night: Night) -> dict[str, Any]:
     run, baseline = night.run, night.baseline
     words, bad = verdict_of(night)
+    unexplained = [result for result in night.failures if not result.known]
     return {
         "id": f"run-{run.uid[:8]}",
         "title": f"{run.identity.device}, {run.suite}",
@@ -71,8 +73,9 @@ def _section(history: History, night: Night) -> dict[str, Any]:
         "counts": night.counts,
         "changes": change_table(night.changes[:], MOST_CHANGES),
         "hidden_changes": max(0, len(night.changes) - MOST_CHANGES),
-        "failures": [_failure(night, result) for result in night.failures[:MOST_LISTED]],
-        "hidden_failures": max(0, len(night.failures) - MOST_LISTED),
+        "known": by_defect(result.known for result in night.failures),
+        "failures": [_failure(night, result) for result in unexplained[:MOST_LISTED]],
+        "hidden_failures": max(0, len(unexplained) - MOST_LISTED),
         "unjudged": list(unjudged(night)),
         "maps": list(_maps(night)),
         "timed": any(result.seconds for result in night.results.values()),

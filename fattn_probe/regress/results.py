@@ -57,6 +57,7 @@ def recorded(judgement: Judgement, *, timed: bool) -> Result:
         sampled=judgement.sampled,
         checks=judgement.checks,
         finding=judgement.finding,
+        known=judgement.known,
     )
 
 

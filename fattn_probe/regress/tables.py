@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.compare.judge.judgement import attention_kernel
+from fattn_probe.compare.judge.known import by_defect
 from fattn_probe.errors import ComparisonError, LostError, RegressionError
 from fattn_probe.figures import minute
 from fattn_probe.regress.changes import Change, Kind
@@ -42,8 +43,9 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
         yield Table(columns, tuple(rows), prose=frozenset(columns[2:]), heading=columns[:2])
         if len(outcome.changes) > SHOWN:
             yield Text(f"and {len(outcome.changes) - SHOWN} more (--json has all)", "dim")
+    yield from (Text(line, "yellow") for line in by_defect(result.known for result in outcome.results.values()))
     for result in outcome.results.values():
-        if result.status == "fail":
+        if result.status == "fail" and not result.known:
             place = f" in {result.finding.place}" if result.finding and result.finding.place else ""
             yield Text(f"fail {result.name}: {result.reason}{place}", "red")
         if result.warning:
@@ -133,16 +135,25 @@ def _verdict(outcome: Outcome) -> str:
     rest = f"; {unjudged} without a verdict" if unjudged else ""
     if outcome.baseline is None:
         accepted = "the first baseline" if outcome.accepted else "no baseline yet"
-        return f"{outcome.counts['fail'] or 'nothing'} wrong, {accepted}{rest}"
+        return f"{outcome.counts['fail'] or 'nothing'} wrong{_known(outcome)}, {accepted}{rest}"
     return _said(outcome.changes) + rest
+
+
+def _known(outcome: Outcome) -> str:
+    """How many of the failures are known defects, in brackets; empty for none."""
+    known = sum(bool(result.known) for result in outcome.results.values())
+    return f" ({'all' if known == outcome.counts['fail'] else known} by known defects)" if known else ""
 
 
 def _details(outcome: Outcome) -> Iterable[str]:
     found = sorted(outcome.changes, key=_order)
     told = {change.case for change in found}
-    wrong = [result for result in outcome.results.values() if result.status == "fail" and result.name not in told]
+    failed = [result for result in outcome.results.values() if result.status == "fail" and result.name not in told]
+    wrong = [result for result in failed if not result.known]
     rows = [(change.case, f"**{change.kind}**" if change.alarm else change.kind, change.words) for change in found]
     rows += [(result.name, "known failure" if outcome.baseline else "wrong", result.reason) for result in wrong]
+    known = list(filter(None, (result.known for result in failed)))
+    rows += [(id, "known defect", line) for id, line in zip(dict.fromkeys(known), by_defect(known), strict=True)]
     if rows:
         beside = f", compared with {_named(outcome.baseline)}" if outcome.baseline else ""
         yield from ("", f"## {outcome.run.identity.device}{beside}", "", "| case | change | |", "| --- | --- | --- |")
@@ -238,7 +249,8 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
     if wrong:
         raise ComparisonError(
             "\n".join(
-                f"{item.run.identity.device}: {item.counts['fail']} cases are wrong; no baseline yet" for item in wrong
+                f"{item.run.identity.device}: {item.counts['fail']} cases are wrong{_known(item)}; no baseline yet"
+                for item in wrong
             )
         )
 
@@ -260,7 +272,7 @@ def render_results(results: Iterable[Result]) -> RenderableType:
             Text(result.status, STYLES.get(result.status, "")),
             result.name,
             result.kernels[0].spelling if result.kernels else "",
-            result.reason,
+            result.explained,
         )
         for result in results
     )

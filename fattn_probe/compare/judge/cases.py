@@ -15,6 +15,7 @@ from fattn_probe.compare.judge.checks import Checks, UseModel
 from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.finding import finding_of
 from fattn_probe.compare.judge.judgement import Judgement, attention_kernel, judgement_of, sampled_judgement
+from fattn_probe.compare.judge.known import Failure, known_defect
 from fattn_probe.compare.judge.outcome import verdict_without_output
 from fattn_probe.compare.judge.sampled import judge_sample
 from fattn_probe.compare.judge.sampled import rows_of as sampled_rows
@@ -72,7 +73,15 @@ class JudgedCase:
         """Run the case on a target, and judge the result."""
         self.step(f"{self.case.name} on {target}: running")
         result = self.session.capture(self.case, self.inputs, target)
-        return replace(self.judged(result, target), digest=self.case.digest)
+        found = replace(self.judged(result, target), digest=self.case.digest)
+        return replace(found, known=self.known(found, target)) if found.verdict.status is Status.FAIL else found
+
+    def known(self, found: Judgement, target: Target) -> str:
+        """The known defect of upstream's that a failure is; empty if it is none."""
+        cc = divmod(arch_number(arch_of(target)), 10)
+        number = self.session.build_for(target).manifest.build_number
+        verdict = found.verdict
+        return known_defect(Failure(self.case.op, f"{cc[0]}.{cc[1]}", number, found.finding, verdict.only_masked_nan))
 
     def judged(self, result: Capture | RunOutcome, target: Target) -> Judgement:
         """The judgement of one run, with or without an output."""

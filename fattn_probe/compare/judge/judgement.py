@@ -9,6 +9,7 @@ from fattn_probe.compare.diagnose.diagnosis import Diagnosis
 from fattn_probe.compare.judge.bitwise import Check
 from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.finding import Finding
+from fattn_probe.compare.judge.known import by_defect
 from fattn_probe.compare.judge.metrics import Tolerance
 from fattn_probe.compare.judge.sampled import Sampled
 from fattn_probe.compare.judge.verdict import Status, UpstreamSays, Verdict, judge, upstream_says
@@ -27,7 +28,8 @@ class Judgement:
 
     `missing` says which expectations were not available and why. `sampled` says how much was checked exactly, None for
     all. `finding` is the fault that ended a run without an output. `output` is the sha256 of the output's bytes,
-    `seconds` are the timed runs. `dst` is the output if all of it was checked.
+    `seconds` are the timed runs. `known` is the id of the known defect of upstream's that a failure is, empty if it is
+    none. `dst` is the output if all of it was checked.
     """
 
     case: str
@@ -44,6 +46,7 @@ class Judgement:
     digest: str = ""
     output: str | None = None
     seconds: tuple[float, ...] = ()
+    known: str = ""
     dst: F32 | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -127,12 +130,14 @@ def raise_if_failed(found: Sequence[Judgement]) -> None:
     are unsupported, and InputError (2) if there are none.
     """
     counts = count(found)
-    failed = [_in_short(row) for row in found if row.status is Status.FAIL]
+    failed = [_in_short(row) for row in found if row.status is Status.FAIL and not row.known]
+    known = by_defect(row.known for row in found)
     lost = [_in_short(row) for row in found if row.status is Status.LOST]
     if not found:
         raise InputError("no case to compare")
-    if failed:
-        raise ComparisonError(f"{len(failed)} of {len(found)} comparisons failed:\n" + "\n".join(failed))
+    if failed or known:
+        number = counts[Status.FAIL]
+        raise ComparisonError(f"{number} of {len(found)} comparisons failed:\n" + "\n".join([*failed, *known]))
     if lost:
         raise LostError(f"{len(lost)} of {len(found)} comparisons were lost:\n" + "\n".join(lost))
     if counts[Status.UNSUPPORTED] == len(found):

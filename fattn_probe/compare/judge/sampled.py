@@ -92,7 +92,7 @@ def judge_sample(
     words = f"{_listed(odd)} are not finite, or outside V's convex hull"
     words += f"; {unwritten} elements never written" if unwritten else ""
     reason = f"{words}; {found.reason}" if found.status is Status.FAIL else words
-    return replace(found, status=Status.FAIL, reason=reason)
+    return replace(found, status=Status.FAIL, reason=reason, only_masked_nan=False)
 
 
 def _slack(sample: Sample, expected: Expected | None, tolerance: Tolerance) -> F64:

@@ -51,7 +51,7 @@ class Verdict:
 
     `design`: whether the output is what the kernel's arithmetic gives, None if that is unknown. `accuracy`: whether it
     is close to the exact answer, which alone does not decide the status. `deviation`: the error of each element, and
-    the elements that make the verdict fail.
+    the elements that make the verdict fail. `only_masked_nan`: all that is wrong is NaN in fully masked rows.
     """
 
     status: Status
@@ -60,6 +60,7 @@ class Verdict:
     design: Design | None = None
     accuracy: Accuracy | None = None
     deviation: Deviation | None = field(default=None, repr=False, compare=False)
+    only_masked_nan: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,15 @@ def judge(
     design = None if held is None else held.design
     bit_exact = expected is not None and expected.bit_exact
     judged = accuracy(dst, reference, metrics, design, bit_exact=bit_exact)
-    problems = _not_finite(metrics, dst, fully_masked) + designed + inaccurate
     deviation = _deviation(dst, reference, tolerance, held, bool(inaccurate))
+    masked_nan = _is_masked_nan(metrics, np.isnan(dst), fully_masked)
+    problems = _not_finite(metrics, masked_nan=masked_nan) + designed + inaccurate
     if not problems:
         return Verdict(Status.PASS, _praise(metrics, tolerance, design, judged), metrics, design, judged, deviation)
     rows: Bools = np.any(deviation.wrong, axis=3)
     reason = "; ".join([*problems, describe(rows)] if rows.any() else problems)
-    return Verdict(Status.FAIL, reason, metrics, design, judged, deviation)
+    only_masked_nan = masked_nan and fully_masked is not None and not (rows & ~fully_masked).any()
+    return Verdict(Status.FAIL, reason, metrics, design, judged, deviation, only_masked_nan)
 
 
 def _deviation(dst: F32, reference: F64, tolerance: Tolerance, held: Held | None, inaccurate: bool) -> Deviation:
@@ -185,17 +188,21 @@ def upstream_says(dst: F32, reference: F64, tolerance: float = UPSTREAM_TOLERANC
     return UpstreamSays(True, error, "OK")
 
 
-def _not_finite(metrics: Metrics, dst: F32, fully_masked: Bools | None) -> list[str]:
+def _is_masked_nan(metrics: Metrics, nan: Bools, fully_masked: Bools | None) -> bool:
+    """Whether elements are not finite, all of them are NaN, and all of these are in fully masked rows."""
+    if fully_masked is None or not metrics.nan or metrics.unwritten or metrics.inf:
+        return False
+    return not (nan.any(axis=3) & ~fully_masked).any()
+
+
+def _not_finite(metrics: Metrics, *, masked_nan: bool) -> list[str]:
     """The unwritten, NaN and infinite elements, in words."""
     counts = {"never written": metrics.unwritten, "NaN": metrics.nan, "infinite": metrics.inf}
     found = [f"{count} of {metrics.elements} elements {what}" for what, count in counts.items() if count]
     if not found:
         return []
     words = f"{', '.join(found)}, first at {metrics.first_bad}"
-    only_nan = metrics.unwritten == metrics.inf == 0
-    if only_nan and fully_masked is not None and not (np.isnan(dst).any(axis=3) & ~fully_masked).any():
-        words += f" ({ZERO_BY_ZERO})"
-    return [words]
+    return [f"{words} ({ZERO_BY_ZERO})" if masked_nan else words]
 
 
 def _inaccurate(metrics: Metrics, tolerance: Tolerance) -> list[str]:

@@ -16,8 +16,8 @@ def rows_as_json(rows: Sequence[Judgement]) -> dict[str, Any]:
     """The JSON document: `counts` (by status) and `rows`.
 
     A row has case, digest, on, status, reason, tolerance (nmse, max_abs), kernel, kernels, output, upstream, metrics,
-    design, accuracy, finding, diagnosis, sampled (each null if there is none), missing and checks; docs/compare.md
-    lists their keys. NaN and infinities are null.
+    design, accuracy, finding, known, diagnosis, sampled (each null if there is none), missing and checks;
+    docs/compare.md lists their keys. NaN and infinities are null.
     """
     counts = {status.value: number for status, number in count(rows).items()}
     return {"counts": counts, "rows": [_row(row) for row in rows]}
@@ -71,6 +71,7 @@ def _row(row: Judgement) -> dict[str, Any]:
         "design": None if verdict.design is None else _plain(asdict(verdict.design)),
         "accuracy": None if verdict.accuracy is None else asdict(verdict.accuracy),
         "finding": None if row.finding is None else asdict(row.finding),
+        "known": row.known or None,
         "missing": row.missing or None,
         "sampled": None if row.sampled is None else asdict(row.sampled),
         "diagnosis": None if row.diagnosis is None else _diagnosis(row.diagnosis),

@@ -11,6 +11,7 @@ from fattn_probe.compare.diagnose.diagnosis import Diagnosis, Element
 from fattn_probe.compare.diagnose.difference import Apart, Cut, Difference
 from fattn_probe.compare.judge.expected import Design
 from fattn_probe.compare.judge.judgement import Judgement, count
+from fattn_probe.compare.judge.known import by_defect
 from fattn_probe.compare.judge.metrics import Coordinate, Metrics, Tolerance
 from fattn_probe.compare.judge.verdict import Status, Verdict, given
 from fattn_probe.compare.present.document import difference_as_json, rows_as_json
@@ -37,13 +38,17 @@ MOST_MAPS = 4
 def render(rows: Sequence[Judgement], maps: bool = True) -> RenderableType:
     """A table of the rows, then details of rows that need an explanation, then the counts.
 
-    With `maps`, the first failed rows get error maps.
+    With `maps`, the first failed rows get error maps. Of the rows with one known defect of upstream's, only the first
+    is explained.
     """
     cells = tuple(_cells(row) for row in rows)
     table = Table(COLUMNS, cells, heading=("verdict", "case\non"), spaced=True)
-    drawn = [row for row in rows if row.diagnosis is not None][:MOST_MAPS] if maps else []
-    explained = [part for row in rows for part in _explanation(row, any(row is one for one in drawn))]
-    return Group(table, Text(), *explained, *_missing(rows), *_sampled(rows), _counted(rows))
+    first = {row.known: row for row in reversed(rows)}
+    told = [row for row in rows if not row.known or row is first[row.known]]
+    drawn = [row for row in told if row.diagnosis is not None][:MOST_MAPS] if maps else []
+    explained = [part for row in told for part in _explanation(row, any(row is one for one in drawn))]
+    known = [Text(line, "yellow") for line in by_defect(row.known for row in rows)]
+    return Group(table, Text(), *explained, *_missing(rows), *_sampled(rows), *known, _counted(rows))
 
 
 def render_difference(difference: Difference) -> RenderableType:
@@ -90,6 +95,8 @@ def _cells(row: Judgement) -> tuple[Text, ...]:
     verdict = Text(row.status.value, STYLES[row.status])
     if row.status is Status.PASS and row.verdict.accuracy is not None and not row.verdict.accuracy.passes:
         verdict.append("\nwarning", "yellow")
+    if row.known:
+        verdict.append(f"\n{row.known}", "yellow")
     return (*(Text(word) for word in words), verdict)
 
 

@@ -108,7 +108,7 @@ def test_json_has_the_keys_it_promises_and_no_nan():
     assert nan["tolerance"] == {"nmse": 1e-6, "max_abs": None}
     assert set(nan) == {
         "case", "digest", "on", "status", "reason", "tolerance", "kernel", "kernels", "upstream", "metrics",
-        "design", "accuracy", "missing", "diagnosis", "checks", "sampled", "finding", "output",
+        "design", "accuracy", "missing", "diagnosis", "checks", "sampled", "finding", "known", "output",
     }  # fmt: skip
     assert set(nan["metrics"]) == {
         "elements", "nmse", "max_abs", "worst", "rmse", "mean_error", "bias", "max_rel", "f16_ulps", "mean_f16_ulps",
@@ -228,3 +228,25 @@ def test_the_table_fits_100_columns_and_shows_what_is_not_finite():
     assert "<" + MMA.split("<")[1] in text.get()
     assert "2 not finite" in text.get()
     assert "0, 2, 3, 4" in text.get()
+
+
+def trapped(number):
+    verdict = Verdict(Status.FAIL, "trap: __trap()\n  in flash_attn_ext_f16")
+    return [
+        replace(judgement_of(Case(f"trap-{i}"), "sim:v100", verdict, REFERENCE), known="volta-columns")
+        for i in range(number)
+    ]
+
+
+def test_a_known_defect_is_explained_once_and_still_fails():
+    found = [*trapped(3), judgement_of(Case("bad"), "sim:h200", bad(), REFERENCE)]
+    text = shown(render(found))
+    assert text.count("in flash_attn_ext_f16") == 1
+    assert text.count("3 fail by volta-columns, a known defect of upstream's (docs/findings.md)") == 1
+    assert "fail bad on sim:h200" in text
+    with pytest.raises(ComparisonError) as raised:
+        raise_if_failed(found)
+    assert str(raised.value).splitlines()[0] == "4 of 4 comparisons failed:"
+    assert "trap-1" not in str(raised.value)
+    with pytest.raises(ComparisonError, match="1 of 1 comparisons failed:\n1 fails by volta-columns"):
+        raise_if_failed(trapped(1))

@@ -1,0 +1,146 @@
+"""Recognise upstream's known defects in failed cases, by the signs in known-defects.yaml.
+
+The signs are strict: if anything else goes wrong in the same kernel, the failure is not recognised. A recognised case
+still fails.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+
+import yaml
+from pydantic import Field
+
+from fattn_probe.compare.judge.finding import Finding
+from fattn_probe.launch.families import BY_KERNEL
+from fattn_probe.launch.name import parse_kernel_name
+from fattn_probe.op import Op
+from fattn_probe.op.ggml_types import is_quantized
+from fattn_probe.scenario.spec import Spec
+
+CATALOGUE = "known-defects.yaml"
+PAGE = "docs/findings.md"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The evidence of one failed case.
+
+    `cc` is the GPU's compute capability (`7.0`), `build_number` llama.cpp's (`?` if unknown), `finding` what ended the
+    run, None for a wrong output. `only_masked_nan`: all that is wrong with the output is NaN in fully masked rows.
+    """
+
+    op: Op
+    cc: str
+    build_number: str
+    finding: Finding | None = None
+    only_masked_nan: bool = False
+
+
+class Signs(Spec):
+    """What a failure must show to be recognised; the head of the catalogue explains each key."""
+
+    cc: list[str] = Field(default=[])
+    kind: str = ""
+    message: str = ""
+    kernel: str = ""
+    function: str = ""
+    when: list[str] = Field(default=[])
+
+    def match(self, failure: Failure) -> bool:
+        """Whether a failure shows all of these signs."""
+        found = failure.finding
+        function = found.frames[0].partition(" at ")[0] if found and found.frames else ""
+        return (
+            (not self.cc or failure.cc in self.cc)
+            and self.kind == (found.kind if found else "")
+            and (not self.message or bool(found and re.search(self.message, found.message)))
+            and (not self.kernel or bool(found and re.fullmatch(self.kernel, found.kernel)))
+            and (not self.function or bool(re.fullmatch(self.function, function)))
+            and all(CONDITIONS[name](failure) for name in self.when)
+        )
+
+
+class Defect(Spec):
+    """One defect: what it is in a sentence, the build numbers that have it, and its signs."""
+
+    id: str
+    about: str
+    since: int | None = None
+    until: int | None = None
+    signs: list[Signs]
+
+    def match(self, failure: Failure) -> bool:
+        """Whether a failure is this defect."""
+        return self.in_build(failure.build_number) and any(signs.match(failure) for signs in self.signs)
+
+    def in_build(self, number: str) -> bool:
+        """Whether a build of llama.cpp may have it; True for an unknown number."""
+        known = int(number) if number.isdecimal() else None
+        return known is None or (self.since or 0) <= known <= (self.until or known)
+
+
+def fewer_than_32_columns(failure: Failure) -> bool:
+    """Whether the kernel that stopped works on tiles of fewer than 32 columns."""
+    name = parse_kernel_name(failure.finding.kernel if failure.finding else "?")
+    family = BY_KERNEL.get(name.base)
+    named = family.arguments(tuple(value for _, value in name.args)) if family else {}
+    return {"ncols1", "ncols2"} <= named.keys() and int(named["ncols1"]) * int(named["ncols2"]) < 32
+
+
+def mask_ends_inside_tile(failure: Failure) -> bool:
+    """Whether the last query tile of the kernel that stopped has more queries than the mask has rows for."""
+    mask = failure.op.roots.get("mask")
+    tile = re.fullmatch(r".*<(\d+)>", failure.finding.kernel if failure.finding else "")
+    if mask is None or tile is None:
+        return False
+    return -failure.op.sizes.n_q // int(tile[1]) * -int(tile[1]) > mask.ne[1]
+
+
+CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
+    {
+        "fewer than 32 columns": fewer_than_32_columns,
+        "rows of K or V not aligned to 16 bytes": lambda failure: unaligned(failure.op, "KV", 16),
+        "rows of Q not aligned to 8 bytes": lambda failure: unaligned(failure.op, "Q", 8),
+        "only NaN in fully masked rows": lambda failure: failure.only_masked_nan,
+        "K quantised with head size 64": lambda failure: is_quantized(failure.op.type_K) and failure.op.sizes.hsk == 64,
+        "a mask that ends inside a query tile": mask_ends_inside_tile,
+    }
+)
+
+
+def unaligned(op: Op, names: str, size: int) -> bool:
+    """Whether a stride of one of these tensors is no multiple of `size` bytes."""
+    return any(stride % size for name in names for stride in op.tensors[name].nb[1:])
+
+
+@cache
+def defects() -> Mapping[str, Defect]:
+    """The catalogue, by id."""
+    entries = yaml.safe_load((files("fattn_probe.compare.judge") / CATALOGUE).read_text())
+    return MappingProxyType({id: Defect.model_validate(entry | {"id": id}) for id, entry in entries.items()})
+
+
+def known_defect(failure: Failure) -> str:
+    """The id of the known defect that a failure is; empty if it is none."""
+    return next((defect.id for defect in defects().values() if defect.match(failure)), "")
+
+
+def by_defect(known: Iterable[str]) -> list[str]:
+    """One sentence for each known defect of some cases, whose ids (empty: none) are given.
+
+    `46 fail by volta-columns, a known defect of upstream's (docs/findings.md)`
+    """
+    return [
+        f"{number} fail{'s' * (number == 1)} by {id}, a known defect of upstream's ({PAGE})"
+        for id, number in Counter(filter(None, known)).items()
+    ]
+
+
+def named(known: str, reason: str) -> str:
+    """The reason of a failure, which begins with its known defect if it is one."""
+    return f"{known}, a known defect of upstream's ({PAGE}): {reason}" if known else reason

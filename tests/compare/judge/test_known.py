@@ -1,0 +1,167 @@
+"""Upstream's known defects: each is recognised by its signs, and nothing that only looks similar."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fattn_probe.compare.judge.finding import Finding
+from fattn_probe.compare.judge.known import CONDITIONS, Failure, by_defect, defects, known_defect
+from fattn_probe.compare.judge.verdict import judge
+from fattn_probe.op import Op, Params, Sizes
+from fattn_probe.op.tensors import Root
+from fattn_probe.scenario.schema import Tolerance
+
+ROOT = Path(__file__).parents[3]
+OP = Op.contiguous(Sizes(1, 8, 2, 9, 256, 128, 128), Params(1.0), ("f16", "f16"), mask=True)
+MMA16 = "flash_attn_ext_f16<128,128,16,1,false,false,false>"
+INSIDE = f"{MMA16.replace(',', ', ')} at ggml/src/ggml-cuda/common.cuh:424"
+LOADS = "flash_attn_ext_f16_load_tile<64, 4, 64, false, true, false> at ggml/src/ggml-cuda/common.cuh:822"
+QUANTIZES = "quantize_q8_1_to_shared<float2, 16> at ggml/src/ggml-cuda/fattn-common.cuh:370"
+VEC64 = "flash_attn_ext_vec<64,1,GGML_TYPE_Q8_0,GGML_TYPE_Q8_0,false>"
+SCAN = "flash_attn_mask_to_KV_max<16>"
+
+
+def strided(name, nb1):
+    view = OP.tensors[name]
+    return replace(OP, tensors={**OP.tensors, name: replace(view, nb=(view.nb[0], nb1, *view.nb[2:]))})
+
+
+def quantised(hsk, type="q8_0"):
+    return Op.contiguous(Sizes(1, 4, 4, 1, 256, hsk, hsk), Params(1.0), (type, type), mask=True)
+
+
+def padded(rows):
+    root = Root("mask", "f16", (256, rows, 1, 1))
+    return replace(OP, roots={**OP.roots, "mask": root})
+
+
+def misaligned(kernel=MMA16, frame=LOADS):
+    return Finding("misaligned", "misaligned: a vector is accessed at 8", kernel, frames=(frame,))
+
+
+TRAP = Finding(
+    "trap", "trap: __trap() in overlay/ggml-cuda/template-instances/../common.cuh:424", MMA16, frames=(INSIDE,)
+)
+RACE = Finding("race", "race: byte 72 of the static shared memory is overwritten", VEC64, frames=(QUANTIZES,))
+PAST_MASK = Finding(
+    "out-of-bounds", "out-of-bounds: global memory is accessed at byte 18432 of mask (allocation 0)", SCAN
+)
+CUDA = Finding("CUDA error", "CUDA error: misaligned address")
+VOLTA = Failure(OP, "7.0", "11549", TRAP)
+K_STRIDE = Failure(strided("K", 264), "9.0", "11549", misaligned())
+Q_STRIDE = Failure(strided("Q", 516), "9.0", "11549", misaligned(frame=f"{MMA16} at fattn-mma-f16.cuh:900"))
+Q8_RACE = Failure(quantised(64), "9.0", "11549", RACE)
+SCANNED = Failure(OP, "9.0", "11549", PAST_MASK)
+MASKED = Failure(OP, "9.0", "11549", only_masked_nan=True)
+
+RECOGNISED = {
+    "volta-columns": [VOLTA, replace(VOLTA, build_number="9294"), replace(VOLTA, build_number="?")],
+    "k-stride": [
+        K_STRIDE,
+        replace(K_STRIDE, op=strided("V", 264), build_number="?"),
+        replace(K_STRIDE, finding=CUDA),
+    ],
+    "q-stride": [Q_STRIDE, replace(Q_STRIDE, finding=CUDA)],
+    "q8-race": [Q8_RACE],
+    "mask-scan": [SCANNED],
+    "masked-rows": [MASKED],
+}
+OTHERS = [
+    # volta-columns: another GPU, an older release, 32 columns, another place, another fault, another family
+    replace(VOLTA, cc="7.5"),
+    replace(VOLTA, build_number="8672"),
+    replace(VOLTA, finding=replace(TRAP, kernel="flash_attn_ext_f16<128,128,32,1,false,false,false>")),
+    replace(VOLTA, finding=replace(TRAP, kernel="flash_attn_ext_f16<128,128,4,8,false,false,false>")),
+    replace(VOLTA, finding=replace(TRAP, frames=("mma<16, 8> at ggml/src/ggml-cuda/common.cuh:424",))),
+    replace(VOLTA, finding=replace(TRAP, message="trap: __trap() in overlay/ggml-cuda/fattn-mma-f16.cuh:77")),
+    replace(VOLTA, finding=replace(TRAP, kind="out-of-bounds")),
+    replace(VOLTA, finding=replace(TRAP, kernel="flash_attn_tile<128,128,16,1,false>")),
+    replace(VOLTA, finding=None),
+    # k-stride: aligned rows, another function, another kernel, another fault; a CUDA error with other words
+    replace(K_STRIDE, op=OP),
+    replace(K_STRIDE, op=strided("K", 272)),
+    replace(K_STRIDE, finding=misaligned(frame="flash_attn_ext_f16_process_tile<128> at fattn-mma-f16.cuh:9")),
+    replace(K_STRIDE, finding=misaligned(kernel="flash_attn_tile<128,128,16,1,false>")),
+    replace(K_STRIDE, finding=replace(misaligned(), kind="race")),
+    replace(K_STRIDE, finding=replace(CUDA, message="CUDA error: an illegal memory access was encountered")),
+    replace(K_STRIDE, op=OP, finding=CUDA),
+    # q-stride: rows of whole pairs
+    replace(Q_STRIDE, op=strided("Q", 520)),
+    # q8-race: another head size, no quantised K, another function
+    replace(Q8_RACE, op=quantised(128)),
+    replace(Q8_RACE, op=quantised(64, "f16")),
+    replace(Q8_RACE, finding=replace(RACE, frames=("vec_dot<64> at ggml/src/ggml-cuda/fattn-common.cuh:88",))),
+    replace(Q8_RACE, finding=replace(RACE, kernel=VEC64.replace("64", "128", 1))),
+    # mask-scan: enough rows of the mask, another tensor, another kernel
+    replace(SCANNED, op=padded(16)),
+    replace(SCANNED, finding=replace(PAST_MASK, message="out-of-bounds: global memory is accessed at byte 9 of K")),
+    replace(SCANNED, finding=replace(PAST_MASK, kernel=MMA16)),
+    # masked-rows: a wrong output for another reason, a run that did not end
+    replace(MASKED, only_masked_nan=False),
+    replace(MASKED, finding=CUDA),
+]
+
+
+@pytest.mark.parametrize(("id", "failure"), [(id, item) for id, found in RECOGNISED.items() for item in found])
+def test_a_defect_is_recognised_by_its_signs(id, failure):
+    assert known_defect(failure) == id
+
+
+@pytest.mark.parametrize("failure", OTHERS)
+def test_what_lacks_a_sign_is_not_excused(failure):
+    assert known_defect(failure) == ""
+
+
+def test_every_defect_has_a_scenario_a_section_and_a_test():
+    page = (ROOT / "docs/findings.md").read_text()
+    assert RECOGNISED.keys() == defects().keys()
+    for id in defects():
+        assert (ROOT / f"scenarios/known-faults/{id}.yaml").is_file()
+        assert re.search(f"^### {id}$", page, re.MULTILINE)
+
+
+def test_the_catalogue_uses_every_condition_and_patterns_that_compile():
+    signs = [each for defect in defects().values() for each in defect.signs]
+    assert {name for each in signs for name in each.when} == set(CONDITIONS)
+    for each in signs:
+        for pattern in (each.message, each.kernel, each.function):
+            re.compile(pattern)
+
+
+def test_each_defect_is_named_once():
+    known = ["", "volta-columns", "masked-rows", "volta-columns", ""]
+    assert by_defect(known) == [
+        "2 fail by volta-columns, a known defect of upstream's (docs/findings.md)",
+        "1 fails by masked-rows, a known defect of upstream's (docs/findings.md)",
+    ]
+
+
+REFERENCE = np.random.default_rng(0).standard_normal((1, 6, 2, 8))
+EVERY_THIRD = np.zeros((1, 6, 2), bool)
+EVERY_THIRD[:, ::3] = True
+
+
+def nan_at(*queries, value=np.nan):
+    dst = REFERENCE.astype(np.float32)
+    dst[:, list(queries)] = value
+    return dst
+
+
+def of(dst, masked=EVERY_THIRD):
+    return judge(dst, REFERENCE, Tolerance(nmse=1e-6), masked).only_masked_nan
+
+
+def test_nan_in_fully_masked_rows_and_nothing_else():
+    assert of(nan_at(0, 3))
+    assert of(nan_at(3))
+    assert not of(nan_at())
+    assert not of(nan_at(3), None)
+    assert not of(nan_at(0, 1))
+    assert not of(nan_at(0, value=np.inf))
+    also_wrong = nan_at(0)
+    also_wrong[:, 2] = 7.0
+    assert judge(also_wrong, REFERENCE, Tolerance(nmse=1e-6, max_abs=1.0), EVERY_THIRD).status == "fail"
+    assert not of(also_wrong)

@@ -1,0 +1,86 @@
+"""Known defects of upstream in every output of `regress`: named once, with their number; the run still fails."""
+
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from fattn_probe.console import OUT
+from fattn_probe.errors import ComparisonError
+from fattn_probe.regress.changes import Kind, changes
+from fattn_probe.regress.history import open_history
+from fattn_probe.regress.junit import junit
+from fattn_probe.regress.records import Identity, Result, Run
+from fattn_probe.regress.report import report
+from fattn_probe.regress.runner import Outcome
+from fattn_probe.regress.tables import as_json, markdown, raise_if_regressed, render
+
+V100 = Identity("here", "sim:v100", "7.0", "", "sim", "release", "pypi:x==1", "11549", "", "0.1.0")
+RUN = Run(1, "ab" * 16, V100, "quick", "2026-01-02T03:04:05.678+00:00", None)
+TRAPS = [Result(f"trap-{i}", "d", "fail", "trap: __trap()", failure="trap", known="volta-columns") for i in range(46)]
+LINE = "46 fail by volta-columns, a known defect of upstream's (docs/findings.md)"
+
+
+def outcome(*others):
+    results = {result.name: result for result in [Result("gqa", "d", "pass"), *TRAPS, *others]}
+    return Outcome(RUN, results, None, (), len(results))
+
+
+def on_terminal(found):
+    with OUT.capture() as captured:
+        OUT.print(render([found]))
+    return " ".join(captured.get().split())
+
+
+WRONG = Result("wrong", "d", "fail", "not as designed")
+
+
+def test_one_line_instead_of_46_but_other_failures_stay():
+    said = on_terminal(outcome(WRONG))
+    assert said.count(LINE) == 1
+    assert "trap-7" not in said
+    assert "fail wrong: not as designed" in said
+    assert "1 pass, 47 fail" in said
+
+
+def test_the_run_fails_all_the_same():
+    with pytest.raises(ComparisonError, match=r"46 cases are wrong \(all by known defects\); no baseline yet"):
+        raise_if_regressed([outcome()], 0.02)
+    with pytest.raises(ComparisonError, match=r"47 cases are wrong \(46 by known defects\)"):
+        raise_if_regressed([outcome(WRONG)], 0.02)
+
+
+def test_markdown_has_one_row_for_all():
+    said = markdown([outcome(WRONG)])
+    assert said.count(f"| volta-columns | known defect | {LINE} |") == 1
+    assert "trap-7" not in said
+    assert "| wrong | wrong | not as designed |" in said
+
+
+def test_json_and_junit_have_it_with_each_case():
+    (run,) = as_json([outcome()])["runs"]
+    assert {item["name"]: item["known"] for item in run["results"]}["trap-7"] == "volta-columns"
+    suite = ET.fromstring(junit([outcome(WRONG)])).find("testsuite")
+    tests = {test.get("name"): test for test in suite.iter("testcase")}
+    assert suite.get("failures") == "47"
+    assert tests["trap-7"].find("properties/property[@name='known']").get("value") == "volta-columns"
+    assert tests["trap-7"].find("failure").get("message").startswith("volta-columns, a known defect of upstream's")
+    assert tests["wrong"].find("properties") is None
+
+
+def test_a_regression_says_which_defect_it_is():
+    (change,) = changes({"trap-0": Result("trap-0", "d", "pass")}, {"trap-0": TRAPS[0]})
+    assert (change.kind, change.alarm) == (Kind.NEW_FAILURE, True)
+    assert change.words == "was pass: volta-columns, a known defect of upstream's (docs/findings.md): trap: __trap()"
+
+
+def test_the_history_keeps_it_and_the_page_names_it_once(tmp_path):
+    with open_history(tmp_path / "h.db") as history:
+        run = history.begin(V100, "quick", planned=47)
+        for result in (*TRAPS, WRONG):
+            history.add(run, result)
+        assert {item.known for item in history.results(run).values()} == {"volta-columns", ""}
+        page = report(history)
+    assert page.count("46 fail by volta-columns") == 1
+    wrong = page[page.index("<h3>Wrong outputs</h3>") : page.index("scenarios through")]
+    assert "not as designed" in wrong
+    assert "trap-7" not in wrong
