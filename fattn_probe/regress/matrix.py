@@ -1,0 +1,204 @@
+"""The matrix: one suite on every GPU of the catalogue with releases of llama.cpp of several years, as one page."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from fattn_probe.compare.judge.known import defects
+from fattn_probe.device import Device
+from fattn_probe.regress.history import History
+from fattn_probe.regress.records import Run
+from fattn_probe.source.spec import PINS
+
+SUITE = "quick"
+RELEASES = tuple(f"pypi:{name}=={version}" for name, version in PINS)
+"""The releases of the matrix, oldest first."""
+HEAD = """\
+# GPUs and releases
+
+Made by `scripts/nightly matrix`; do not edit. `scripts/nightly devices` makes the results ([nightly.md](nightly.md)).
+
+The suite `{suite}` on every GPU of the catalogue, simulated, with {releases} releases of llama.cpp: {runs} runs,
+{cases} results. A cell has the number of cases that pass; then, if there are any, those that the release does not
+support on that GPU, those that fail by a known defect of upstream's, and those that fail or are lost and are **not
+explained**.
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A release on GPUs of one architecture, which share a build."""
+
+    source: str
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A failed or lost case that no known defect explains."""
+
+    case: str
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The results of one release on one GPU: numbers of cases, those of known defects by id, and the alarms."""
+
+    source: str
+    build_number: str
+    device: str
+    cc: str
+    day: str
+    passed: int
+    unsupported: int = 0
+    known: Mapping[str, int] = field(default_factory=dict)
+    alarms: tuple[Alarm, ...] = ()
+
+    @property
+    def cases(self) -> int:
+        """The number of cases."""
+        return self.passed + self.unsupported + sum(self.known.values()) + len(self.alarms)
+
+    def __str__(self) -> str:
+        known = sum(self.known.values())
+        parts = [f"{self.passed}", *([f"{self.unsupported} unsupported"] if self.unsupported else [])]
+        parts += [f"{known} known"] if known else []
+        parts += [f"**{len(self.alarms)} not explained**"] if self.alarms else []
+        return ", ".join(parts)
+
+
+def parts(devices: Iterable[Device], sources: Sequence[str]) -> list[Part]:
+    """All parts of the matrix, the most valuable first, so that a run that ends early has them.
+
+    The newest release on all GPUs, then the other releases on one GPU of each architecture, then the rest.
+    """
+    by_arch: dict[str, list[str]] = {}
+    for device in devices:
+        by_arch.setdefault(device.arch, []).append(f"sim:{device.id}")
+    largest = sorted(by_arch.values(), key=lambda names: -len(names))
+    newest, older = sources[-1:], sources[-2::-1]
+    found = [Part(source, tuple(names)) for source in newest for names in largest]
+    found += [Part(source, (names[0],)) for source in older for names in largest]
+    return found + [Part(source, tuple(names[1:])) for source in older for names in largest if names[1:]]
+
+
+def without(found: Iterable[Part], done: Iterable[Cell]) -> list[Part]:
+    """The parts, without the GPUs that already have results."""
+    there = {(cell.source, cell.device) for cell in done}
+    left = [
+        replace(part, devices=tuple(device for device in part.devices if (part.source, device) not in there))
+        for part in found
+    ]
+    return [part for part in left if part.devices]
+
+
+def cells_of(history: History, only: str = "") -> list[Cell]:
+    """The last finished run of the suite for each release and GPU; of runs with the filter `only`."""
+    runs = [run for run in history.runs(suite=SUITE) if run.ended and run.settings.only == only]
+    last = {(run.identity.tree, run.identity.device): run for run in runs}
+    return [cell_of(history, run) for run in last.values()]
+
+
+def cell_of(history: History, run: Run) -> Cell:
+    """One cell from the results of a run."""
+    results = history.results(run).values()
+    statuses = Counter(result.status for result in results)
+    known = Counter(result.known for result in results if result.known)
+    wrong = [result for result in results if result.status in ("fail", "lost") and not result.known]
+    return Cell(
+        source=run.identity.tree,
+        build_number=run.identity.build_number,
+        device=run.identity.device,
+        cc=run.identity.cc,
+        day=run.started[:10],
+        passed=statuses["pass"],
+        unsupported=statuses["unsupported"],
+        known=dict(sorted(known.items())),
+        alarms=tuple(Alarm(result.name, result.status, result.reason) for result in wrong),
+    )
+
+
+def to_json(cells: Iterable[Cell]) -> str:
+    """The cells as JSON, for `from_json`; one line per cell, so that a change shows in a diff."""
+    lines = [json.dumps(asdict(cell)) for cell in ordered(cells)]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def from_json(text: str) -> list[Cell]:
+    """The cells of `to_json`."""
+    return [_cell(plain) for plain in json.loads(text)]
+
+
+def _cell(plain: dict[str, Any]) -> Cell:
+    return Cell(**plain | {"alarms": tuple(Alarm(**alarm) for alarm in plain["alarms"])})
+
+
+def ordered(cells: Iterable[Cell]) -> list[Cell]:
+    """The cells by release, oldest first, then by compute capability and name; of two for one place the newer."""
+    newest = {(cell.source, cell.device): cell for cell in sorted(cells, key=lambda cell: cell.day)}
+    return sorted(newest.values(), key=lambda cell: (_age(cell.source), float(cell.cc), cell.device))
+
+
+def _age(source: str) -> tuple[int, str]:
+    """Sorts the releases of the matrix by age, and others after them."""
+    return (RELEASES.index(source) if source in RELEASES else len(RELEASES), source)
+
+
+def page(cells: Iterable[Cell]) -> str:
+    """The page: the table, the known defects, and the cases that are not explained."""
+    found = ordered(cells)
+    sources = list(dict.fromkeys(cell.source for cell in found))
+    cases = sum(cell.cases for cell in found)
+    head = HEAD.format(suite=SUITE, releases=len(sources), runs=len(found), cases=f"{cases:,}")
+    days = sorted({cell.day for cell in found})
+    when = "" if not days else f"\nRun on {days[0]}" + (f" to {days[-1]}" if days[1:] else "") + ".\n"
+    return "\n".join([head + when, *_table(found, sources), "", *_known(found), "", *_alarms(found)]) + "\n"
+
+
+def _table(found: Sequence[Cell], sources: Sequence[str]) -> Iterator[str]:
+    at = {(cell.source, cell.device): str(cell) for cell in found}
+    devices = sorted({(float(cell.cc), cell.device, cell.cc) for cell in found})
+    yield f"| GPU | cc | {' | '.join(map(release_of, sources))} |"
+    yield "| --- | --- |" + " --- |" * len(sources)
+    for _, device, cc in devices:
+        cells = (at.get((source, device), "not run") for source in sources)
+        yield f"| {device.removeprefix('sim:')} | {cc} | {' | '.join(cells)} |"
+
+
+def release_of(source: str) -> str:
+    """A release's version; other sources in full."""
+    return source.rpartition("==")[2] if source in RELEASES else source
+
+
+def _known(found: Sequence[Cell]) -> Iterator[str]:
+    """The known defects: each with its releases, its GPUs and its number of cases."""
+    yield from ("## Known defects of upstream's", "")
+    ids = sorted({id for cell in found for id in cell.known})
+    if not ids:
+        yield "None was met."
+        return
+    yield from ("| defect | what | releases | GPUs | cases |", "| --- | --- | --- | --- | --- |")
+    for id in ids:
+        having = [cell for cell in found if id in cell.known]
+        releases = ", ".join(dict.fromkeys(release_of(cell.source) for cell in having))
+        devices = ", ".join(dict.fromkeys(cell.device.removeprefix("sim:") for cell in having))
+        number = sum(cell.known[id] for cell in having)
+        yield f"| [{id}](findings.md#{id}) | {defects()[id].about} | {releases} | {devices} | {number} |"
+
+
+def _alarms(found: Sequence[Cell]) -> Iterator[str]:
+    """The cases that are not explained."""
+    rows = [(cell, alarm) for cell in found for alarm in cell.alarms]
+    yield from ("## Not explained", "")
+    if not rows:
+        yield "None."
+        return
+    yield from ("| release | GPU | case | | reason |", "| --- | --- | --- | --- | --- |")
+    for cell, alarm in rows:
+        reason = alarm.reason.replace("|", "\\|")
+        device = cell.device.removeprefix("sim:")
+        yield f"| {release_of(cell.source)} | {device} | {alarm.case} | {alarm.status} | {reason} |"

@@ -1,0 +1,106 @@
+"""The matrix of GPUs and releases: its order, its cells, and its page."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.device import load_devices
+from fattn_probe.regress.history import open_history
+from fattn_probe.regress.matrix import (
+    RELEASES,
+    SUITE,
+    Alarm,
+    Cell,
+    Part,
+    cells_of,
+    from_json,
+    ordered,
+    page,
+    parts,
+    to_json,
+    without,
+)
+from fattn_probe.regress.records import Identity, Result, Settings
+
+ROOT = Path(__file__).parents[2]
+OLD, *_, NEW = RELEASES
+V100 = Identity("here", "sim:v100", "7.0", "", "sim", "release", NEW, "11549", "", "0.1.0")
+CELLS = [
+    Cell(NEW, "11549", "sim:v100", "7.0", "2026-11-22", 320, known={"volta-columns": 46}, alarms=()),
+    Cell(NEW, "11549", "sim:gb10", "12.1", "2026-11-22", 367),
+    Cell(OLD, "?", "sim:v100", "7.0", "2026-11-21", 300, 66, alarms=(Alarm("gqa", "fail", "a | b"),)),
+]
+
+
+def test_the_newest_release_comes_first_then_one_gpu_of_each_architecture():
+    devices = load_devices().values()
+    found = parts(devices, RELEASES)
+    everything = [(part.source, device) for part in found for device in part.devices]
+    assert len(everything) == len(set(everything)) == len(RELEASES) * len(devices)
+    archs = {device.arch for device in devices}
+    assert [part.source for part in found[: len(archs)]] == [NEW] * len(archs)
+    one_each = found[len(archs) : len(archs) * len(RELEASES)]
+    assert {len(part.devices) for part in one_each} == {1}
+    assert OLD not in {part.source for part in found[: len(archs) * (len(RELEASES) - 1)]}
+
+
+def test_parts_that_have_results_are_left_out():
+    both = Part(NEW, ("sim:v100", "sim:gb10")), Part(OLD, ("sim:gb10",))
+    assert without(both, CELLS) == [Part(OLD, ("sim:gb10",))]
+    assert without(both, CELLS[1:]) == [Part(NEW, ("sim:v100",)), Part(OLD, ("sim:gb10",))]
+
+
+def record(history, identity, results, *, end=True, only=""):
+    run = history.begin(identity, SUITE, planned=len(results), settings=Settings(only=only))
+    for result in results:
+        history.add(run, result)
+    if end:
+        history.end(run)
+
+
+def test_a_cell_has_the_last_finished_run(tmp_path):
+    failed = Result("a", "d", "fail", "trap", known="volta-columns")
+    results = [failed, Result("b", "d", "pass"), Result("c", "d", "lost", "gone"), Result("e", "d", "unsupported")]
+    with open_history(tmp_path / "h.db") as history:
+        record(history, V100, [Result("b", "d", "fail")])
+        record(history, V100, results)
+        record(history, V100, results[:1], end=False)
+        record(history, V100, results[:1], only="^a$")
+        record(history, replace(V100, patches="fault"), results[:1])
+        found = {cell.source: cell for cell in cells_of(history)}
+        assert [cell.cases for cell in cells_of(history, "^a$")] == [1]
+    assert found.keys() == {NEW, f"{NEW} with fault"}
+    cell = found[NEW]
+    assert (cell.passed, cell.unsupported, cell.known, cell.cases) == (1, 1, {"volta-columns": 1}, 4)
+    assert cell.alarms == (Alarm("c", "lost", "gone"),)
+
+
+def test_the_page():
+    said = page(CELLS)
+    assert "3 runs,\n1,100 results" in said
+    assert "Run on 2026-11-21 to 2026-11-22." in said
+    assert "| GPU | cc | 0.2.8 | 2026.10.11549 |" in said
+    assert "| v100 | 7.0 | 300, 66 unsupported, **1 not explained** | 320, 46 known |" in said
+    assert "| gb10 | 12.1 | not run | 367 |" in said
+    assert "| [volta-columns](findings.md#volta-columns) | on Volta" in said
+    assert "| 2026.10.11549 | v100 | 46 |" in said
+    assert "| 0.2.8 | v100 | gqa | fail | a \\| b |" in said
+    assert said.index("| v100 |") < said.index("| gb10 |")
+
+
+def test_a_page_without_defects_and_alarms():
+    said = page(CELLS[1:2])
+    assert said.endswith("## Known defects of upstream's\n\nNone was met.\n\n## Not explained\n\nNone.\n")
+
+
+def test_cells_survive_json_and_the_newer_one_wins():
+    older = replace(CELLS[0], day="2026-11-01", passed=1)
+    assert from_json(to_json([older, *CELLS])) == from_json(to_json([*CELLS, older])) == ordered(CELLS)
+
+
+def test_the_committed_page_is_that_of_the_committed_results():
+    results = ROOT / "tests/data/matrix.json"
+    if not results.is_file():
+        pytest.skip("no results are committed")
+    assert (ROOT / "docs/matrix.md").read_text() == page(from_json(results.read_text()))
