@@ -10,6 +10,7 @@ from gguf import GGUFValueType
 from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
 from fattn_probe.op import Op, Params, Root, TensorView
+from fattn_probe.op.ggml_types import TYPE_NAMES
 from fattn_probe.run.gguf_file import (
     Field,
     GgufFile,
@@ -137,9 +138,12 @@ def _view(file: GgufFile, name: str) -> TensorView:
     root = file[f"fattn.{name}.root"]
     if root not in file.tensors:
         raise InputError(f"{file.path}: there is no tensor {root}, the root of {name}")
+    type = file.tensors[root].type
+    if type not in TYPE_NAMES:
+        raise InputError(f"{file.path}: {name} has type {type}, allowed: {', '.join(TYPE_NAMES)}")
     return TensorView(
         name=name,
-        type=file.tensors[root].type,
+        type=type,
         root=root,
         ne=tuple(file[f"fattn.{name}.ne"]),
         nb=tuple(file[f"fattn.{name}.nb"]),

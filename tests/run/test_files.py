@@ -1,5 +1,6 @@
 """Case files and captures, written and read back."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from fattn_probe.launch.record import parse_launches
 from fattn_probe.op import Root, TensorView
 from fattn_probe.run import casefile
 from fattn_probe.run.capture import capture_of, read_capture, write_capture
-from fattn_probe.run.casefile import FiledInputs, inputs_of, make_case_file, read_case, write_case
+from fattn_probe.run.casefile import FiledInputs, case_of, inputs_of, make_case_file, read_case, write_case
 from fattn_probe.run.gguf_file import TensorData, array, read_gguf, write_gguf
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.result import RunResult
@@ -72,6 +73,14 @@ def test_a_capture_survives_a_round_trip(case_and_inputs, tmp_path):
     assert read.median_seconds == 2e-3
     assert read.provenance == {"source": "pypi:x==1", "seed": "42"}
     assert all(np.array_equal(read.inputs[name], data) for name, data in capture.inputs.items())
+
+
+def test_a_capture_with_a_type_of_k_that_no_case_has_is_one_clear_error(case_and_inputs, tmp_path):
+    write_case(*case_and_inputs, tmp_path / "capture.gguf")
+    file = read_gguf(tmp_path / "capture.gguf")
+    other = replace(file, tensors=file.tensors | {"K": replace(file.tensors["K"], type="q4_K")})
+    with pytest.raises(InputError, match=r"capture\.gguf: K has type q4_K, allowed: f32, f16, bf16, q4_0, .*iq4_nl"):
+        case_of(other)
 
 
 def test_a_capture_without_launches(case_and_inputs, tmp_path):
