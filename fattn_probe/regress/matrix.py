@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from fattn_probe.compare.judge.known import defects
+from fattn_probe.compare.judge.known import Failure, defects, known_defect
 from fattn_probe.device import Device
 from fattn_probe.regress.history import History
-from fattn_probe.regress.records import Run
+from fattn_probe.regress.records import Result, Run, StoredCase
 from fattn_probe.source.spec import PINS
 
 SUITE = "quick"
@@ -104,8 +104,9 @@ def cells_of(history: History, only: str = "") -> list[Cell]:
 
 
 def cell_of(history: History, run: Run) -> Cell:
-    """One cell from the results of a run."""
-    results = history.results(run).values()
+    """One cell from the results of a run; a defect that became known later is recognised too, by its stored finding."""
+    cases = history.cases(run)
+    results = [recognised(result, cases.get(result.name), run) for result in history.results(run).values()]
     statuses = Counter(result.status for result in results)
     known = Counter(result.known for result in results if result.known)
     wrong = [result for result in results if result.status in ("fail", "lost") and not result.known]
@@ -120,6 +121,16 @@ def cell_of(history: History, run: Run) -> Cell:
         known=dict(sorted(known.items())),
         alarms=tuple(Alarm(result.name, result.status, result.reason) for result in wrong),
     )
+
+
+def recognised(result: Result, case: StoredCase | None, run: Run) -> Result:
+    """The result with its known defect, by today's catalogue, if a finding ended the run."""
+    finding = result.finding
+    if result.known or finding is None or case is None:
+        return result
+    identity = run.identity
+    failure = Failure(case.op, identity.cc, identity.build_number, finding.kernel, finding)
+    return replace(result, known=known_defect(failure))
 
 
 def to_json(cells: Iterable[Cell]) -> str:

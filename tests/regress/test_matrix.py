@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.compare.judge.finding import Finding
 from fattn_probe.device import load_devices
+from fattn_probe.op import Op, Params, Sizes
 from fattn_probe.regress.history import open_history
 from fattn_probe.regress.matrix import (
     RELEASES,
@@ -21,7 +23,7 @@ from fattn_probe.regress.matrix import (
     to_json,
     without,
 )
-from fattn_probe.regress.records import Identity, Result, Settings
+from fattn_probe.regress.records import Identity, Result, Settings, StoredCase
 
 ROOT = Path(__file__).parents[2]
 OLD, *_, NEW = RELEASES
@@ -74,6 +76,20 @@ def test_a_cell_has_the_last_finished_run(tmp_path):
     cell = found[NEW]
     assert (cell.passed, cell.unsupported, cell.known, cell.cases) == (1, 1, {"volta-columns": 1}, 4)
     assert cell.alarms == (Alarm("c", "lost", "gone"),)
+
+
+def test_a_defect_that_became_known_after_the_run_is_recognised(tmp_path):
+    op = Op.contiguous(Sizes(1, 4, 2, 9, 128, 128, 128), Params(1.0), ("f16", "f16"))
+    kernel = "flash_attn_ext_f16<128,128,16,1,false,false,false>"
+    frame = f"{kernel} at ggml/src/ggml-cuda/common.cuh:424"
+    trap = Finding("trap", "trap: __trap() in overlay/ggml-cuda/common.cuh:424", kernel, frames=(frame,))
+    results = [Result(name, "d", "fail", "trap", finding=trap) for name in ("a", "b")]
+    with open_history(tmp_path / "h.db") as history:
+        history.know([StoredCase("a", "d", "s", "none", op)], V100, [])
+        record(history, V100, results)
+        (cell,) = cells_of(history)
+    assert cell.known == {"volta-columns": 1}
+    assert [alarm.case for alarm in cell.alarms] == ["b"]
 
 
 def test_the_page():

@@ -76,9 +76,10 @@ def test_a_capture_survives_a_round_trip(case_and_inputs, tmp_path):
 
 
 def test_a_capture_with_a_type_of_k_that_no_case_has_is_one_clear_error(case_and_inputs, tmp_path):
-    write_case(*case_and_inputs, tmp_path / "capture.gguf")
+    case, inputs = case_and_inputs
+    write_case(case, inputs, tmp_path / "capture.gguf")
     file = read_gguf(tmp_path / "capture.gguf")
-    other = replace(file, tensors=file.tensors | {"K": replace(file.tensors["K"], type="q4_K")})
+    other = replace(file, tensors={**file.tensors, "K": replace(file.tensors["K"], type="q4_K")})
     with pytest.raises(InputError, match=r"capture\.gguf: K has type q4_K, allowed: f32, f16, bf16, q4_0, .*iq4_nl"):
         case_of(other)
 

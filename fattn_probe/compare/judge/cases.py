@@ -25,6 +25,7 @@ from fattn_probe.errors import LostError
 from fattn_probe.launch.architecture import arch_number
 from fattn_probe.launch.constants import SHIPPED, Constants, constants_of
 from fattn_probe.launch.geometry import Geometry, geometry_of
+from fattn_probe.op import Op
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.command import Work
@@ -74,14 +75,28 @@ class JudgedCase:
         self.step(f"{self.case.name} on {target}: running")
         result = self.session.capture(self.case, self.inputs, target)
         found = replace(self.judged(result, target), digest=self.case.digest)
-        return replace(found, known=self.known(found, target)) if found.verdict.status is Status.FAIL else found
+        return replace(found, known=self.known(found, result, target)) if found.verdict.status is Status.FAIL else found
 
-    def known(self, found: Judgement, target: Target) -> str:
+    def known(self, found: Judgement, result: Capture | RunOutcome, target: Target) -> str:
         """The known defect of upstream's that a failure is; empty if it is none."""
+
+        def right_for(op: Op) -> bool:
+            other = replace(self, case=replace(self.case, op=op))
+            return isinstance(result, Capture) and other.judged(result, target).verdict.status is Status.PASS
+
         cc = divmod(arch_number(arch_of(target)), 10)
         number = self.session.build_for(target).manifest.build_number
-        verdict = found.verdict
-        return known_defect(Failure(self.case.op, f"{cc[0]}.{cc[1]}", number, found.finding, verdict.only_masked_nan))
+        return known_defect(
+            Failure(
+                self.case.op,
+                f"{cc[0]}.{cc[1]}",
+                number,
+                found.finding.kernel if found.finding else found.kernel,
+                found.finding,
+                found.verdict.only_masked_nan,
+                right_for,
+            )
+        )
 
     def judged(self, result: Capture | RunOutcome, target: Target) -> Judgement:
         """The judgement of one run, with or without an output."""

@@ -7,7 +7,7 @@ still fails.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -19,7 +19,8 @@ from fattn_probe.compare.judge.finding import Finding
 from fattn_probe.launch.families import BY_KERNEL
 from fattn_probe.launch.name import parse_kernel_name
 from fattn_probe.op import Op
-from fattn_probe.op.ggml_types import is_quantized
+from fattn_probe.op.ggml_types import is_quantized, row_size
+from fattn_probe.op.tensors import TensorView
 from fattn_probe.scenario.spec import Spec
 
 CATALOGUE = "known-defects.yaml"
@@ -30,15 +31,18 @@ PAGE = "docs/findings.md"
 class Failure:
     """The evidence of one failed case.
 
-    `cc` is the GPU's compute capability (`7.0`), `build_number` llama.cpp's (`?` if unknown), `finding` what ended the
-    run, None for a wrong output. `only_masked_nan`: all that is wrong with the output is NaN in fully masked rows.
+    `cc` is the GPU's compute capability (`7.0`), `build_number` llama.cpp's (`?` if unknown), `kernel` the attention
+    kernel, `finding` what ended the run, None for a wrong output. `only_masked_nan`: all that is wrong with the output
+    is NaN in fully masked rows. `right_for` says whether the output is right for another op with the same memory.
     """
 
     op: Op
     cc: str
     build_number: str
+    kernel: str = ""
     finding: Finding | None = None
     only_masked_nan: bool = False
+    right_for: Callable[[Op], bool] = field(default=lambda op: False, repr=False)
 
 
 class Signs(Spec):
@@ -59,7 +63,7 @@ class Signs(Spec):
             (not self.cc or failure.cc in self.cc)
             and self.kind == (found.kind if found else "")
             and (not self.message or bool(found and re.search(self.message, found.message)))
-            and (not self.kernel or bool(found and re.fullmatch(self.kernel, found.kernel)))
+            and (not self.kernel or bool(re.fullmatch(self.kernel, failure.kernel)))
             and (not self.function or bool(re.fullmatch(self.function, function)))
             and all(CONDITIONS[name](failure) for name in self.when)
         )
@@ -85,8 +89,8 @@ class Defect(Spec):
 
 
 def fewer_than_32_columns(failure: Failure) -> bool:
-    """Whether the kernel that stopped works on tiles of fewer than 32 columns."""
-    name = parse_kernel_name(failure.finding.kernel if failure.finding else "?")
+    """Whether the kernel works on tiles of fewer than 32 columns."""
+    name = parse_kernel_name(failure.kernel)
     family = BY_KERNEL.get(name.base)
     named = family.arguments(tuple(value for _, value in name.args)) if family else {}
     return {"ncols1", "ncols2"} <= named.keys() and int(named["ncols1"]) * int(named["ncols2"]) < 32
@@ -95,10 +99,22 @@ def fewer_than_32_columns(failure: Failure) -> bool:
 def mask_ends_inside_tile(failure: Failure) -> bool:
     """Whether the last query tile of the kernel that stopped has more queries than the mask has rows for."""
     mask = failure.op.roots.get("mask")
-    tile = re.fullmatch(r".*<(\d+)>", failure.finding.kernel if failure.finding else "")
+    tile = re.fullmatch(r".*<(\d+)>", failure.kernel)
     if mask is None or tile is None:
         return False
     return -failure.op.sizes.n_q // int(tile[1]) * -int(tile[1]) > mask.ne[1]
+
+
+def right_with_V_at_the_end_of_K(failure: Failure) -> bool:
+    """Whether the output is right if V is the end of K's rows, which the op does not say."""
+    K, sizes = failure.op.tensors["K"], failure.op.sizes
+    if sizes.hsk <= sizes.hsv or is_quantized(K.type):
+        return False
+    end = K.offset + row_size(K.type, sizes.hsk - sizes.hsv)
+    V = TensorView("V", K.type, K.root, (sizes.hsv, *K.ne[1:]), K.nb, end)
+    return failure.op.tensors["V"] != V and failure.right_for(
+        replace(failure.op, tensors={**failure.op.tensors, "V": V})
+    )
 
 
 CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
@@ -109,6 +125,7 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
         "only NaN in fully masked rows": lambda failure: failure.only_masked_nan,
         "K quantised with head size 64": lambda failure: is_quantized(failure.op.type_K) and failure.op.sizes.hsk == 64,
         "a mask that ends inside a query tile": mask_ends_inside_tile,
+        "right if V is the end of K's rows": right_with_V_at_the_end_of_K,
     }
 )
 

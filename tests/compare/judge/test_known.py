@@ -50,12 +50,25 @@ PAST_MASK = Finding(
     "out-of-bounds", "out-of-bounds: global memory is accessed at byte 18432 of mask (allocation 0)", SCAN
 )
 CUDA = Finding("CUDA error", "CUDA error: misaligned address")
-VOLTA = Failure(OP, "7.0", "11549", TRAP)
-K_STRIDE = Failure(strided("K", 264), "9.0", "11549", misaligned())
-Q_STRIDE = Failure(strided("Q", 516), "9.0", "11549", misaligned(frame=f"{MMA16} at fattn-mma-f16.cuh:900"))
-Q8_RACE = Failure(quantised(64), "9.0", "11549", RACE)
-SCANNED = Failure(OP, "9.0", "11549", PAST_MASK)
+VOLTA = Failure(OP, "7.0", "11549", MMA16, TRAP)
+K_STRIDE = Failure(strided("K", 264), "9.0", "11549", MMA16, misaligned())
+Q_STRIDE = Failure(strided("Q", 516), "9.0", "11549", MMA16, misaligned(frame=f"{MMA16} at fattn-mma-f16.cuh:900"))
+Q8_RACE = Failure(quantised(64), "9.0", "11549", VEC64, RACE)
+SCANNED = Failure(OP, "9.0", "11549", SCAN, PAST_MASK)
 MASKED = Failure(OP, "9.0", "11549", only_masked_nan=True)
+LATENT = Op.contiguous(Sizes(1, 16, 1, 4, 256, 576, 512), Params(1.0), ("f16", "f16"), mask=True)
+
+
+def right_at_the_end_of_k(op):
+    K, V = op.tensors["K"], op.tensors["V"]
+    return (V.root, V.type, V.ne, V.nb, V.offset) == ("K", "f16", (512, *K.ne[1:]), K.nb, 128)
+
+
+MLA = Failure(LATENT, "9.0", "?", "flash_attn_ext_f16<576,512,1,16,false,true>", right_for=right_at_the_end_of_k)
+ELSEWHERE = replace(
+    LATENT, tensors={**LATENT.tensors, "V": replace(LATENT.tensors["K"], name="V", ne=(512, 256, 1, 1))}
+)
+AT_THE_END = replace(ELSEWHERE, tensors={**ELSEWHERE.tensors, "V": replace(ELSEWHERE.tensors["V"], offset=128)})
 
 RECOGNISED = {
     "volta-columns": [VOLTA, replace(VOLTA, build_number="9294"), replace(VOLTA, build_number="?")],
@@ -68,23 +81,24 @@ RECOGNISED = {
     "q8-race": [Q8_RACE],
     "mask-scan": [SCANNED],
     "masked-rows": [MASKED],
+    "mla-v": [MLA, replace(MLA, op=ELSEWHERE)],
 }
 OTHERS = [
     # volta-columns: another GPU, an older release, 32 columns, another place, another fault, another family
     replace(VOLTA, cc="7.5"),
     replace(VOLTA, build_number="8672"),
-    replace(VOLTA, finding=replace(TRAP, kernel="flash_attn_ext_f16<128,128,32,1,false,false,false>")),
-    replace(VOLTA, finding=replace(TRAP, kernel="flash_attn_ext_f16<128,128,4,8,false,false,false>")),
+    replace(VOLTA, kernel=("flash_attn_ext_f16<128,128,32,1,false,false,false>")),
+    replace(VOLTA, kernel=("flash_attn_ext_f16<128,128,4,8,false,false,false>")),
     replace(VOLTA, finding=replace(TRAP, frames=("mma<16, 8> at ggml/src/ggml-cuda/common.cuh:424",))),
     replace(VOLTA, finding=replace(TRAP, message="trap: __trap() in overlay/ggml-cuda/fattn-mma-f16.cuh:77")),
     replace(VOLTA, finding=replace(TRAP, kind="out-of-bounds")),
-    replace(VOLTA, finding=replace(TRAP, kernel="flash_attn_tile<128,128,16,1,false>")),
+    replace(VOLTA, kernel=("flash_attn_tile<128,128,16,1,false>")),
     replace(VOLTA, finding=None),
     # k-stride: aligned rows, another function, another kernel, another fault; a CUDA error with other words
     replace(K_STRIDE, op=OP),
     replace(K_STRIDE, op=strided("K", 272)),
     replace(K_STRIDE, finding=misaligned(frame="flash_attn_ext_f16_process_tile<128> at fattn-mma-f16.cuh:9")),
-    replace(K_STRIDE, finding=misaligned(kernel="flash_attn_tile<128,128,16,1,false>")),
+    replace(K_STRIDE, kernel="flash_attn_tile<128,128,16,1,false>"),
     replace(K_STRIDE, finding=replace(misaligned(), kind="race")),
     replace(K_STRIDE, finding=replace(CUDA, message="CUDA error: an illegal memory access was encountered")),
     replace(K_STRIDE, op=OP, finding=CUDA),
@@ -94,11 +108,17 @@ OTHERS = [
     replace(Q8_RACE, op=quantised(128)),
     replace(Q8_RACE, op=quantised(64, "f16")),
     replace(Q8_RACE, finding=replace(RACE, frames=("vec_dot<64> at ggml/src/ggml-cuda/fattn-common.cuh:88",))),
-    replace(Q8_RACE, finding=replace(RACE, kernel=VEC64.replace("64", "128", 1))),
+    replace(Q8_RACE, kernel=(VEC64.replace("64", "128", 1))),
     # mask-scan: enough rows of the mask, another tensor, another kernel
     replace(SCANNED, op=padded(16)),
     replace(SCANNED, finding=replace(PAST_MASK, message="out-of-bounds: global memory is accessed at byte 9 of K")),
-    replace(SCANNED, finding=replace(PAST_MASK, kernel=MMA16)),
+    replace(SCANNED, kernel=MMA16),
+    # mla-v: an output that is wrong for such a V too, a V that is there, another kernel, a later release
+    replace(MLA, right_for=lambda op: False),
+    replace(MLA, op=AT_THE_END, right_for=lambda op: True),
+    replace(MLA, kernel="flash_attn_ext_f16<576,512,1,16,false,false>"),
+    replace(MLA, kernel="flash_attn_tile<576,512,1,16,false>"),
+    replace(MLA, build_number="8672"),
     # masked-rows: a wrong output for another reason, a run that did not end
     replace(MASKED, only_masked_nan=False),
     replace(MASKED, finding=CUDA),
