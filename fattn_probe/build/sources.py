@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.errors import InputError
+from fattn_probe.launch.families import FAMILIES
 from fattn_probe.source import KernelCase, Tree, kernel_cases
+from fattn_probe.source.features import case_parameters
 
 GGML = "ggml/src"
 CUDA = Path("ggml/src/ggml-cuda")
@@ -39,6 +41,7 @@ class Sources:
 
 def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
     """Read the lists of a tree; `machine` is the processor that ggml-cpu is compiled for."""
+    require_kernels(tree)
     cmake = text_of(tree, f"{GGML}/CMakeLists.txt")
     source = tree.root / GGML
     pairs = vec_pairs(tree, quants)
@@ -66,6 +69,18 @@ def require(tree: Tree, path: str) -> None:
     """InputError if a tree lacks a file."""
     if not (tree.root / path).is_file():
         raise InputError(f"source {tree.spec!r}: the llama.cpp tree in {tree.root} is not whole: {path} is missing")
+
+
+def require_kernels(tree: Tree) -> None:
+    """InputError if a tree's attention kernels are older than those that fattn-probe knows, or others."""
+    macros = case_parameters(tree.root)
+    for family in FAMILIES:
+        if tuple(macros.get(family.case, ())) != family.case_parameters:
+            macro = f"DECL_FATTN_{family.name.upper()}_CASE({', '.join(family.case_parameters)})"
+            raise InputError(
+                f"source {tree.spec!r}: fattn-probe does not know this tree's attention kernels: its {CUDA} does not "
+                f"define {macro}, as llama.cpp's does since the end of 2025"
+            )
 
 
 def present(tree: Tree, files: tuple[str, ...]) -> tuple[str, ...]:

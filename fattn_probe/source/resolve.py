@@ -9,7 +9,7 @@ from fattn_probe.errors import InputError
 from fattn_probe.source import git, store
 from fattn_probe.source.features import probe
 from fattn_probe.source.spec import ALLOWED, FolderSpec, GitSpec, PypiSpec, parse_spec
-from fattn_probe.source.tree import LANDMARK, Tree, digest_tree, find_tree
+from fattn_probe.source.tree import GGML_LANDMARK, LANDMARK, Tree, digest_tree, find_tree
 
 if TYPE_CHECKING:  # HTTP and archives are imported to fetch a source that is not in the cache
     from fattn_probe.source.download import Progress
@@ -60,7 +60,9 @@ def folder_tree(path: Path, spec: str) -> Tree:
     if not path.is_dir():
         hint = f"; did you mean 'pypi:{spec}'?" if "==" in spec else ""
         raise InputError(f"source {spec!r}: there is no such folder (allowed: {ALLOWED}){hint}")
-    root = find_tree(path.resolve())
-    if root is None:
-        raise InputError(f"source {spec!r}: the folder holds no llama.cpp tree (no {LANDMARK} in it)")
-    return Tree(spec, root, git.build_number_of_folder(root), digest_tree(root), probe(root))
+    if root := find_tree(path.resolve()):
+        return Tree(spec, root, git.build_number_of_folder(root), digest_tree(root), probe(root))
+    if (path / GGML_LANDMARK).is_file():
+        root = store.linked(path.resolve())
+        return Tree(spec, root, "?", digest_tree(root), probe(root))
+    raise InputError(f"source {spec!r}: the folder holds no llama.cpp tree (no {LANDMARK} in it)")

@@ -1,5 +1,6 @@
 """The cache of sources: each is made in a temporary folder, renamed into place, and read-only from then on."""
 
+import hashlib
 import json
 import logging
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 import filelock
 
 from fattn_probe.cache import cache_dir
-from fattn_probe.source.tree import digest_tree
+from fattn_probe.source.tree import OUTSIDE_GGML, digest_tree
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,16 @@ def make_entry(name: str, make: Maker) -> Entry:
         return entry
     finally:
         remove(work)
+
+
+def linked(ggml: Path) -> Path:
+    """A llama.cpp tree of links to a checkout of ggml's own repository, which is used in place."""
+    root = sources_dir() / f"ggml-{hashlib.sha256(str(ggml).encode()).hexdigest()[:12]}"
+    root.mkdir(parents=True, exist_ok=True)
+    for name, target in (("ggml", ggml), *((name, ggml / name) for name in OUTSIDE_GGML)):
+        if not (root / name).is_symlink():
+            (root / name).symlink_to(target)
+    return root
 
 
 def protect(folder: Path) -> None:

@@ -8,6 +8,10 @@ from pathlib import Path, PurePosixPath
 from fattn_probe.source.features import Features
 
 LANDMARK = PurePosixPath("ggml/src/ggml-cuda/fattn.cu")
+GGML_LANDMARK = LANDMARK.relative_to("ggml")
+"""The same file in ggml's own repository, which has no folder `ggml` around its `src`."""
+OUTSIDE_GGML = frozenset({"LICENSE", "tests"})
+"""What lies beside llama.cpp's folder `ggml`, and not in it, of the files that ggml's repository has too."""
 
 # What building ggml with its CPU and CUDA backends and test-backend-ops reads. The other backends, models, docs and
 # the server would make a tree ten times as large.
@@ -57,6 +61,11 @@ def digest_tree(root: Path) -> str:
         digest.update(b"%s\0%d\0" % (str(path).encode(), len(content)))
         digest.update(content)
     return digest.hexdigest()
+
+
+def in_llama_cpp(path: PurePosixPath) -> PurePosixPath:
+    """The place in a llama.cpp tree of a file of ggml's own repository: `ggml/src/ggml.c` of `src/ggml.c`."""
+    return path if path.parts[0] in OUTSIDE_GGML else "ggml" / path
 
 
 def find_tree(folder: Path) -> Path | None:

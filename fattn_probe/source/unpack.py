@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from fattn_probe.errors import InputError
 from fattn_probe.files import MIB, writing
-from fattn_probe.source.tree import LANDMARK, is_kept
+from fattn_probe.source.tree import GGML_LANDMARK, LANDMARK, in_llama_cpp, is_kept
 
 MOST_MEMBERS = 100_000
 MOST_BYTES = 2048 * MIB
@@ -32,7 +32,7 @@ def unpack(archive: Path, target: Path) -> None:
     try:
         with tarfile.open(archive) as tar:
             members = bounded_members(archive, tar)
-            files = list(kept_members(members, find_prefix(archive, members)))
+            files = list(kept_members(members, *find_prefix(archive, members)))
             check_kept(archive, files)
             for member, relative in files:
                 write_member(tar, member, target / relative)
@@ -65,16 +65,20 @@ def check_kept(archive: Path, files: list[tuple[tarfile.TarInfo, PurePosixPath]]
         raise InputError(f"the llama.cpp tree in {archive.name} has more than {MOST_KEPT // MIB} MiB: not used")
 
 
-def find_prefix(archive: Path, members: list[tarfile.TarInfo]) -> PurePosixPath:
-    """The folder inside the archive that holds llama.cpp; the shallowest if there are several."""
+def find_prefix(archive: Path, members: list[tarfile.TarInfo]) -> tuple[PurePosixPath, bool]:
+    """The folder inside the archive that holds llama.cpp, the shallowest if there are several.
+
+    Without llama.cpp, the one that holds ggml in the layout of its own repository, and True.
+    """
     for member in members:
         check_name(archive, member.name)
-    depth = len(LANDMARK.parts)
-    paths = [PurePosixPath(member.name) for member in members if member.name.endswith(str(LANDMARK))]
-    roots = [path.parents[depth - 1] for path in paths if path.parts[-depth:] == LANDMARK.parts]
-    if not roots:
-        raise InputError(f"{archive.name} holds no llama.cpp tree: it has no {LANDMARK}")
-    return min(roots, key=lambda root: len(root.parts))
+    for landmark in (LANDMARK, GGML_LANDMARK):
+        depth = len(landmark.parts)
+        paths = [PurePosixPath(member.name) for member in members if member.name.endswith(str(landmark))]
+        roots = [path.parents[depth - 1] for path in paths if path.parts[-depth:] == landmark.parts]
+        if roots:
+            return min(roots, key=lambda root: len(root.parts)), landmark == GGML_LANDMARK
+    raise InputError(f"{archive.name} holds no llama.cpp tree: it has no {LANDMARK}")
 
 
 def check_name(archive: Path, name: str) -> None:
@@ -85,16 +89,20 @@ def check_name(archive: Path, name: str) -> None:
 
 
 def kept_members(
-    members: list[tarfile.TarInfo], prefix: PurePosixPath
+    members: list[tarfile.TarInfo], prefix: PurePosixPath, ggml: bool
 ) -> Iterator[tuple[tarfile.TarInfo, PurePosixPath]]:
-    """The files to write, each with its path inside the tree."""
+    """The files to write, each with its path inside the tree; `ggml`: the archive has ggml's own layout."""
     for member in members:
         path = PurePosixPath(member.name)
-        if member.isdir() or not path.is_relative_to(prefix) or not is_kept(path.relative_to(prefix)):
+        if member.isdir() or not path.is_relative_to(prefix) or path == prefix:
+            continue
+        inside = path.relative_to(prefix)
+        inside = in_llama_cpp(inside) if ggml else inside
+        if not is_kept(inside):
             continue
         if not member.isfile():
             raise InputError(f"{member.name!r} in the archive is a link or a device, not a file: not used")
-        yield member, path.relative_to(prefix)
+        yield member, inside
 
 
 def write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:

@@ -5,7 +5,7 @@ from fattn_probe.build.key import BuildRequest, Contents
 from fattn_probe.build.overlay import prepare, write_if_changed
 from fattn_probe.build.sources import CUDA, read_sources
 from fattn_probe.source.patches import Patch
-from tests.build.tree import make_tree
+from tests.build.tree import FILES, make_tree
 
 DIFF = """\
 --- a/ggml/src/ggml-cuda/convert.cu
@@ -44,9 +44,7 @@ def test_the_cuda_overlay_is_upstreams_text(tmp_path):
 
 
 def test_every_case_is_declared_behind_upstreams_text(tmp_path):
-    make_tree(tmp_path / "tree")
-    header = "#define DECL_FATTN_MMA_F16_CASE(DKQ, DV, ncols1, ncols2) template void f<DKQ>()\n"
-    (tmp_path / "tree" / CUDA / "fattn-mma-f16.cuh").write_text(header)
+    header = FILES[f"{CUDA}/fattn-mma-f16.cuh"]
     cuda = prepared(tmp_path / "tree", tmp_path / "build", "cuda")
     assert (cuda / "fattn-mma-f16.cuh").read_text() == (
         header + "\nextern DECL_FATTN_MMA_F16_CASE(64, 64, 8, 8);\nextern DECL_FATTN_MMA_F16_CASE(80, 80, 8, 8);\n"

@@ -38,6 +38,9 @@ add_library(ggml
     "ggml/src/ggml-cpu/arch/arm/quants.c": "",
     "ggml/src/ggml-cuda/ggml-cuda.cu": "int backend;\n",
     "ggml/src/ggml-cuda/fattn.cu": "static __global__ void k(int n) {\n}\n",
+    "ggml/src/ggml-cuda/fattn-mma-f16.cuh": "#define DECL_FATTN_MMA_F16_CASE(DKQ, DV, ncols1, ncols2) void mma()\n",
+    "ggml/src/ggml-cuda/fattn-tile.cuh": "#define DECL_FATTN_TILE_CASE(DKQ, DV) void tile()\n",
+    "ggml/src/ggml-cuda/fattn-vec.cuh": "#define DECL_FATTN_VEC_CASE(D, type_K, type_V) void vec()\n",
     "ggml/src/ggml-cuda/convert.cu": "",
     "ggml/src/ggml-cuda/scale.cu": "static __global__ void scale(int n) {\n}\n",
     "ggml/src/ggml-cuda/template-instances/fattn-mma-f16-instance-ncols1_8-ncols2_8.cu": (

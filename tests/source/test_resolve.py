@@ -39,6 +39,25 @@ def test_folder_with_the_same_files_has_the_same_digest(index, tree_folder):
     assert resolve(str(tree_folder)).digest != resolve(RELEASE).digest
 
 
+def ggml_layout():
+    """The files of the tree as ggml's own repository has them: without a folder `ggml`."""
+    return {name.removeprefix("ggml/"): text for name, text in TREE.items() if not name.startswith("models/")}
+
+
+@pytest.mark.parametrize("prefix", ["", "vendor/ggml-0.9"])
+def test_ggml_in_its_own_layout_is_the_same_tree(index, tree_folder, tmp_path, prefix):
+    index.publish(SDIST, prefix=prefix, files=ggml_layout())
+    folder = write_tree(tmp_path / "a-checkout", ggml_layout())
+    whole, release, checkout = resolve(str(tree_folder)), resolve(RELEASE), resolve(str(folder))
+    assert whole.digest == release.digest == checkout.digest
+    assert whole.features == release.features == checkout.features
+    assert list(kept_files(whole.root)) == list(kept_files(checkout.root))
+    (folder / "src/ggml.c").write_text("int changed;\n")
+    again = resolve(str(folder))
+    assert (again.root, again.build_number) == (checkout.root, "?")
+    assert again.digest != checkout.digest
+
+
 def test_folder_may_be_a_whole_sdist(tmp_path):
     write_tree(tmp_path / "xllamacpp/thirdparty/llama.cpp")
     assert resolve(str(tmp_path / "xllamacpp")).root == tmp_path / "xllamacpp/thirdparty/llama.cpp"
