@@ -13,7 +13,7 @@ from fattn_probe.compare.judge.verdict import Status
 from fattn_probe.launch.geometry import geometry_of
 from fattn_probe.launch.record import LaunchRecord, parse_launch
 from fattn_probe.scenario import Case, expand, loads
-from fattn_probe.truth.error_model import predict
+from fattn_probe.truth.error_model import predict_rows
 from fattn_probe.truth.reference.sampled import Sample, generated, sample
 
 OP = "version: 1\nabout: a million tokens\nhsk: {D}\nn_head: 16\nn_q: {n_q}\nn_kv: {n_kv}\nmask: {{kind: {mask}}}\n"
@@ -56,9 +56,9 @@ def main() -> None:
     found = sample(case, rows, operands)
     dst = output_of(case, found)
     judged = time.perf_counter()
-    prediction = predict(case.op, operands, launches, 90, among=np.unique(rows[:, 1]))
+    prediction = predict_rows(case.op, operands, launches, 90, rows)
     assert prediction is not None
-    verdict = judge_sample(case, dst, found, Expected(prediction.at(rows)))
+    verdict = judge_sample(case, dst, found, Expected(prediction))
     end, usage = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     assert verdict.status is Status.PASS, verdict.reason
     print(

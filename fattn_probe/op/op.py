@@ -107,7 +107,10 @@ class Op:
         """The op as plain data, for `from_json`."""
         views = {name: {key: value for key, value in asdict(view).items() if key != "name"}
                  for name, view in self.tensors.items()}  # fmt: skip
-        roots = {name: {"type": root.type, "ne": root.ne} for name, root in self.roots.items()}
+        roots = {
+            name: {"type": root.type, "ne": root.ne} | ({"period": root.period} if root.period else {})
+            for name, root in self.roots.items()
+        }
         return {"params": asdict(self.params), "tensors": views, "roots": roots}
 
     @classmethod
@@ -117,7 +120,10 @@ class Op:
             name: TensorView(name, view["type"], view["root"], _four(view["ne"]), _four(view["nb"]), view["offset"])
             for name, view in plain["tensors"].items()
         }
-        roots = {name: Root(name, root["type"], _four(root["ne"])) for name, root in plain["roots"].items()}
+        roots = {
+            name: Root(name, root["type"], _four(root["ne"]), root.get("period"))
+            for name, root in plain["roots"].items()
+        }
         return cls(Params(**plain["params"]), views, roots)
 
     @classmethod

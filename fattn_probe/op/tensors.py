@@ -9,11 +9,15 @@ Ne = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Root:
-    """A contiguous allocation, as ggml_new_tensor_4d makes it; `ne` in ggml order, innermost first."""
+    """A contiguous allocation, as ggml_new_tensor_4d makes it; `ne` in ggml order, innermost first.
+
+    With a `period`, it repeats its first `period` bytes, whole rows and whole pages, and only these are stored.
+    """
 
     name: str
     type: str
     ne: Ne
+    period: int | None = None
 
     @property
     def nb(self) -> Ne:
@@ -25,6 +29,13 @@ class Root:
     def nbytes(self) -> int:
         """Size in bytes."""
         return self.nb[3] * self.ne[3]
+
+    @property
+    def stored(self) -> "Root":
+        """The part that is stored: all of it, or the rows of one period."""
+        return (
+            self if self.period is None else Root(self.name, self.type, (self.ne[0], self.period // self.nb[1], 1, 1))
+        )
 
 
 @dataclass(frozen=True)

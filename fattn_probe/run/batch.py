@@ -53,8 +53,8 @@ class BatchRunner:
         """The file of launch records."""
         return self.folder / "launches"
 
-    def run(self, case_file: Path, out_file: Path, timeout: float) -> RunOutcome:
-        """Run one case.
+    def run(self, case_file: Path, out_file: Path, timeout: float, part: Path | None = None) -> RunOutcome:
+        """Run one case, or the part of it that a file of `write_part` says.
 
         If the process ends or times out, RunnerEndedError, which is no verdict on the case; but a missing function is
         an outcome.
@@ -63,7 +63,9 @@ class BatchRunner:
         for file in (self.said, self.launches):
             os.truncate(file, 0)  # the runner appends to both
         try:
-            self._ask(f"{case_file}\t{out_file}\n")
+            self._ask(
+                "\t".join(map(str, (case_file, out_file) if part is None else (case_file, out_file, part))) + "\n"
+            )
             self.expect(DONE, timeout)
         except RunnerEndedError:
             if symbol := self._missing(start):

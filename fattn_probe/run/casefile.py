@@ -11,6 +11,7 @@ from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
 from fattn_probe.op import Op, Params, Root, TensorView
 from fattn_probe.op.ggml_types import TYPE_NAMES
+from fattn_probe.op.repeated import whole
 from fattn_probe.run.gguf_file import (
     Field,
     GgufFile,
@@ -61,7 +62,7 @@ class FiledInputs(dict[str, Bytes]):
 
 def make_case_file(case: Case, path: Path) -> FiledInputs:
     """Generate a case's inputs directly in its case file; memory holds one head at a time."""
-    roots = {name: (root.type, root.ne) for name, root in case.op.roots.items()}
+    roots = {name: (root.type, root.stored.ne) for name, root in case.op.roots.items()}
     mapped = allocate_gguf(path, case_fields(case.name, case.digest, case.op), roots)
     for name, memory in mapped.items():
         fill_root(case, name, memory)
@@ -70,7 +71,7 @@ def make_case_file(case: Case, path: Path) -> FiledInputs:
 
 def make_dry_file(case: Case, path: Path) -> FiledInputs:
     """Write a case file without the bytes of its roots, for a dry run."""
-    roots = {name: (root.type, root.ne) for name, root in case.op.roots.items()}
+    roots = {name: (root.type, root.stored.ne) for name, root in case.op.roots.items()}
     write_hollow(path, case_fields(case.name, case.digest, case.op), roots)
     return FiledInputs(path, {})
 
@@ -78,7 +79,7 @@ def make_dry_file(case: Case, path: Path) -> FiledInputs:
 @contextmanager
 def inputs_of(case: Case) -> Iterator[Mapping[str, Bytes]]:
     """The bytes of a case's roots; those of a large case are in a temporary case file."""
-    if sum(root.nbytes for root in case.op.roots.values()) < LARGE:
+    if sum(root.stored.nbytes for root in case.op.roots.values()) < LARGE:
         yield make_inputs(case)
         return
     with scratch() as folder:
@@ -102,12 +103,16 @@ def case_fields(name: str, digest: str, op: Op) -> dict[str, Field]:
         fields[f"fattn.{tensor}.ne"] = array(GGUFValueType.INT64, view.ne)
         fields[f"fattn.{tensor}.nb"] = array(GGUFValueType.UINT64, view.nb)
         fields[f"fattn.{tensor}.offset"] = u64(view.offset)
+    for root in op.roots.values():
+        if root.period is not None:
+            fields[f"fattn.root.{root.name}.ne"] = array(GGUFValueType.INT64, root.ne)
     return fields
 
 
 def case_tensors(op: Op, inputs: Mapping[str, Bytes]) -> dict[str, TensorData]:
-    """The case file's tensors: the roots."""
-    return {name: TensorData(root.type, root.ne, inputs[name]) for name, root in op.roots.items()}
+    """The case file's tensors: the roots, or one period of each that repeats."""
+    stored = {name: root.stored for name, root in op.roots.items()}
+    return {name: TensorData(root.type, root.ne, inputs[name][: root.nbytes]) for name, root in stored.items()}
 
 
 def read_case(path: Path) -> CaseFile:
@@ -122,7 +127,7 @@ def case_of(file: GgufFile) -> CaseFile:
         raise InputError(f"{file.path}: not a case file of fattn-probe (fattn.version: {found}, expected {VERSION})")
     names = [name for name in TENSORS if f"fattn.{name}.root" in file.fields]
     views = {name: _view(file, name) for name in names}
-    roots = {view.root: Root(view.root, view.type, file.tensors[view.root].ne) for view in views.values()}
+    roots = {view.root: _root(file, view.root) for view in views.values()}
     params = Params(
         scale=file["fattn.scale"],
         max_bias=file["fattn.max_bias"],
@@ -130,8 +135,13 @@ def case_of(file: GgufFile) -> CaseFile:
         prec=file["fattn.prec"],
         n_kv_max=file["fattn.n_kv_max"],
     )
-    inputs = {name: file.tensors[name].data for name in roots}
+    inputs = {name: whole(root, file.tensors[name].data) for name, root in roots.items()}
     return CaseFile(file["fattn.case"], file["fattn.digest"], Op(params, views, roots), inputs)
+
+
+def _root(file: GgufFile, name: str) -> Root:
+    tensor, ne = file.tensors[name], file.fields.get(f"fattn.root.{name}.ne")
+    return Root(name, tensor.type, tensor.ne) if ne is None else Root(name, tensor.type, tuple(ne), tensor.data.size)
 
 
 def _view(file: GgufFile, name: str) -> TensorView:

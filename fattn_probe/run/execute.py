@@ -29,10 +29,11 @@ def execute(
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
     args: Sequence[str] = (),
+    part: Path | None = None,
     types: Types | None = None,
     names: Names | None = None,
 ) -> RunOutcome:
-    """Run `runner case_file out_file *args` and read its results.
+    """Run `runner case_file out_file *args` and read its results; `part` is a file of `write_part`.
 
     Launch records go to `out_file` + `.launches`; `types` and `names` are passed to `parse_launches`. A runner that
     cannot be started raises BuildError; everything else is an outcome.
@@ -41,8 +42,9 @@ def execute(
     for stale in (launches, out_file):
         stale.unlink(missing_ok=True)
     environment = {"DEBUGINFOD_URLS": "", **(env or {}), LAUNCHES_ENV: str(launches)}
+    selected = () if part is None else ("--select", part)
     try:
-        done = run([runner, case_file, out_file, *args], env=environment, timeout=timeout, failure=None)
+        done = run([runner, case_file, out_file, *args, *selected], env=environment, timeout=timeout, failure=None)
     except TimedOutError as error:
         return Lost(str(error))
     ending = parse_ending(done)

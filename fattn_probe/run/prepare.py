@@ -8,12 +8,16 @@ from dataclasses import replace
 from fattn_probe.build import RUNNER, BuildRequest
 from fattn_probe.build.ninja import Report
 from fattn_probe.device import Target
+from fattn_probe.launch.record import LaunchRecord
+from fattn_probe.run.casefile import make_dry_file
 from fattn_probe.run.command import Work
 from fattn_probe.run.gpu import gpu_arch, has_gpu
+from fattn_probe.run.outcome import Ran
 from fattn_probe.run.required_kernels import device_of, likely_kernels, required_kernels, required_sources
 from fattn_probe.run.session import RunOptions, Session, arch_of
-from fattn_probe.run.simulator import unpacked_tables
+from fattn_probe.run.simulator import Simulation, unpacked_tables
 from fattn_probe.scenario import Case
+from fattn_probe.scratch import scratch
 from fattn_probe.source import KernelCase
 
 
@@ -54,3 +58,12 @@ def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Rep
     real = request.engine == "cuda" and has_gpu() and gpu_arch(0) == request.arch
     target = Target("cuda") if real else Target("sim", device_of(request.arch))
     return required_kernels(Session(options, progress), cases, target)
+
+
+def dry_launches(session: Session, case: Case, target: Target) -> tuple[LaunchRecord, ...]:
+    """The launches of a case, without running a kernel; none if the dry run fails: the real run shows why."""
+    simulation = Simulation(dry=True, skip_kernels=True, threads=1)
+    dry = replace(session, options=replace(session.options, simulation=simulation, repeat=1, warmup=0))
+    with scratch() as folder:
+        result = dry.run(case, make_dry_file(case, folder / "case.gguf"), target)
+    return result.launches if isinstance(result, Ran) else ()

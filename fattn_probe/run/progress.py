@@ -111,8 +111,11 @@ class Watch:
         """The environment variables that make a simulator report its blocks."""
         return {BLOCKS_ENV: str(self.blocks.path)}
 
-    def run(self, name: str, kind: str, sizes: Sizes, runs: int, execute: Callable[[], RunOutcome]) -> RunOutcome:
-        """Execute an op `runs` times and watch it; `kind` says what it runs on, for the rate of later runs."""
+    def run(self, name: str, kind: str, sizes: Sizes, runs: float, execute: Callable[[], RunOutcome]) -> RunOutcome:
+        """Execute an op `runs` times, 0.1 for a tenth of it, and watch it.
+
+        `kind` says what it runs on, for the rate of later runs.
+        """
         with self._watching(name, kind, sizes, runs):
             outcome = execute()
         if isinstance(outcome, Ran) and outcome.wall_seconds >= LEAST_SECONDS:
@@ -120,7 +123,7 @@ class Watch:
         return outcome
 
     @contextlib.contextmanager
-    def _watching(self, name: str, kind: str, sizes: Sizes, runs: int) -> Iterator[None]:
+    def _watching(self, name: str, kind: str, sizes: Sizes, runs: float) -> Iterator[None]:
         self.blocks.reset()
         rate = self.rates.get(kind)
         expected = sizes.flop * runs / rate if rate else None

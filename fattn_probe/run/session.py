@@ -22,6 +22,7 @@ from fattn_probe.run.casefile import FiledInputs, write_case
 from fattn_probe.run.execute import execute
 from fattn_probe.run.gpu import gpu_arch
 from fattn_probe.run.outcome import Missing, Ran, RunOutcome
+from fattn_probe.run.part import Part, write_part
 from fattn_probe.run.persistent import Command, PersistentRunner
 from fattn_probe.run.progress import Watch
 from fattn_probe.run.provenance import driver, versions
@@ -50,6 +51,15 @@ class RunOptions:
     warmup: int = 0
     timeout: float = 600.0
     build: Build | None = None
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of one run: the case, the result, and which part is run, if not all."""
+
+    case: Path
+    out: Path
+    part: Path | None = None
 
 
 def arch_of(target: Target) -> str:
@@ -146,41 +156,50 @@ class Session:
     def _watched_env(self, target: Target) -> dict[str, str]:
         return self.env(target) | (self.watch.env if self.watch is not None and target.engine == "sim" else {})
 
-    def run(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> RunOutcome:
-        """Run one case; if the build lacks a kernel, compile it and run again."""
+    def run(self, case: Case, inputs: Mapping[str, Bytes], target: Target, part: Part | None = None) -> RunOutcome:
+        """Run one case, or a part of it; if the build lacks a kernel, compile it and run again."""
         program = CPU_RUNNER if target.engine == "cpu" else RUNNER
         with scratch() as folder:
-            case_file = inputs.file if isinstance(inputs, FiledInputs) else folder / "case.gguf"
+            files = RunFiles(
+                inputs.file if isinstance(inputs, FiledInputs) else folder / "case.gguf",
+                folder / "out.gguf",
+                None if part is None else folder / "part.gguf",
+            )
             if not isinstance(inputs, FiledInputs):
-                write_case(case, inputs, case_file)
+                write_case(case, inputs, files.case)
+            if part is not None and files.part is not None:
+                write_part(part, case.op.sizes, files.part)
 
             def attempt(build: Build) -> RunOutcome:
-                out_file = folder / "out.gguf"
-                return self._watched(case, target, lambda: self._execute(build, program, case_file, target, out_file))
+                share = 1.0 if part is None else part.share
+                return self._watched(case, target, share, lambda: self._execute(build, program, target, files))
 
             return self.completing(case.name, target, program, attempt)
 
-    def _watched(self, case: Case, target: Target, execute: Callable[[], RunOutcome]) -> RunOutcome:
+    def _watched(self, case: Case, target: Target, share: float, execute: Callable[[], RunOutcome]) -> RunOutcome:
         options = self.options
         if self.watch is None or options.simulation.dry:
             return execute()
         threads = str(options.simulation.threads or os.cpu_count())
         kind = "-".join((str(target).replace(":", "-"), options.flavour, *options.sanitize, threads))
-        runs = options.warmup + options.repeat
+        runs = (options.warmup + options.repeat) * share
         return self.watch.run(f"{case.name} on {target}", kind, case.op.sizes, runs, execute)
 
-    def _execute(self, build: Build, program: str, case_file: Path, target: Target, out_file: Path) -> RunOutcome:
+    def _execute(self, build: Build, program: str, target: Target, files: RunFiles) -> RunOutcome:
         timeout = self.options.timeout
         command = Command(build, program, self._words(target), self._watched_env(target))
         types, names = self._kernel_words
         if self.persistent is not None:
             with contextlib.suppress(RunnerEndedError):
-                return self.persistent.runner(command, timeout, types, names).run(case_file, out_file, timeout)
+                return self.persistent.runner(command, timeout, types, names).run(
+                    files.case, files.out, timeout, files.part
+                )
         command.wait_for_builders()
         return execute(
             build.program(program),
-            case_file,
-            out_file,
+            files.case,
+            files.out,
+            part=files.part,
             env=command.env,
             timeout=timeout,
             args=command.words,
@@ -201,9 +220,11 @@ class Session:
         threads = options.simulation.threads or os.cpu_count() or 1
         return (*words, "--threads", str(threads)) if target.engine == "cpu" else words
 
-    def capture(self, case: Case, inputs: Mapping[str, Bytes], target: Target) -> Capture | RunOutcome:
-        """Run one case; the capture if it completed, otherwise the outcome."""
-        outcome = self.run(case, inputs, target)
+    def capture(
+        self, case: Case, inputs: Mapping[str, Bytes], target: Target, part: Part | None = None
+    ) -> Capture | RunOutcome:
+        """Run one case, or a part of it; the capture if it completed, otherwise the outcome."""
+        outcome = self.run(case, inputs, target, part)
         return capture_of(case, inputs, outcome, self.provenance(case, target)) if isinstance(outcome, Ran) else outcome
 
     def provenance(self, case: Case, target: Target) -> dict[str, str]:

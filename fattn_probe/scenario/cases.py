@@ -15,6 +15,7 @@ from .data import AnyData, Data
 from .layout import Layout, ViewOfK, place, place_mask, view_of_K
 from .mask import AnyMask, MaskShape, NoMask
 from .matrix import names
+from .period import repeating
 from .schema import Inspect, Scenario, Tolerance
 
 INPUTS_VERSION = 1  # part of every digest; increase it when the bytes of a case change
@@ -43,6 +44,8 @@ class Case:
         op = self.op
         told = asdict(op.sizes) | asdict(op.params) | {"type_K": op.type_K, "type_V": op.type_V, "sinks": op.has_sinks}
         told |= {key: getattr(self, key).model_dump(mode="json") for key in ("mask", "layout", "data")}
+        periods = {name: root.period for name, root in op.roots.items() if root.period}
+        told |= {"periods": periods} if periods else {}
         text = json.dumps(told | {"seed": self.seed, "inputs_version": INPUTS_VERSION}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -109,4 +112,4 @@ def _place_all(op: Scenario) -> tuple[dict[str, Root], dict[str, TensorView]]:
     if op.sinks:
         root = Root("sinks", "f32", (op.n_head, 1, 1, 1))
         placed.append((root, TensorView("sinks", "f32", "sinks", root.ne, root.nb, 0)))
-    return {root.name: root for root, _ in placed}, {view.name: view for _, view in placed}
+    return {root.name: repeating(root) for root, _ in placed}, {view.name: view for _, view in placed}

@@ -6,12 +6,14 @@ from fattn_probe.arrays import F32, Bytes
 from fattn_probe.op import Root, TensorView
 from fattn_probe.op.encoding import encode, nan_blocks
 from fattn_probe.op.ggml_types import block_size, row_size
+from fattn_probe.op.repeated import whole
 from fattn_probe.op.values import strided
 
 from . import mask_rows
 from .cases import Case
 from .draw import STREAMS, UNUSED, Logits, draw, stream
 from .layout import View
+from .repeating_mask import queries_read
 
 
 def make_inputs(case: Case) -> dict[str, Bytes]:
@@ -24,17 +26,34 @@ def make_inputs(case: Case) -> dict[str, Bytes]:
 
 def root_bytes(case: Case, name: str) -> Bytes:
     """The bytes of one root."""
-    memory = np.zeros(case.op.roots[name].nbytes, np.uint8)
+    root = case.op.roots[name]
+    memory = np.zeros(root.stored.nbytes, np.uint8)
     fill_root(case, name, memory)
-    return memory
+    return whole(root, memory)
 
 
 def fill_root(case: Case, name: str, memory: Bytes) -> None:
-    """Generate the bytes of one root in `memory`, which holds zeros; one head at a time if possible."""
+    """Generate the stored bytes of one root in `memory`, which holds zeros; one head at a time if possible."""
+    root = case.op.roots[name]
     if name == "mask":
-        _fill_mask(case, memory)
+        (_fill_mask if root.period is None else _fill_repeating_mask)(case, memory)
+    elif root.period is None:
+        _fill_tensor(case, name, root, memory)
     else:
-        _fill_tensor(case, name, case.op.roots[name], memory)
+        _fill_repeating(case, name, root.stored, memory)
+
+
+def _fill_repeating(case: Case, name: str, stored: Root, memory: Bytes) -> None:
+    """Rows as they lie in memory, whatever the layout."""
+    data, seed = case.data_of(name)
+    logits = Logits(case.op.params.scale, case.op.sizes.hsk)
+    values = draw(data, name, (stored.ne[1], stored.ne[0]), stream(seed, STREAMS[name]), logits)
+    memory[:] = encode(values, stored.type)
+
+
+def _fill_repeating_mask(case: Case, memory: Bytes) -> None:
+    rows = memory.view(np.float16).reshape(-1, case.op.roots["mask"].ne[0])
+    rows[:] = mask_rows.some_rows(case.mask, case.mask_shape, 0, queries_read(case))
 
 
 def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from fattn_probe.op.ggml_types import block_size
 
 from .data import Constant, Extreme, FarBelowZero, Uniform
-from .layout import View, ViewOfK
+from .layout import View, ViewOfK, place
 from .mask import AnyMask, MaskShape, NoMask, Sparse, Sum, max_finite
+from .period import repeating
 from .schema import Scenario
 
 MAX_BYTES = 2**40
@@ -200,6 +201,23 @@ def _size(op: Scenario) -> Iterator[Refusal]:
             yield Refusal(("layout", name), said)
 
 
+def _outside(op: Scenario) -> Iterator[Refusal]:
+    """Check that nothing is asked of memory outside a view that an allocation which repeats cannot have."""
+    types = {"Q": "f32", "K": op.type_K, "V": op.type_V or op.type_K}
+    sizes = {"Q": (op.hsk, op.n_q, op.n_head), "K": (op.hsk, op.n_kv, op.n_head_kv or op.n_head)}
+    for name, (elements, rows, heads) in (sizes | {"V": (op.hsv or op.hsk, *sizes["K"][1:])}).items():
+        layout = getattr(op.layout, name)
+        if not isinstance(layout, View) or layout.outside == "random":
+            continue
+        root, _ = place(name, types[name], (elements, rows, heads, op.n_seq), layout)
+        if repeating(root).period is not None:
+            reason = (
+                f"{layout.outside}, but an allocation of {root.nbytes / 2**30:.1f} GiB repeats its first rows "
+                "(docs/scenario.md), allowed: random"
+            )
+            yield Refusal(("layout", name, "outside"), reason)
+
+
 def _allocations(op: Scenario) -> Iterator[tuple[str, int]]:
     """An upper limit for the bytes of each allocation, as if its type were f32."""
     heads_kv, mask = op.n_head_kv or op.n_head, op.layout.mask
@@ -224,4 +242,5 @@ _CHECKS: tuple[Callable[[Scenario], Iterator[Refusal]], ...] = (
     _sequences,
     _logits,
     _size,
+    _outside,
 )

@@ -1,7 +1,7 @@
 """Run cases on targets, and judge each output by the exact reference and by the kernel's expected output."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from fattn_probe.compare.judge.finding import finding_of
 from fattn_probe.compare.judge.judgement import Judgement, attention_kernel, judgement_of, sampled_judgement
 from fattn_probe.compare.judge.known import Failure, known_defect
 from fattn_probe.compare.judge.outcome import verdict_without_output
-from fattn_probe.compare.judge.sampled import judge_sample
+from fattn_probe.compare.judge.sampled import judge_sample, rows_of_selection, sampled_of
 from fattn_probe.compare.judge.sampled import rows_of as sampled_rows
 from fattn_probe.compare.judge.verdict import Status
 from fattn_probe.device import Target
@@ -25,15 +25,18 @@ from fattn_probe.errors import LostError
 from fattn_probe.launch.architecture import arch_number
 from fattn_probe.launch.constants import SHIPPED, Constants, constants_of
 from fattn_probe.launch.geometry import Geometry, geometry_of
+from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.op import Op
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.command import Work
 from fattn_probe.run.outcome import Ran, RunOutcome
+from fattn_probe.run.part import Part
+from fattn_probe.run.prepare import dry_launches
 from fattn_probe.run.session import Session, arch_of
 from fattn_probe.scenario import Case
 from fattn_probe.source import Tree
-from fattn_probe.truth.error_model import predict
+from fattn_probe.truth.error_model import predict, predict_rows
 from fattn_probe.truth.reference.adapter import check_output, fully_masked_of, reference_of, stored_rows
 from fattn_probe.truth.reference.sampled import sample
 from fattn_probe.truth.rounding_model import MEASURED_ARCHS, by_row, model_of
@@ -72,17 +75,20 @@ class JudgedCase:
 
     def on(self, target: Target) -> Judgement:
         """Run the case on a target, and judge the result."""
-        self.step(f"{self.case.name} on {target}: running")
-        result = self.session.capture(self.case, self.inputs, target)
-        found = replace(self.judged(result, target), digest=self.case.digest)
-        return replace(found, known=self.known(found, result, target)) if found.verdict.status is Status.FAIL else found
+        part = self.part(target)
+        share = "" if part is None or target.engine != "sim" else f" {100 * part.share:.2g} % of its blocks"
+        self.step(f"{self.case.name} on {target}: running{share}")
+        result = self.capture(target, part)
+        found = replace(self.judged(result, target, part), digest=self.case.digest)
+        known = self.known(found, result, target, part) if found.verdict.status is Status.FAIL else ""
+        return replace(found, known=known)
 
-    def known(self, found: Judgement, result: Capture | RunOutcome, target: Target) -> str:
+    def known(self, found: Judgement, result: Capture | RunOutcome, target: Target, part: Part | None) -> str:
         """The known defect of upstream's that a failure is; empty if it is none."""
 
         def right_for(op: Op) -> bool:
             other = replace(self, case=replace(self.case, op=op))
-            return isinstance(result, Capture) and other.judged(result, target).verdict.status is Status.PASS
+            return isinstance(result, Capture) and other.judged(result, target, part).verdict.status is Status.PASS
 
         cc = divmod(arch_number(arch_of(target)), 10)
         number = self.session.build_for(target).manifest.build_number
@@ -98,14 +104,31 @@ class JudgedCase:
             )
         )
 
-    def judged(self, result: Capture | RunOutcome, target: Target) -> Judgement:
+    def capture(self, target: Target, part: Part | None, session: Session | None = None) -> Capture | RunOutcome:
+        """Run the case, or a part of it."""
+        chosen = () if part is None else (part,)
+        return (session or self.session).capture(self.case, self.inputs, target, *chosen)
+
+    def part(self, target: Target) -> Part | None:
+        """The part of the case to run and to judge; None for all of it."""
+        if target.engine == "cpu" or not self.options.may_take_part(self.case):
+            return None
+        self.step(f"{self.case.name} on {target}: choosing what to run")
+        launches = dry_launches(self.session, self.case, target)
+        geometry = self.geometry(launches, target)
+        return None if geometry is None else self.options.part(self.case, geometry, launches, target)
+
+    def judged(self, result: Capture | RunOutcome, target: Target, part: Part | None = None) -> Judgement:
         """The judgement of one run, with or without an output."""
         if isinstance(result, Capture):
             check_output(self.case.op, result.dst, self.case.name)
-            judge = self.sampled if self.options.samples(self.case) else self.whole
-            checks = tuple(self.checks(result, target))
-            found = judge(result, target)
-            return replace(found, checks=checks, output=digest_of(result.dst), seconds=result.seconds)
+            checks = tuple(self.checks(result, target, part))
+            if part is not None or self.options.samples(self.case):
+                found = self.sampled(result, target, part)
+            else:
+                found = self.whole(result, target)
+            output = digest_of(result.dst if part is None else result.dst[tuple(part.rows.T)])
+            return replace(found, checks=checks, output=output, seconds=result.seconds)
         if isinstance(result, Ran):
             raise LostError(f"{self.case.name} ran without an output")
         verdict, finding = verdict_without_output(result), finding_of(result)
@@ -125,27 +148,32 @@ class JudgedCase:
         found = judgement_of(self.case, str(target), capture, reference, masked, expected=expected)
         return self.diagnosed(found, capture, target)
 
-    def sampled(self, capture: Capture, target: Target) -> Judgement:
-        """Judge a sample of an output's rows exactly, and the others for being plausible."""
-        case, geometry = self.case, self.geometry(capture, target)
-        rows = sampled_rows(case, geometry, self.options.number_of_rows)
+    def sampled(self, capture: Capture, target: Target, part: Part | None) -> Judgement:
+        """Judge a sample of an output's rows exactly, and the others that were computed for being plausible."""
+        case, geometry = self.case, self.geometry(capture.launches, target)
+        if part is None or geometry is None:
+            rows = sampled_rows(case, geometry, self.options.number_of_rows)
+        else:
+            rows = rows_of_selection(case, geometry, part.selection, self.options.number_of_rows)
         self.step(f"{case.name}: computing the exact reference of {len(rows)} rows")
-        found = sample(case, rows, {name: stored_rows(view, self.inputs) for name, view in case.op.tensors.items()})
+        operands = {name: stored_rows(view, self.inputs) for name, view in case.op.tensors.items()}
+        found = sample(case, rows, operands, all_heads=part is None)
         expected = self.expected(capture, target, rows)
-        verdict = judge_sample(case, capture.dst, found, expected)
-        judgement = sampled_judgement(case, str(target), capture, found, expected=expected, verdict=verdict)
+        verdict = judge_sample(case, capture.dst, found, expected, among=None if part is None else part.rows)
+        much = sampled_of(case, rows, part, target)
+        judgement = sampled_judgement(case, str(target), capture, found, expected=expected, verdict=verdict, much=much)
         if verdict.deviation is None or not verdict.deviation.wrong.any():
             return judgement
         dst = found.of(capture.dst)[None, :, None]
         evidence = Evidence(case, self.inputs, dst, verdict.deviation, geometry, rows)
         return replace(judgement, diagnosis=diagnose(evidence))
 
-    def geometry(self, capture: Capture, target: Target) -> Geometry | None:
+    def geometry(self, launches: Sequence[LaunchRecord], target: Target) -> Geometry | None:
         """The launches' division of the output."""
-        if not capture.launches:
+        if not launches:
             return None
         constants = known_constants(self.session.options.tree) or SHIPPED
-        return geometry_of(self.case.op, capture.launches, arch_number(arch_of(target)), constants)
+        return geometry_of(self.case.op, launches, arch_number(arch_of(target)), constants)
 
     def expected(self, capture: Capture, target: Target, rows: I64 | None = None) -> Expected:
         """The expected output of the kernels that ran, for some rows or all."""
@@ -164,30 +192,32 @@ class JudgedCase:
         if found.verdict.status is not Status.FAIL or deviation is None:
             return found
         self.step(f"{self.case.name} on {target}: finding what is wrong")
-        evidence = Evidence(self.case, self.inputs, capture.dst, deviation, self.geometry(capture, target))
+        evidence = Evidence(self.case, self.inputs, capture.dst, deviation, self.geometry(capture.launches, target))
         return replace(found, diagnosis=diagnose(evidence))
 
-    def checks(self, capture: Capture, target: Target) -> Iterator[Check]:
+    def checks(self, capture: Capture, target: Target, part: Part | None) -> Iterator[Check]:
         """The bitwise checks."""
         if self.options.repeat > 1:
-            yield self._repeated(capture, target)
+            yield self._repeated(capture, target, part)
         if self.options.batch_invariance:
             yield self._batch_invariance(capture, target)
 
-    def _repeated(self, capture: Capture, target: Target) -> Check:
+    def _repeated(self, capture: Capture, target: Target, part: Part | None) -> Check:
         """Run again; on a simulator with another order of warps each time, as happens on a GPU."""
         others = []
         for number in range(1, self.options.repeat):
             simulation = replace(self.session.options.simulation, schedule=number)
             options = replace(self.session.options, simulation=simulation)
             again = replace(self.session, options=options)
-            found = again.capture(self.case, self.inputs, target)
+            found = self.capture(target, part, again)
             if not isinstance(found, Capture):
                 return Check(
                     "deterministic", False, True, f"run {number + 1} did not end: {type(found).__name__.lower()}"
                 )
-            others.append(found.dst)
-        return repeated(capture.dst, others, " with different orders of warps" if target.engine == "sim" else "")
+            others.append(_read(found.dst, part))
+        return repeated(
+            _read(capture.dst, part), others, " with different orders of warps" if target.engine == "sim" else ""
+        )
 
     def _batch_invariance(self, capture: Capture, target: Target) -> Check:
         alone: list[Alone] = []
@@ -200,6 +230,12 @@ class JudgedCase:
         names = {row.query: attention_kernel(row.kernels) or "the CPU" for row in alone}
         batch = attention_kernel(launch.spelling for launch in capture.launches) or "the CPU"
         return batch_invariance(alone, batch, names)
+
+
+def _read(dst: F32, part: Part | None) -> F32:
+    """The rows of an output that were read, (1, rows, 1, hsv); all of it without a part."""
+    found: F32 = dst if part is None else dst[tuple(part.rows.T)][None, :, None]
+    return found
 
 
 @functools.cache
@@ -237,11 +273,13 @@ def expected_of(
     head), the result is for these rows: (1, rows, 1, hsv).
     """
     values = {name: stored_rows(view, inputs) for name, view in case.op.tensors.items()}
-    among = None if rows is None else np.unique(rows[:, 1])
-    prediction = predict(case.op, values, capture.launches, arch, constants=constants or SHIPPED, among=among)
+    known = constants or SHIPPED
+    if rows is None:
+        prediction = predict(case.op, values, capture.launches, arch, constants=known)
+    else:
+        prediction = predict_rows(case.op, values, capture.launches, arch, rows, constants=known)
     if prediction is None:
         return Expected(missing="there is no error model of this kernel: the scenario's tolerance decides")
-    prediction = prediction if rows is None else prediction.at(rows)
     if model == "never" or (model == "auto" and _model_flop(case, capture, arch, constants, rows) > MODEL_FLOP):
         return Expected(prediction, missing="the rounding model was skipped (--model always computes it)")
     if constants is None:
@@ -251,7 +289,9 @@ def expected_of(
 
 
 def _model_flop(case: Case, capture: Capture, arch: int, constants: Constants | None, rows: I64 | None) -> float:
-    """The operations of the rounding model, without the conversion of K and V."""
+    """The operations of the rounding model, without the conversion of K and V; infinite if these are huge."""
+    if any(root.period is not None for root in case.op.roots.values()):
+        return float("inf")
     if rows is None or constants is None or not by_row(capture.launches, arch, constants):
         return case.op.sizes.flop
     return case.op.sizes.flop / (case.op.sizes.n_seq * case.op.sizes.n_q * case.op.sizes.n_head) * len(rows)

@@ -1,10 +1,17 @@
 """How a case is checked: with the rounding model or without, which rows, how many runs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from fattn_probe.device import Target
 from fattn_probe.errors import InputError
+from fattn_probe.launch.geometry import Geometry
+from fattn_probe.launch.record import LaunchRecord
+from fattn_probe.launch.selection import chosen_tiles, flop_of, rows_of_tiles, select
+from fattn_probe.run.part import Part
 from fattn_probe.scenario import Case
+from fattn_probe.scenario.period import REPEATS_ABOVE
 
 UseModel = Literal["auto", "always", "never"]
 Sample = int | Literal["auto", "all"]
@@ -12,8 +19,22 @@ WHOLE_FLOP = 1e12
 """Operations of a case above which only a sample of its rows is checked: ten seconds on two cores."""
 WHOLE_BYTES = 4 << 30
 """Bytes of a case's inputs above which only a sample of its rows is checked."""
+MOST_SECONDS = 60.0
+"""Seconds of one core that a simulated GPU may take for a case; of a longer one it runs some blocks."""
+PART_SECONDS = 30.0
+"""Seconds of one core for these blocks."""
+RATES = {"mma_f16": 2.8e9, "tile": 0.4e9, "vec": 0.4e9}
+"""Operations a second of one core, by kernel family."""
+MOST_TILES = 24
 QUERIES_ALONE = 4
 """Queries that the check of batch invariance computes alone."""
+
+
+def is_huge(case: Case) -> bool:
+    """Whether an operand or dst is so large that it is neither stored nor read whole."""
+    sizes = case.op.sizes
+    dst = 4 * sizes.n_seq * sizes.n_q * sizes.n_head * sizes.hsv
+    return dst > REPEATS_ABOVE or any(root.period is not None for root in case.op.roots.values())
 
 
 @dataclass(frozen=True)
@@ -34,6 +55,20 @@ class Checks:
         """Whether only a sample of a case's rows is checked exactly."""
         large = case.op.sizes.flop > WHOLE_FLOP or sum(root.nbytes for root in case.op.roots.values()) > WHOLE_BYTES
         return large if self.sample == "auto" else self.sample != "all"
+
+    def may_take_part(self, case: Case) -> bool:
+        """Whether only a part of a case may be run or read: it is huge, or may take minutes on a simulated GPU."""
+        slow = case.op.sizes.flop > MOST_SECONDS * min(RATES.values())
+        return self.sample != "all" and (is_huge(case) or slow)
+
+    def part(self, case: Case, geometry: Geometry, launches: Sequence[LaunchRecord], target: Target) -> Part | None:
+        """The part of a case to run and to read on a target; None if all of it can be."""
+        rate = RATES[geometry.kernel.family.name]
+        slow = target.engine == "sim" and flop_of(geometry) > MOST_SECONDS * rate
+        if not (slow or is_huge(case)):
+            return None
+        selection = select(geometry, launches, case.op.sizes, chosen_tiles(geometry, PART_SECONDS * rate, MOST_TILES))
+        return Part(selection, rows_of_tiles(geometry, case.op.sizes, selection.complete))
 
     @property
     def number_of_rows(self) -> int | None:

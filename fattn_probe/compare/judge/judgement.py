@@ -108,11 +108,11 @@ def judgement_of(
 
 
 def sampled_judgement(
-    case: Case, on: str, capture: Capture, sample: Sample, *, expected: Expected, verdict: Verdict
+    case: Case, on: str, capture: Capture, sample: Sample, *, expected: Expected, verdict: Verdict, much: Sampled
 ) -> Judgement:
     """The judgement of an output from the verdict on its sample."""
     rows, reference = sample.of(capture.dst)[None, :, None], sample.reference[None, :, None]
-    says, much = upstream_says(rows, reference), Sampled(len(sample.rows), capture.dst[..., 0].size)
+    says = upstream_says(rows, reference)
     launches = tuple(capture.launches)
     return Judgement(case.name, on, case.tolerance, verdict, launches, says, expected.missing, sampled=much)
 

@@ -9,8 +9,11 @@ from fattn_probe.arrays import F32, F64, I64, Bools
 from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.metrics import Coordinate, Tolerance, unwritten_elements
 from fattn_probe.compare.judge.verdict import Status, Verdict, judge
+from fattn_probe.device import Target
 from fattn_probe.launch.geometry import Geometry
+from fattn_probe.launch.selection import Selection, rows_of_tiles
 from fattn_probe.launch.tiles import tile_at
+from fattn_probe.run.part import Part
 from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.sampled import Sample, choose_rows, fully_masked, spaced
 
@@ -18,21 +21,38 @@ LISTED = 3
 AT_RANDOM = 8
 """Random rows per head in addition to the required ones, unless the user gives a number of rows."""
 RNG = 78
+IN_A_TILE = 2
+"""Random rows of a chosen tile, where only a part of the output is computed or read."""
 MOST_ZERO = 64
 """Zero rows outside the hull that are checked for being fully masked."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """How much of an output was checked exactly: `rows` rows (sequence, query, head) `of` all."""
+    """How much of an output was checked exactly: `rows` rows (sequence, query, head) `of` all.
+
+    `blocks` of `of_blocks` blocks of the attention kernel ran on a simulated GPU, None if all did. These compute
+    `complete` rows; None if all rows were computed and read.
+    """
 
     rows: int
     of: int
+    blocks: int | None = None
+    of_blocks: int | None = None
+    complete: int | None = None
 
     def __str__(self) -> str:
+        exactly = f"checked {self.rows} of {self.of} rows exactly"
+        if self.complete is None:
+            return (
+                f"{exactly}, including first and last rows, tile and stream-K seams and mask edges; the others only "
+                "for being finite and inside V's convex hull (--sample all checks all)"
+            )
+        ran = "" if self.blocks is None else f"ran {self.blocks} of {self.of_blocks} blocks of the attention kernel, "
         return (
-            f"checked {self.rows} of {self.of} rows exactly, including first and last rows, tile and stream-K seams "
-            "and mask edges; the others only for being finite and inside V's convex hull (--sample all checks all)"
+            f"{ran}{exactly}, in the first and the last output tile and in tiles all over the output; "
+            f"{self.complete - self.rows} other rows of these tiles only for being finite and inside V's convex hull "
+            "(--sample all runs and checks all)"
         )
 
 
@@ -48,6 +68,29 @@ def rows_of(case: Case, geometry: Geometry | None, number: int | None = None) ->
     more = max(0, min(number - len(least), len(others)))
     chosen = np.random.default_rng((case.seed, RNG)).choice(others, more, replace=False)
     return np.stack(np.unravel_index(np.union1d(np.ravel_multi_index(tuple(least.T), axes), chosen), axes), axis=1)
+
+
+def sampled_of(case: Case, rows: I64, part: Part | None, target: Target) -> Sampled:
+    """How much of an output was checked, from the rows that were checked exactly."""
+    sizes = case.op.sizes
+    every = sizes.n_seq * sizes.n_q * sizes.n_head
+    if part is None:
+        return Sampled(len(rows), every)
+    attention = part.selection.launches[part.selection.attention]
+    if target.engine != "sim":
+        return Sampled(len(rows), every, complete=len(part.rows))
+    return Sampled(len(rows), every, attention.number, attention.of, len(part.rows))
+
+
+def rows_of_selection(case: Case, geometry: Geometry, selection: Selection, number: int | None = None) -> I64:
+    """The rows to check of a part of the output: the first and the last of each chosen tile, and random ones."""
+    rng = np.random.default_rng((case.seed, RNG))
+    tiles = [rows_of_tiles(geometry, case.op.sizes, np.array([tile])) for tile in selection.tiles]
+    chosen = [rows[[0, -1, *rng.integers(0, len(rows), IN_A_TILE)]] for rows in tiles]
+    if number is not None:
+        every = np.concatenate(tiles)
+        chosen.append(every[rng.choice(len(every), max(0, min(number - 2 * len(tiles), len(every))), replace=False)])
+    return np.unique(np.concatenate(chosen), axis=0).astype(np.int64)
 
 
 def _tile_seams(case: Case, geometry: Geometry) -> list[int]:
@@ -69,9 +112,17 @@ def _block_seams(case: Case, geometry: Geometry) -> Iterator[tuple[int, int, int
 
 
 def judge_sample(
-    case: Case, dst: F32, sample: Sample, expected: Expected | None = None, tolerance: Tolerance | None = None
+    case: Case,
+    dst: F32,
+    sample: Sample,
+    expected: Expected | None = None,
+    tolerance: Tolerance | None = None,
+    *,
+    among: I64 | None = None,
 ) -> Verdict:
     """Check a sample of the rows of an output (n_seq, n_q, n_head, hsv) exactly, and all rows against V's convex hull.
+
+    With `among`, only these rows were computed, and the others are not read.
 
     `expected` and the verdict's deviation are for the sampled rows, as the queries of one head: (1, rows, 1, hsv). The
     metrics are those of the sample, with coordinates in the whole output. An unsampled row may lie outside the hull by
@@ -85,10 +136,10 @@ def judge_sample(
         return f"wrong: {_listed(sample.rows[wrong.ravel()])} of {rows.shape[1]} sampled"
 
     found = _placed(judge(rows, reference, tolerance, masked, expected, describe=describe), sample)
-    odd = _odd(case, dst, sample, _slack(sample, expected, tolerance))
+    odd = _odd(case, dst, sample, _slack(sample, expected, tolerance), among)
     if not len(odd):
         return replace(found, reason=f"{found.reason}; sampled: {rows.shape[1]} of {dst[..., 0].size} rows")
-    unwritten = int(unwritten_elements(dst).sum())
+    unwritten = int(unwritten_elements(dst if among is None else dst[tuple(odd.T)]).sum())
     words = f"{_listed(odd)} are not finite, or outside V's convex hull"
     words += f"; {unwritten} elements never written" if unwritten else ""
     reason = f"{words}; {found.reason}" if found.status is Status.FAIL else words
@@ -105,9 +156,9 @@ def _slack(sample: Sample, expected: Expected | None, tolerance: Tolerance) -> F
     return slack
 
 
-def _odd(case: Case, dst: F32, sample: Sample, slack: F64) -> I64:
+def _odd(case: Case, dst: F32, sample: Sample, slack: F64, among: I64 | None) -> I64:
     """The implausible rows; zeros are plausible in a fully masked row."""
-    odd = sample.implausible(dst, slack)
+    odd = sample.implausible(dst, slack, among)
     zero = np.flatnonzero((dst[tuple(odd.T)] == 0).all(axis=1))[:MOST_ZERO]
     right = zero[fully_masked(case, odd[zero])] if len(zero) else zero
     return np.delete(odd, right, axis=0)

@@ -35,9 +35,13 @@ class CaseFile {
                 file_.array4<uint64_t>(prefix + "nb"), file_.value<uint64_t>(prefix + "offset")};
     }
 
-    // The contiguous allocation with this name.
+    // The contiguous allocation with this name. Of a large one the file has the first bytes, which repeat: `size` is
+    // less than that of a tensor of `ne` then.
     Root root(const std::string &name) const {
         Root root = file_.tensor(name);
+        if (file_.has("fattn.root." + name + ".ne")) {
+            root.ne = file_.array4<int64_t>("fattn.root." + name + ".ne");
+        }
         if (!bytes_) {
             root.data = nullptr;
         }

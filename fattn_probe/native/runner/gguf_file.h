@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <vector>
 
 // The bytes of a file. Pages are read when they are used; a file that cannot be opened has none.
 class MappedFile {
@@ -115,6 +116,17 @@ class GgufFile {
     template <typename T> std::array<T, 4> array4(const std::string &key) const {
         std::array<T, 4> values;
         std::memcpy(values.data(), find(key, GgufType<T>::value, 4).data, sizeof(values));
+        return values;
+    }
+
+    // All values of an array; none if there is no such key, since GGUF has no empty arrays.
+    template <typename T> std::vector<T> array(const std::string &key) const {
+        const auto found = fields_.find(key);
+        if (found == fields_.end()) {
+            return {};
+        }
+        std::vector<T> values(found->second.count);
+        std::memcpy(values.data(), find(key, GgufType<T>::value, values.size()).data, values.size() * sizeof(T));
         return values;
     }
 

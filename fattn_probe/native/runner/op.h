@@ -5,6 +5,7 @@
 #include "case_file.h"
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
+#include "selection_file.h"
 #include "setters.h"
 
 #include <algorithm>
@@ -12,6 +13,9 @@
 
 // Defined by the simulated GPU, which shows the tensor's name in its findings.
 extern "C" __attribute__((weak)) void fattn_probe_name_allocation(const void *start, const char *name);
+
+// Defined by the simulated GPU, on which memory that repeats costs one period.
+extern "C" __attribute__((weak)) bool fattn_probe_repeat(void *start, size_t bytes, const void *data, size_t period);
 
 class Op {
   public:
@@ -41,9 +45,12 @@ class Op {
 
     // Fills dst, and the extra space past its end, with a recognisable NaN (0x7fc0dead).
     void poison_dst() {
-        ggml_backend_buffer_clear(dst_->buffer, 0xff);
-        const std::vector<uint32_t> poison(ggml_nelements(dst_), 0x7fc0dead);
-        ggml_backend_tensor_set(dst_, poison.data(), 0, ggml_nbytes(dst_));
+        const bool huge = ggml_nbytes(dst_) > huge_bytes;
+        if (!huge || fattn_probe_repeat == nullptr) { // a simulated GPU's fresh memory is 0xff
+            ggml_backend_buffer_clear(dst_->buffer, 0xff);
+        }
+        const std::vector<uint32_t> poison(huge ? poison_bytes / sizeof(uint32_t) : ggml_nelements(dst_), 0x7fc0dead);
+        fill(dst_, poison.data(), poison.size() * sizeof(uint32_t));
     }
 
     void compute() {
@@ -56,13 +63,21 @@ class Op {
 
     const ggml_tensor *dst() const { return dst_; }
 
-    std::vector<uint8_t> dst_bytes() const {
-        std::vector<uint8_t> bytes(ggml_nbytes(dst_));
-        ggml_backend_tensor_get(dst_, bytes.data(), 0, bytes.size());
+    std::vector<Range> whole_dst() const { return {{0, ggml_nbytes(dst_)}}; }
+
+    std::vector<uint8_t> dst_bytes(const Range &range) const {
+        if (range.offset > ggml_nbytes(dst_) || range.size > ggml_nbytes(dst_) - range.offset) {
+            throw Error("a part of dst is chosen that dst does not have");
+        }
+        std::vector<uint8_t> bytes(range.size);
+        ggml_backend_tensor_get(dst_, bytes.data(), range.offset, bytes.size());
         return bytes;
     }
 
   private:
+    static constexpr size_t huge_bytes = size_t(1) << 30;
+    static constexpr size_t poison_bytes = size_t(16) << 20;
+
     struct Free {
         void operator()(ggml_context *context) const { ggml_free(context); }
         void operator()(ggml_backend_buffer *buffer) const { ggml_backend_buffer_free(buffer); }
@@ -86,6 +101,17 @@ class Op {
         return buffer;
     }
 
+    // Fills a tensor with `period` bytes, again and again.
+    static void fill(ggml_tensor *tensor, const void *data, size_t period) {
+        const size_t size = ggml_nbytes(tensor);
+        if (period < size && fattn_probe_repeat != nullptr && fattn_probe_repeat(tensor->data, size, data, period)) {
+            return;
+        }
+        for (size_t offset = 0; offset < size; offset += period) {
+            ggml_backend_tensor_set(tensor, data, offset, std::min(period, size - offset));
+        }
+    }
+
     ggml_tensor *root(const std::string &name) {
         ggml_tensor *&tensor = roots_[name];
         if (tensor == nullptr) {
@@ -94,7 +120,7 @@ class Op {
             ggml_set_name(tensor, name.c_str());
             allocate(tensor);
             if (host.data != nullptr) {
-                ggml_backend_tensor_set(tensor, host.data, 0, host.size);
+                fill(tensor, host.data, host.size);
             }
         }
         return tensor;

@@ -14,7 +14,8 @@ struct Error : std::runtime_error {
 struct Options {
     std::string case_path;
     std::string out_path;
-    std::string backend; // ggml device name; empty: the first device
+    std::string selection_path; // what to run and read; empty: all
+    std::string backend;        // ggml device name; empty: the first device
     int repeat = 1;
     int warmup = 0;
     int threads = 0; // 0: the backend's own default
@@ -25,8 +26,8 @@ struct Options {
 
 inline const char *usage() {
     return "usage: fattn-runner case.gguf out.gguf [--backend NAME] [--repeat N] [--warmup N] [--threads N] "
-           "[--support-only] [--dry]\n"
-           "       fattn-runner --batch [--backend NAME] ...   (lines `case.gguf<TAB>out.gguf` on stdin)";
+           "[--support-only] [--dry] [--select selection.gguf]\n"
+           "       fattn-runner --batch [--backend NAME] ...   (lines `case.gguf<TAB>out.gguf[<TAB>selection.gguf]`)";
 }
 
 inline int parse_count(const std::string &flag, const std::string &text, int least) {
@@ -65,6 +66,8 @@ inline Options parse_options(int argc, char **argv) {
         const std::string value = argv[++i];
         if (word == "--backend") {
             options.backend = value;
+        } else if (word == "--select") {
+            options.selection_path = value;
         } else if (word == "--repeat") {
             options.repeat = parse_count(word, value, 1);
         } else if (word == "--warmup") {

@@ -4,6 +4,8 @@
 #include "gguf_file.h"
 
 #include <cstdio>
+#include <unistd.h>
+#include <utility>
 #include <vector>
 
 class ResultFile {
@@ -20,8 +22,8 @@ class ResultFile {
         fields_.append(reinterpret_cast<const char *>(values), count * sizeof(T));
     }
 
-    // `bytes` must live until the file is written.
-    void set_dst(const ggml_tensor *dst, const std::vector<uint8_t> &bytes) {
+    // Parts that are not added read as zeros, and take no space on most disks.
+    void set_dst(const ggml_tensor *dst) {
         set("fattn.dst.ne", dst->ne, 4);
         const uint64_t nb[4] = {dst->nb[0], dst->nb[1], dst->nb[2], dst->nb[3]};
         set("fattn.dst.nb", nb, 4);
@@ -30,8 +32,10 @@ class ResultFile {
         tensors_.append(reinterpret_cast<const char *>(dst->ne), sizeof(dst->ne));
         add<uint32_t>(tensors_, dst->type);
         add<uint64_t>(tensors_, 0); // the first tensor
-        bytes_ = &bytes;
+        dst_size_ = ggml_nbytes(dst);
     }
+
+    void add_dst(uint64_t offset, std::vector<uint8_t> bytes) { parts_.push_back({offset, std::move(bytes)}); }
 
     // Written beside its final path and renamed: a result that exists is complete.
     void write(const std::string &path) const {
@@ -45,6 +49,11 @@ class ResultFile {
     }
 
   private:
+    struct Part {
+        uint64_t offset;
+        std::vector<uint8_t> bytes;
+    };
+
     template <typename T> static void add(std::string &out, T value) {
         out.append(reinterpret_cast<const char *>(&value), sizeof(T));
     }
@@ -63,7 +72,7 @@ class ResultFile {
     std::string header() const {
         std::string out = "GGUF";
         add<uint32_t>(out, GGUF_VERSION);
-        add<uint64_t>(out, bytes_ != nullptr);
+        add<uint64_t>(out, dst_size_ > 0);
         add<uint64_t>(out, count_);
         out += fields_ + tensors_;
         out.resize(GGML_PAD(out.size(), GGUF_DEFAULT_ALIGNMENT));
@@ -77,16 +86,18 @@ class ResultFile {
         }
         const std::string head = header();
         bool good = std::fwrite(head.data(), 1, head.size(), file) == head.size();
-        if (bytes_ != nullptr) {
-            good = good && std::fwrite(bytes_->data(), 1, bytes_->size(), file) == bytes_->size();
-            const std::string padding(GGML_PAD(bytes_->size(), GGUF_DEFAULT_ALIGNMENT) - bytes_->size(), '\0');
-            good = good && std::fwrite(padding.data(), 1, padding.size(), file) == padding.size();
+        for (const Part &part : parts_) {
+            good = good && fseeko(file, off_t(head.size() + part.offset), SEEK_SET) == 0 &&
+                   std::fwrite(part.bytes.data(), 1, part.bytes.size(), file) == part.bytes.size();
         }
+        const uint64_t end = head.size() + GGML_PAD(dst_size_, GGUF_DEFAULT_ALIGNMENT);
+        good = good && std::fflush(file) == 0 && ftruncate(fileno(file), off_t(end)) == 0;
         return std::fclose(file) == 0 && good;
     }
 
     std::string fields_;
     std::string tensors_;
     uint64_t count_ = 0;
-    const std::vector<uint8_t> *bytes_ = nullptr;
+    uint64_t dst_size_ = 0;
+    std::vector<Part> parts_;
 };

@@ -8,6 +8,7 @@
 #include "op.h"
 #include "options.h"
 #include "result_file.h"
+#include "selection_file.h"
 #include "timer.h"
 
 #include <fstream>
@@ -57,18 +58,26 @@ void run(const Options &options, ggml_backend_dev_t device) {
     const std::string unsupported = op.unsupported();
     result.set("fattn.run.status", unsupported.empty() ? "ok" : "unsupported");
     result.set("fattn.run.reason", unsupported);
-    std::vector<uint8_t> dst;
     if (unsupported.empty() && !options.support_only) {
         op.allocate_dst();
         if (!options.dry) {
             op.poison_dst();
         }
+        SelectionFile::run_all_blocks();
+        std::vector<Range> ranges = op.whole_dst();
+        if (!options.selection_path.empty()) {
+            const SelectionFile selection(options.selection_path);
+            selection.select_blocks();
+            ranges = selection.dst_ranges();
+        }
         const Timer timer = time_runs(op, options.warmup, options.repeat);
         result.set("fattn.run.clock", timer.clock());
         result.set("fattn.run.seconds", timer.seconds().data(), timer.seconds().size());
         if (!options.dry) {
-            dst = op.dst_bytes();
-            result.set_dst(op.dst(), dst);
+            result.set_dst(op.dst());
+            for (const Range &range : ranges) {
+                result.add_dst(range.offset, op.dst_bytes(range));
+            }
         }
     }
     result.write(options.out_path);

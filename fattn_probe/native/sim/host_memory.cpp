@@ -4,12 +4,14 @@
 #include "device.h"
 #include "finding.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <dlfcn.h>
 #include <map>
 #include <mutex>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -24,6 +26,8 @@ namespace {
 constexpr size_t page = 4096;
 constexpr size_t distance = size_t{1} << 33; // of address space before and after each allocation
 constexpr size_t alignment = 256;
+constexpr size_t large = size_t{256} << 20; // of which untouched pages cost nothing
+constexpr size_t fill_bytes = size_t{16} << 20;
 
 size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
@@ -51,6 +55,65 @@ void *map_pages(size_t bytes) {
 
 void protect_pages(void *address, size_t bytes) { mprotect(address, bytes, PROT_NONE); }
 
+namespace {
+
+// A file in memory; -1 if there is none. Its pages live as long as they are mapped.
+int file_of(const char *data, size_t bytes) {
+    const int file = memfd_create("fattn-probe", MFD_CLOEXEC);
+    for (size_t done = 0; file >= 0 && done < bytes;) {
+        const ssize_t more = write(file, data + done, bytes - done);
+        if (more <= 0) {
+            close(file);
+            return -1;
+        }
+        done += static_cast<size_t>(more);
+    }
+    return file;
+}
+
+// Maps whole pages to those of a file of `period` bytes, again and again. A page that is written is a copy from then
+// on.
+bool map_repeatedly(char *pages, size_t bytes, int file, size_t period) {
+    bool good = file >= 0;
+    for (size_t offset = 0; good && offset < bytes; offset += period) {
+        good = mmap(pages + offset, std::min(period, bytes - offset), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file, 0) != MAP_FAILED;
+    }
+    return good;
+}
+
+// Fills fresh pages with NaN in every format; false if that fails.
+bool fill_with_nan(char *pages, size_t bytes) {
+    if (bytes < large) {
+        memset(pages, 0xFF, bytes);
+        return true;
+    }
+    static const int file = file_of(std::string(fill_bytes, '\xff').data(), fill_bytes);
+    return map_repeatedly(pages, bytes, file, fill_bytes);
+}
+
+} // namespace
+
+bool repeat(char *start, size_t bytes, const char *data, size_t period) {
+    const auto before = reinterpret_cast<uintptr_t>(start) % page; // the first page begins before the first byte
+    if (period % page != 0 || period < before || bytes == 0) {
+        return false;
+    }
+    const std::string rotated = std::string(data + period - before, before) + std::string(data, period - before);
+    const int file = file_of(rotated.data(), period);
+    char *const pages = start - before;
+    const size_t usable = round_up(before + bytes, page);
+    const bool good = map_repeatedly(pages, usable, file, period);
+    if (file >= 0) {
+        close(file);
+    }
+    if (good) {
+        memset(pages, 0xFF, before);
+        memset(start + bytes, 0xFF, usable - before - bytes);
+    }
+    return good;
+}
+
 void *allocate(size_t bytes) {
     const size_t usable = round_up(bytes == 0 ? 1 : bytes, page);
     const size_t reserved = usable + 2 * distance;
@@ -68,7 +131,10 @@ void *allocate(size_t bytes) {
     allocation.bytes = bytes;
     allocation.reserve = static_cast<char *>(reserve);
     allocation.reserved = reserved;
-    memset(memory, 0xFF, usable); // NaN in every format
+    if (!fill_with_nan(memory, usable)) {
+        munmap(reserve, reserved);
+        return nullptr;
+    }
     if (checker != nullptr) {
         checker->allocated(allocation.start, bytes);
     }
@@ -188,4 +254,13 @@ extern "C" void fattn_probe_name_allocation(const void *start, const char *name)
             allocation.name = name;
         }
     }
+}
+
+// Fills the beginning of an allocation with `period` bytes, again and again, at the cost of one period: pages repeat,
+// until a kernel writes them. Returns false if the pages cannot repeat: then nothing is filled, or a part.
+extern "C" bool fattn_probe_repeat(void *start, size_t bytes, const void *data, size_t period) {
+    if (simt::checker != nullptr) {
+        simt::checker->written(start, nullptr, bytes);
+    }
+    return simt::repeat(static_cast<char *>(start), bytes, static_cast<const char *>(data), period);
 }

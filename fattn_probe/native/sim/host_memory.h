@@ -16,6 +16,10 @@ void protect_pages(void *address, size_t bytes);
 void *allocate(size_t bytes);
 bool release(void *pointer);
 
+// Fills the beginning of an allocation with `period` bytes, a multiple of the page size, again and again, by mapping
+// the same pages: 10 GB cost as much memory as one period. False if that fails.
+bool repeat(char *start, size_t bytes, const char *data, size_t period);
+
 struct Allocation {
     char *start = nullptr;
     size_t bytes = 0;

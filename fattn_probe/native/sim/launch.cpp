@@ -6,6 +6,7 @@
 #include "environment.h"
 #include "finding.h"
 #include "focus.h"
+#include "selection.h"
 #include "worker.h"
 
 #include <algorithm>
@@ -28,7 +29,7 @@ SIMT_THREAD_LOCAL Worker *worker = nullptr;
 
 namespace {
 
-constexpr uint64_t no_block = UINT64_MAX;
+constexpr uint64_t no_turn = UINT64_MAX;
 
 // Reports the progress of a launch: blocks done and blocks in total, as two uint64_t at the start of the file that
 // FATTN_PROBE_BLOCKS names. A write takes about 1 us, a block at least some 100 us.
@@ -72,13 +73,15 @@ uint64_t blocks_of(const Launch &launch) {
 class Pool {
   public:
     Pool() : running_(std::max(1u, environment().threads)) {
-        for (std::atomic<uint64_t> &block : running_) {
-            block = no_block;
+        for (std::atomic<uint64_t> &turn : running_) {
+            turn = no_turn;
         }
     }
 
-    void run(const Launch &launch) {
-        progress_.begin(blocks_of(launch));
+    // All blocks of a launch, or those of a selection.
+    void run(const Launch &launch, const Selection *selection) {
+        selection_ = selection;
+        progress_.begin(turns_of(launch));
         while (threads_.size() + 1 < running_.size()) {
             std::atomic<uint64_t> &running = running_[threads_.size() + 1];
             threads_.emplace_back([this, &running] { serve(running); });
@@ -119,13 +122,18 @@ class Pool {
         }
     }
 
-    bool runs_before(uint64_t index) const {
+    bool runs_before(uint64_t block) const {
+        const uint64_t own = selection_ != nullptr ? selection_->turn_after(block) : block;
         return std::any_of(running_.begin(), running_.end(),
-                           [index](const std::atomic<uint64_t> &block) { return block < index; });
+                           [own](const std::atomic<uint64_t> &turn) { return turn < own; });
     }
 
   private:
-    // Takes the next block. `running` gets a number that is not higher first, so that `runs_before` cannot miss the
+    uint64_t turns_of(const Launch &launch) const {
+        return selection_ != nullptr ? selection_->blocks() : blocks_of(launch);
+    }
+
+    // Takes the next turn. `running` gets a number that is not higher first, so that `runs_before` cannot miss the
     // block.
     uint64_t take(std::atomic<uint64_t> &running) {
         running = next_.load();
@@ -137,10 +145,11 @@ class Pool {
         catch_signals_on_this_thread();
         own->begin(launch);
         const dim3 grid = launch.grid;
-        const uint64_t total = blocks_of(launch);
+        const uint64_t total = turns_of(launch);
         const bool backwards = blocks_run_backwards(environment().schedule_seed);
         for (uint64_t turn = take(running); turn < total; turn = take(running)) {
-            const uint64_t i = backwards ? total - 1 - turn : turn;
+            const uint64_t place = backwards ? total - 1 - turn : turn;
+            const uint64_t i = selection_ != nullptr ? selection_->block(place) : place;
             if (focus.block >= 0 && i != static_cast<uint64_t>(focus.block)) {
                 continue;
             }
@@ -149,7 +158,7 @@ class Pool {
             own->run_block({x, y, static_cast<uint32_t>(i / grid.x / grid.y)});
             progress_.block_done();
         }
-        running = no_block;
+        running = no_turn;
     }
 
     void serve(std::atomic<uint64_t> &running) {
@@ -172,7 +181,8 @@ class Pool {
     }
 
     Progress progress_;
-    std::vector<std::atomic<uint64_t>> running_; // the block that each host thread runs, the caller's first
+    const Selection *selection_ = nullptr;
+    std::vector<std::atomic<uint64_t>> running_; // the turn that each host thread has, the caller's first
     std::vector<std::thread> threads_;
     std::mutex mutex_;
     std::condition_variable start_, finished_;
@@ -181,7 +191,7 @@ class Pool {
     unsigned busy_ = 0;
     uint64_t round_ = 0;
     std::string fault_;
-    uint64_t faulty_block_ = no_block;
+    uint64_t faulty_block_ = 0;
     bool stop_ = false;
 };
 
@@ -234,7 +244,7 @@ cudaError_t execute(const Launch &launch) {
         if (checker != nullptr) {
             checker->new_launch();
         }
-        pool().run(launch);
+        pool().run(launch, next_selection(launch.grid));
     }
     return cudaSuccess;
 }

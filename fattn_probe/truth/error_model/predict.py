@@ -1,6 +1,7 @@
 """The expected error of an op, from its inputs and its launches."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
@@ -8,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.arrays import F64, Floats, Indices
+from fattn_probe.arrays import F64, I64, Floats, Indices
 from fattn_probe.launch.constants import SHIPPED, Constants
 from fattn_probe.launch.geometry import Geometry, geometry
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.launch.tiles import Tile
-from fattn_probe.op import Op
+from fattn_probe.op import Op, TensorView
 from fattn_probe.truth.error_model.block import Block, Logits, Rows
 from fattn_probe.truth.error_model.hyperbolic import tanh_error
 from fattn_probe.truth.error_model.kernel import Kernel, kernel_of, pieces_of, steps_of
@@ -41,56 +42,115 @@ def predict(
     *,
     constants: Constants = SHIPPED,
     most: int = MOST,
-    among: Indices | None = None,
 ) -> Prediction | None:
     """The expected error of a correct kernel on an op; None if the launches hold no known attention kernel.
 
     `tensors` are the operands' values by name (Q, K, V, mask, sinks), their `ne` reversed, as `stored_rows` gives them.
-    K and V are read one head at a time, the mask by sampled queries, which are chosen from `among` (default: all).
-    `arch` is nvcc's number of the GPU's architecture: 61 Pascal, 70 Volta, 75 Turing, 80 to 89 Ampere and Ada, 90
-    Hopper, 100 and 120 Blackwell; `constants` are those of the source. One float32 pass evaluates about `most` logits:
-    if a case has more, evenly spaced queries stand for their neighbours. If K and V have more than `MOST_VALUES`
-    values, evenly spaced heads do. Memory: O(n_kv), one block of logits, and arrays by row.
+    K and V are read one head at a time, the mask by sampled queries. `arch` is nvcc's number of the GPU's architecture:
+    61 Pascal, 70 Volta, 75 Turing, 80 to 89 Ampere and Ada, 90 Hopper, 100 and 120 Blackwell; `constants` are those of
+    the source. One float32 pass evaluates about `most` logits: if a case has more, evenly spaced queries stand for
+    their neighbours. If K and V have more than `MOST_VALUES` values, evenly spaced heads do. Memory: O(n_kv), one block
+    of logits, and arrays by row.
     """
     kernel = kernel_of(op, launches, arch, constants)
     if kernel is None:
         return None
-    cut = geometry(op, kernel.launched)
-    queries = _sample(op, most, np.arange(op.sizes.n_q) if among is None else among)
-    kv_heads = _heads(op)
+    queries, kv_heads = _sample(op, most), _heads(op)
     found = np.zeros((len(fields(Rows)), op.sizes.n_seq, len(queries), op.sizes.n_head))
     heads: dict[tuple[int, int], KVMoments] = {}
-    for seq, kv_head in product(range(op.sizes.n_seq), kv_heads.tolist()):
-        k, v = (_head(tensors[name], seq, kv_head, op.sizes.n_kv) for name in "KV")
-        kv = KVMoments.of(k, v, kernel, (op.type_K, op.type_V), V_is_K_view=op.V_is_K_view)
-        heads[seq, kv_head] = kv.without_rows()
-        job = _Head(op, tensors, kernel, cut, kv, seq, kv_head)
-        for alike in job.groups(queries):
-            for some in _split(alike, max(1, BLOCK // op.sizes.n_kv)):
-                rows = job.rows(some)
-                at = (seq, np.searchsorted(queries, [q for _, q in some]), [job.first + h for h, _ in some])
-                for array, field in zip(found, fields(Rows), strict=True):
-                    array[at] = getattr(rows, field.name)
+    for job in _jobs(op, tensors, kernel, list(product(range(op.sizes.n_seq), kv_heads.tolist()))):
+        heads[job.seq, job.kv_head] = job.kv.without_rows()
+        for some, rows in job.evaluated(product(range(op.sizes.group), queries.tolist())):
+            at = (job.seq, np.searchsorted(queries, [q for _, q in some]), [job.first + h for h, _ in some])
+            for array, field in zip(found, fields(Rows), strict=True):
+                array[at] = getattr(rows, field.name)
     near, group = kv_heads[_nearest(kv_heads, op.sizes.n_head_kv)], op.sizes.group
     from_head = (near[:, None] * group + np.arange(group)).ravel()
     everywhere = Rows(*found[:, :, _nearest(queries, op.sizes.n_q)][..., from_head])
-    moments = [heads[at] for at in product(range(op.sizes.n_seq), near.tolist())]
+    shape = (op.sizes.n_seq, 1, op.sizes.n_head)
+    moments = [
+        heads[seq, kv_head] for seq, kv_head in product(range(op.sizes.n_seq), near.tolist()) for _ in range(group)
+    ]
     heads_seen = np.isin(np.arange(op.sizes.n_head) // group, kv_heads)
     sampled = np.isin(np.arange(op.sizes.n_q), queries)[:, None] & heads_seen
-    return _prediction(op, kernel, moments, everywhere, sampled)
+    return _prediction(op, kernel, _moments(moments, shape), everywhere, sampled)
 
 
-def _sample(op: Op, most: int, among: Indices) -> Indices:
+def predict_rows(
+    op: Op,
+    tensors: Tensors,
+    launches: Iterable[LaunchRecord],
+    arch: int,
+    rows: I64,
+    *,
+    constants: Constants = SHIPPED,
+    most: int = MOST,
+) -> Prediction | None:
+    """The same for some rows (sequence, query, head), as if they were the queries of one head.
+
+    Evenly spaced rows are evaluated, of few enough heads, and stand for the others.
+    """
+    kernel = kernel_of(op, launches, arch, constants)
+    if kernel is None:
+        return None
+    chosen = _rows_to_evaluate(op, rows, most)
+    found = np.zeros((len(fields(Rows)), len(chosen)))
+    moments: list[Any] = [None] * len(chosen)
+    places = {tuple(rows[index].tolist()): place for place, index in enumerate(chosen)}
+    group = op.sizes.group
+    pairs = sorted({(seq, head // group) for seq, _, head in places})
+    for job in _jobs(op, tensors, kernel, pairs):
+        here = [
+            (head - job.first, query) for seq, query, head in places if (seq, head // group) == (job.seq, job.kv_head)
+        ]
+        moment = job.kv.without_rows()
+        for some, values in job.evaluated(here):
+            at = [places[job.seq, query, job.first + within] for within, query in some]
+            for array, field in zip(found, fields(Rows), strict=True):
+                array[at] = getattr(values, field.name)
+            for place in at:
+                moments[place] = moment
+    near = _nearest(chosen, len(rows))
+    everywhere = Rows(*found[:, None, near, None])
+    sampled = np.isin(np.arange(len(rows)), chosen)[None, :, None]
+    return _prediction(op, kernel, _moments([moments[place] for place in near], (1, len(rows), 1)), everywhere, sampled)
+
+
+def _rows_to_evaluate(op: Op, rows: I64, most: int) -> Indices:
+    """The places of the rows to evaluate, in order."""
+    pair = np.unique(rows[:, 0] * op.sizes.n_head_kv + rows[:, 2] // op.sizes.group, return_inverse=True)[1]
+    number = int(pair.max()) + 1
+    if op.params.max_bias <= 0 and not op.has_sinks:  # else heads differ
+        number = min(number, max(1, MOST_VALUES // (op.sizes.n_kv * op.sizes.hsv)))
+    pairs = _spaced(np.arange(int(pair.max()) + 1), number)
+    return _spaced(np.flatnonzero(np.isin(pair, pairs)), max(2, number, most // op.sizes.n_kv))
+
+
+def _spaced(places: Indices, number: int) -> Indices:
+    """At most `number` of the places, evenly spaced, with the first and the last."""
+    return places[np.unique(np.linspace(0, len(places) - 1, min(number, len(places))).round().astype(np.intp))]
+
+
+def _jobs(op: Op, tensors: Tensors, kernel: Kernel, pairs: Iterable[tuple[int, int]]) -> "Iterator[_Head]":
+    """The rows of each (sequence, K/V head), one after the other."""
+    cut = geometry(op, kernel.launched)
+    for seq, kv_head in pairs:
+        k, v = (_head(tensors[name], seq, kv_head, op.sizes.n_kv) for name in "KV")
+        kv = KVMoments.of(k, v, kernel, (op.type_K, op.type_V), V_is_K_view=op.V_is_K_view)
+        yield _Head(op, tensors, kernel, cut, kv, seq, kv_head)
+
+
+def _sample(op: Op, most: int) -> Indices:
     """The sampled queries: all, or as many as `most` allows, always with the first and the last."""
     number = max(2, most // (op.sizes.n_kv * len(_heads(op)) * op.sizes.group * op.sizes.n_seq))
-    return among[np.unique(np.linspace(0, len(among) - 1, min(number, len(among))).round().astype(np.intp))]
+    return _spaced(np.arange(op.sizes.n_q), number)
 
 
 def _heads(op: Op) -> Indices:
     """The sampled K/V heads; all of them if ALiBi or sinks make heads differ."""
     values = op.sizes.n_kv * op.sizes.hsv * op.sizes.n_seq
     number = op.sizes.n_head_kv if op.params.max_bias > 0 or op.has_sinks else max(1, MOST_VALUES // values)
-    return np.unique(np.linspace(0, op.sizes.n_head_kv - 1, min(number, op.sizes.n_head_kv)).round().astype(np.intp))
+    return _spaced(np.arange(op.sizes.n_head_kv), number)
 
 
 def _head(tensor: Any, seq: int, kv_head: int, n_kv: int) -> Floats:  # noqa: ANN401 (an array, or what makes its rows)
@@ -122,20 +182,25 @@ class _Head:
         """Its first head of Q."""
         return self.kv_head * self.op.sizes.group
 
-    def groups(self, queries: npt.NDArray[np.intp]) -> Iterator[list[tuple[int, int]]]:
+    def evaluated(self, rows: Iterable[tuple[int, int]]) -> Iterator[tuple[list[tuple[int, int]], Rows]]:
+        """The expected errors of rows, some at a time."""
+        for alike in self._groups(rows):
+            for some in _split(alike, max(1, BLOCK // self.op.sizes.n_kv)):
+                yield some, self._rows(some)
+
+    def _groups(self, rows: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
         """The rows, grouped by how the kernel divides their KV rows."""
         alike: dict[object, list[tuple[int, int]]] = {}
         tiles: dict[Tile, object] = {}
-        for within in range(self.op.sizes.group):
-            for query in queries.tolist():
-                tile = self.cut.tile_of(self.seq, query, self.first + within)
-                if tile not in tiles:
-                    tiles[tile] = pieces_of(self.cut, tile)
-                key = (tiles[tile], tile[3]) if self.kernel.launched.sparse else tiles[tile]
-                alike.setdefault(key, []).append((within, query))
+        for within, query in rows:
+            tile = self.cut.tile_of(self.seq, query, self.first + within)
+            if tile not in tiles:
+                tiles[tile] = pieces_of(self.cut, tile)
+            key = (tiles[tile], tile[3]) if self.kernel.launched.sparse else tiles[tile]
+            alike.setdefault(key, []).append((within, query))
         yield from alike.values()
 
-    def rows(self, rows: list[tuple[int, int]]) -> Rows:
+    def _rows(self, rows: list[tuple[int, int]]) -> Rows:
         """The expected errors of one such group."""
         within, query = (np.array(part) for part in zip(*rows, strict=True))
         heads, op = self.first + within, self.op
@@ -153,7 +218,7 @@ class _Head:
         sinks = self.tensors.get("sinks")
         sink = None if sinks is None else np.asarray(sinks, np.float64).ravel()[heads]
         with np.errstate(over="ignore", under="ignore"):
-            return Block(self.kernel, steps, logits, q, kv, sink).rows()
+            return _often(Block(self.kernel, steps, logits, q, kv, sink).rows(), _repeats(op))
 
     def _logits(self, q: QRows, heads: npt.NDArray[np.intp], query: npt.NDArray[np.intp]) -> Logits:
         raw, off = q.exact @ self.kv.k.T, None
@@ -174,28 +239,46 @@ class _Head:
         return Logits(values, raw, off, slope)
 
 
+def _repeats(op: Op) -> float:
+    """How often a K/V row comes again in a head whose memory repeats."""
+
+    def distinct(view: TensorView) -> int:
+        root = op.roots[view.root]
+        rows = (root.period or root.nbytes) // root.nb[1]
+        return rows if root.period is None else rows // math.gcd(view.nb[1] // root.nb[1], rows)
+
+    return max(1.0, *(op.sizes.n_kv / distinct(op.tensors[name]) for name in "KV"))
+
+
+def _often(rows: Rows, times: float) -> Rows:
+    """The errors if K/V rows come again so often: equal rows have equal errors, which add up instead of averaging."""
+    noise = ("logits", "weights", "sums", "values", "walk")
+    return rows if times == 1.0 else replace(rows, **{name: times * getattr(rows, name) for name in noise})
+
+
 def _split(rows: list[tuple[int, int]], most: int) -> Iterator[list[tuple[int, int]]]:
     return (rows[start : start + most] for start in range(0, len(rows), most))
 
 
-def _prediction(
-    op: Op, kernel: Kernel, heads: list[KVMoments], rows: Rows, sampled: npt.NDArray[np.bool_]
-) -> Prediction:
-    """Assemble the prediction from the rows, arrays (n_seq, n_q, n_head), and the moments by K/V head."""
+def _moments(heads: Sequence[KVMoments], shape: tuple[int, ...]) -> Heads:
+    """The moments of V by row of `shape`, whose K/V heads these are."""
 
-    def by_head(values: list[Any]) -> F64:
-        array = np.array(values, np.float64)
-        array = array.reshape(op.sizes.n_seq, 1, op.sizes.n_head_kv, *array.shape[1:])
-        return array.repeat(op.sizes.group, axis=2)
+    def array(values: list[Any]) -> F64:
+        found = np.array(values, np.float64)
+        return found.reshape(*shape, *found.shape[1:])
 
-    moments = Heads(
-        mean=by_head([kv.mean_V for kv in heads]),
-        mean_square=by_head([kv.mean_square_V for kv in heads]),
-        mean_error=by_head([kv.mean_error_V for kv in heads]),
-        size=by_head([np.sqrt(kv.channel_square / (kv.channel_square.mean() or 1.0)) for kv in heads]),
-        mean_V=by_head([kv.channel_mean for kv in heads]),
-        largest=by_head([kv.channel_largest for kv in heads]),
+    return Heads(
+        mean=array([kv.mean_V for kv in heads]),
+        mean_square=array([kv.mean_square_V for kv in heads]),
+        mean_error=array([kv.mean_error_V for kv in heads]),
+        size=array([np.sqrt(kv.channel_square / (kv.channel_square.mean() or 1.0)) for kv in heads]),
+        mean_V=array([kv.channel_mean for kv in heads]),
+        largest=array([kv.channel_largest for kv in heads]),
     )
+
+
+def _prediction(op: Op, kernel: Kernel, moments: Heads, rows: Rows, sampled: npt.NDArray[np.bool_]) -> Prediction:
+    """Assemble the prediction from the rows, arrays (n_seq, n_q, n_head), and the moments by head."""
     largest = moments.largest.max(axis=3)
     number = kernel.accumulator
     sums_overflow = rows.largest + kernel.largest_weight * largest > number.largest

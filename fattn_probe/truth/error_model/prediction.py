@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,23 +49,6 @@ class Prediction:
     may_overflow: npt.NDArray[np.bool_]
     unsampled_loss: F64
     why: str
-
-    def at(self, rows: npt.NDArray[np.int64]) -> "Prediction":
-        """The prediction of some rows (sequence, query, head), as if they were the queries of one head."""
-        seq, query, head = rows.T
-
-        def chosen(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            picked: npt.NDArray[Any] = values[seq, query if values.shape[1] > 1 else 0, head]
-            return picked[None, :, None]
-
-        return replace(
-            self,
-            rows=Rows(**{name: chosen(value) for name, value in vars(self.rows).items()}),
-            heads=Heads(**{name: chosen(value) for name, value in vars(self.heads).items()}),
-            sampled=chosen(self.sampled),
-            may_overflow=chosen(self.may_overflow),
-            unsampled_loss=chosen(self.unsampled_loss),
-        )
 
     @cached_property
     def row_rmse(self) -> F64:

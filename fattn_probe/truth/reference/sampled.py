@@ -3,20 +3,22 @@
 K, V and the mask are generated block by block, only where needed: a mask of 1,048,576 x 8,192 alone takes 16 GiB.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fattn_probe.arrays import F64, I64, Bools, Floats
+from fattn_probe.arrays import F32, F64, I64, Bools, Floats
 from fattn_probe.errors import InputError
 from fattn_probe.scenario import Case
 from fattn_probe.scenario.inputs import root_bytes
 from fattn_probe.scenario.lazy import GeneratedRows
 from fattn_probe.scenario.mask import sees_something
 from fattn_probe.scenario.mask_rows import some_rows, visible
+from fattn_probe.scenario.repeating_mask import mask_rows_read, queries_read
 from fattn_probe.truth.reference.adapter import stored_rows
 from fattn_probe.truth.reference.attention import alibi_slopes
 from fattn_probe.truth.reference.engine import KVHead, RowBlock, attend, slices
@@ -28,6 +30,7 @@ Tensors = Mapping[str, Any]
 STEP = 2048  # KV rows at a time; with fewer, the threads that generate them wait for each other
 MANY = 8  # most edges of one kind that are sampled
 RNG = 77
+ROWS_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Sample:
 
     `rows` are (sequence, query, head), sorted like dst's first axes; `reference` is (rows, hsv), `lse` (rows). `low`
     and `high`, (n_seq, n_head, hsv), are the smallest and largest V over the KV rows that any query may see, and 0 if
-    there are sinks.
+    there are sinks; infinite in heads that were left out.
     """
 
     rows: I64
@@ -50,18 +53,27 @@ class Sample:
         found: npt.NDArray[Any] = dst[tuple(self.rows.T)]
         return found
 
-    def implausible(self, dst: npt.NDArray[np.float32], slack: float | F64 = 0.0) -> I64:
+    def implausible(self, dst: npt.NDArray[np.float32], slack: float | F64 = 0.0, among: I64 | None = None) -> I64:
         """The rows (sequence, query, head) of an output that are not finite, or outside the hull by more than `slack`.
 
-        The slack is absolute: one number, or (n_seq, n_head, hsv). A fully masked row is 0, or NaN if a kernel divides
-        0 by 0; `fully_masked` tells which rows these are.
+        The slack is absolute: one number, or (n_seq, n_head, hsv). With `among`, only these rows are examined. A fully
+        masked row is 0, or NaN if a kernel divides 0 by 0; `fully_masked` tells which rows these are.
         """
         low, high = (self.low - slack).astype(np.float32), (self.high + slack).astype(np.float32)
+        if among is not None:
+            parts = [among[piece] for piece in slices(len(among), ROWS_AT_ONCE)]
+            return np.concatenate([part[_outside(dst[tuple(part.T)], low, high, part)] for part in parts])
         wrong = np.empty(dst.shape[:3], bool)
         for seq, query in np.ndindex(dst.shape[:2]):
             row = dst[seq, query]
             wrong[seq, query] = ~((row >= low[seq]) & (row <= high[seq]) & np.isfinite(row)).all(axis=1)
         return np.argwhere(wrong)
+
+
+def _outside(values: F32, low: F32, high: F32, rows: I64) -> Bools:
+    """Which of these rows (rows, hsv) are not finite, or outside the hull of their heads."""
+    at = (rows[:, 0], rows[:, 2])
+    return np.asarray(~((values >= low[at]) & (values <= high[at]) & np.isfinite(values)).all(axis=1))
 
 
 def choose_rows(
@@ -92,16 +104,21 @@ def choose_rows(
     return np.array(sorted(chosen), np.int64)
 
 
-def sample(case: Case, rows: I64, operands: Tensors | None = None) -> Sample:
+def sample(case: Case, rows: I64, operands: Tensors | None = None, *, all_heads: bool = True) -> Sample:
     """The exact answers of these rows (sequence, query, head), and the hull; InputError if the data are not finite.
 
-    `operands` are stored tensors (from `stored_rows`); without them, the tensors are `generated`.
+    `operands` are stored tensors (from `stored_rows`); without them, the tensors are `generated`. Without `all_heads`,
+    only K/V heads of these rows are read.
     """
     work = _Work.of(case, rows, generated(case) if operands is None else operands)
-    heads = list(np.ndindex(case.op.sizes.n_seq, case.op.sizes.n_head_kv))
+    sizes = case.op.sizes
+    read = {(int(seq), int(head) // sizes.group) for seq, _, head in rows}
+    heads = list(np.ndindex(sizes.n_seq, sizes.n_head_kv)) if all_heads else sorted(read)
     spread(work.run, heads)
     answer = work.answer
-    if not (np.isfinite(answer.reference).all() and (answer.low > -np.inf).all() and (answer.high < np.inf).all()):
+    at = tuple(np.array(heads).T)
+    low, high = (end.reshape(sizes.n_seq, sizes.n_head_kv, -1)[at] for end in (answer.low, answer.high))
+    if not (np.isfinite(answer.reference).all() and (low > -np.inf).all() and (high < np.inf).all()):
         raise InputError(f"case {case.name}: its data hold values that are NaN or infinite")
     return answer
 
@@ -109,9 +126,12 @@ def sample(case: Case, rows: I64, operands: Tensors | None = None) -> Sample:
 def generated(case: Case) -> dict[str, Any]:
     """A case's tensors, generated row by row where possible; the values are those of `make_inputs`."""
     keep = blas_threads() + 1
-    made: dict[str, Any] = {name: GeneratedRows(case, name, keep) for name in "KV"}
-    made |= {name: _stored(case, name) for name in ("Q", "sinks") if name in case.op.tensors}
-    return made | ({"mask": GeneratedMask(case)} if "mask" in case.op.tensors else {})
+    lazy: dict[str, Callable[[], Any]] = {name: partial(GeneratedRows, case, name, keep) for name in "KV"}
+    lazy |= {"mask": partial(GeneratedMask, case)}
+    repeats = {name: case.op.roots[view.root].period is not None for name, view in case.op.tensors.items()}
+    return {
+        name: lazy[name]() if name in lazy and not again else _stored(case, name) for name, again in repeats.items()
+    }
 
 
 class GeneratedMask:
@@ -131,11 +151,14 @@ class GeneratedMask:
 def fully_masked(case: Case, rows: I64) -> Bools:
     """Which of these rows (sequence, query, head) see no KV row; generates the mask only if its kind does not tell."""
     shape = case.mask_shape
-    first, stop = visible(case.mask, shape, rows[:, 1])
+    if not case.op.has_mask:
+        return np.zeros(len(rows), np.bool_)
+    sequences, queries = mask_rows_read(case, rows[:, 0], rows[:, 1])
+    first, stop = visible(case.mask, shape, queries)
     found: Bools = first >= stop
     if sees_something(case.mask):
         return found
-    places = np.stack([rows[:, 0] % shape.n_seq, rows[:, 1]], axis=1)
+    places = np.stack([sequences, queries], axis=1)
     for seq, query in np.unique(places[~found], axis=0):
         made = some_rows(case.mask, shape, int(seq), np.array([query]))
         found[(places == (seq, query)).all(axis=1)] = bool((made.view(np.uint16) == MINUS_INFINITY).all())
@@ -183,11 +206,11 @@ class _Work:
 
     @classmethod
     def of(cls, case: Case, rows: I64, operands: Tensors) -> "_Work":
-        first, stop = visible(case.mask, case.mask_shape, np.arange(case.op.sizes.n_q))
+        first, stop = visible(case.mask, case.mask_shape, queries_read(case))
         V = _Hull(operands["V"], int(first.min()), int(stop.max()))
         n, hsv = len(rows), case.op.sizes.hsv
         hull = (case.op.sizes.n_seq, case.op.sizes.n_head, hsv)
-        answer = Sample(rows, np.empty((n, hsv)), np.empty(n), np.empty(hull), np.empty(hull))
+        answer = Sample(rows, np.empty((n, hsv)), np.empty(n), np.full(hull, -np.inf), np.full(hull, np.inf))
         mask = _MaskRows(operands["mask"], rows) if "mask" in operands else None
         sinks = np.asarray(operands["sinks"]).ravel() if "sinks" in operands else None
         return cls(case, answer, np.asarray(operands["Q"]), operands["K"], V, mask, sinks)
@@ -224,13 +247,15 @@ class _MaskRows:
     """The mask rows of the sampled queries, each generated once."""
 
     def __init__(self, mask: Any, rows: I64) -> None:  # noqa: ANN401 (an array, or what makes its rows)
-        self._queries = np.unique(rows[:, 1])
-        self._made = [mask[sequence, 0 * self._queries, self._queries] for sequence in range(mask.shape[0])]
+        self._number = mask.shape[0]
+        sequences = rows[:, 0] % self._number
+        self._queries = {int(seq): np.unique(rows[sequences == seq, 1]) for seq in np.unique(sequences)}
+        self._made = {seq: mask[seq, 0 * queries, queries] for seq, queries in self._queries.items()}
 
     def of(self, seq: int, queries: I64) -> Floats:
         """The rows (queries, n_kv) of a sequence's mask."""
-        made: Floats = self._made[seq % len(self._made)]
-        rows: Floats = made[np.searchsorted(self._queries, queries)]
+        own = seq % self._number
+        rows: Floats = self._made[own][np.searchsorted(self._queries[own], queries)]
         return rows
 
 

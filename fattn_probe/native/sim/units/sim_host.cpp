@@ -9,4 +9,5 @@
 #include "finding.cpp"
 #include "host_memory.cpp"
 #include "launch.cpp"
+#include "selection.cpp"
 #include "signals.cpp"
