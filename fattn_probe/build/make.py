@@ -16,6 +16,7 @@ from fattn_probe.build.key import (
     MANIFEST,
     PROGRAMS,
     RUNNER,
+    TEST_BACKEND_OPS,
     Build,
     BuildRequest,
     Contents,
@@ -34,8 +35,9 @@ from fattn_probe.build.time_left import step_seconds
 from fattn_probe.build.toolchain import Toolchain, find_toolchain
 from fattn_probe.cache import cache_dir
 from fattn_probe.errors import BuildError, InputError
-from fattn_probe.source import KernelCase, ggml_types
+from fattn_probe.source import KernelCase, Tree, ggml_types
 
+TEST_SOURCE = "tests/test-backend-ops.cpp"
 ENTRY = re.compile(r"Compiling entry function '(\w+)'[\s\S]*?Used (\d+) registers")
 
 
@@ -77,7 +79,7 @@ def make(
     """Write the copied and generated files, run `ninja`, and write the manifest; the caller holds the lock."""
     stamp = own_stamp()
     sources = read_sources(request.tree, request.quants, toolchain.machine)
-    check_contents(contents, sources)
+    check_contents(request.tree, contents, sources)
     prepare(folder, request, sources, contents)
     for name in ("bin", "lib", "obj"):
         (folder / name).mkdir(exist_ok=True)
@@ -92,11 +94,13 @@ def make(
     return Build(folder, manifest, request, read_objects(folder / STATS_LOG))
 
 
-def check_contents(contents: Contents, sources: Sources) -> None:
+def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
     """InputError for programs and kernels that the tree does not have."""
     unknown = [name for name in contents.programs if name not in PROGRAMS]
     if unknown:
         raise InputError(f"unknown program {unknown[0]!r}; allowed: {', '.join(PROGRAMS)}")
+    if TEST_BACKEND_OPS in contents.programs and not (tree.root / TEST_SOURCE).is_file():
+        raise InputError(f"source {tree.spec!r}: this tree has no {TEST_SOURCE}, upstream's test of ops")
     absent = [name for name in contents.kernels if name not in sources.cases]
     if absent:
         raise InputError(f"the template-instances/ of this source have no kernel case {absent[0]!r}")
@@ -123,7 +127,7 @@ def plan_build(
     toolchain = find_toolchain(request.engine)
     contents = Contents(tuple(case.name for case in kernels), tuple(sources), tuple(programs), full)
     tree_sources = read_sources(request.tree, request.quants, toolchain.machine)
-    check_contents(contents, tree_sources)
+    check_contents(request.tree, contents, tree_sources)
     return folder_of(request, key_of(request, toolchain)), make_plan(request, toolchain, contents, tree_sources)
 
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from fattn_probe.build.key import TEST_BACKEND_OPS, Contents
+from fattn_probe.build.make import check_contents
 from fattn_probe.build.sources import read_sources
 from fattn_probe.errors import InputError
 from tests.build.tree import make_tree
@@ -45,3 +47,12 @@ def test_a_tree_of_2024_is_refused_for_its_kernels_although_files_are_elsewhere(
         (tmp_path / name).unlink()
     with pytest.raises(InputError, match="does not know this tree's attention kernels"):
         read_sources(tree, (), "x86_64")
+
+
+def test_upstreams_test_of_a_tree_without_it_is_one_sentence(tmp_path):
+    tree = make_tree(tmp_path)
+    sources, contents = read_sources(tree, (), "x86_64"), Contents((), (), (TEST_BACKEND_OPS,))
+    check_contents(tree, contents, sources)
+    (tmp_path / "tests/test-backend-ops.cpp").unlink()
+    with pytest.raises(InputError, match=r"'path:small': this tree has no tests/test-backend-ops\.cpp"):
+        check_contents(tree, contents, sources)
