@@ -84,10 +84,13 @@ class JudgedCase:
         return replace(found, known=known)
 
     def known(self, found: Judgement, result: Capture | RunOutcome, target: Target, part: Part | None) -> str:
-        """The known defect of upstream's that a failure is; empty if it is none."""
+        """The known defect of upstream's that a failure is; empty if it is none, or if a bitwise check fails too."""
+        if any(check.fails for check in found.checks):
+            return ""
+        once = replace(self.options, repeat=1, batch_invariance=0)
 
         def right_for(op: Op) -> bool:
-            other = replace(self, case=replace(self.case, op=op))
+            other = replace(self, case=replace(self.case, op=op), options=once)
             return isinstance(result, Capture) and other.judged(result, target, part).verdict.status is Status.PASS
 
         cc = divmod(arch_number(arch_of(target)), 10)

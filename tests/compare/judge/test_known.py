@@ -1,18 +1,25 @@
 """Upstream's known defects: each is recognised by its signs, and nothing that only looks similar."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from fattn_probe.compare.judge.bitwise import Check
+from fattn_probe.compare.judge.cases import JudgedCase
+from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.finding import Finding
+from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.judge.known import CONDITIONS, Failure, by_defect, defects, known_defect
-from fattn_probe.compare.judge.verdict import judge
+from fattn_probe.compare.judge.verdict import Status, Verdict, judge
+from fattn_probe.device import load_devices, parse_target
 from fattn_probe.op import Op, Params, Sizes
 from fattn_probe.op.tensors import Root
 from fattn_probe.scenario.schema import Tolerance
+from tests.stand_in import StandIn
 
 ROOT = Path(__file__).parents[3]
 OP = Op.contiguous(Sizes(1, 8, 2, 9, 256, 128, 128), Params(1.0), ("f16", "f16"), mask=True)
@@ -185,3 +192,28 @@ def test_nan_in_fully_masked_rows_and_nothing_else():
     also_wrong[:, 2] = 7.0
     assert judge(also_wrong, REFERENCE, Tolerance(nmse=1e-6, max_abs=1.0), EVERY_THIRD).status == "fail"
     assert not of(also_wrong)
+
+
+@dataclass(frozen=True)
+class OneBuild(StandIn):
+    """A session whose build is of b11549."""
+
+    def build_for(self, target):
+        return SimpleNamespace(manifest=SimpleNamespace(build_number="11549"))
+
+
+@dataclass(frozen=True)
+class OneOp(StandIn):
+    """A case as far as its op."""
+
+    op: Op = OP
+
+
+def test_a_failure_whose_bits_differ_from_run_to_run_is_not_explained():
+    judged = JudgedCase(OneBuild(), OneOp(), {}, Checks())
+    verdict = Verdict(Status.FAIL, "NaN", only_masked_nan=True)
+    found = Judgement("case", "sim:h200", Tolerance(), verdict)
+    h200 = parse_target("sim:h200", load_devices())
+    assert judged.known(found, None, h200, None) == "masked-rows"
+    checks = (Check("deterministic", False, True, "2 of 3 runs gave other bits"),)
+    assert judged.known(replace(found, checks=checks), None, h200, None) == ""
