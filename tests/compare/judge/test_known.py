@@ -103,6 +103,7 @@ OTHERS = [
     replace(VOLTA, finding=None),
     # k-stride: aligned rows, another function, another kernel, another fault; a CUDA error with other words
     replace(K_STRIDE, op=OP),
+    replace(K_STRIDE, build_number="8672"),
     replace(K_STRIDE, op=strided("K", 272)),
     replace(K_STRIDE, finding=misaligned(frame="flash_attn_ext_f16_process_tile<128> at fattn-mma-f16.cuh:9")),
     replace(K_STRIDE, kernel="flash_attn_tile<128,128,16,1,false>"),
