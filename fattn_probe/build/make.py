@@ -26,7 +26,7 @@ from fattn_probe.build.key import (
 )
 from fattn_probe.build.ninja import Report, run_ninja, silent
 from fattn_probe.build.overlay import OVERLAY_STAMP, prepare, write_if_changed
-from fattn_probe.build.plan import Planner, case_source
+from fattn_probe.build.plan import BACKENDS, Planner, case_source
 from fattn_probe.build.sources import Sources, addable, read_sources
 from fattn_probe.build.stamp import own_stamp
 from fattn_probe.build.steps import Plan
@@ -101,6 +101,11 @@ def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
         raise InputError(f"unknown program {unknown[0]!r}; allowed: {', '.join(PROGRAMS)}")
     if TEST_BACKEND_OPS in contents.programs and not (tree.root / TEST_SOURCE).is_file():
         raise InputError(f"source {tree.spec!r}: this tree has no {TEST_SOURCE}, upstream's test of ops")
+    if not sources.cpu and any("cpu" in BACKENDS[name] for name in contents.programs):
+        raise InputError(
+            f"source {tree.spec!r}: ggml's CPU backend in this tree is older than those that fattn-probe can build: "
+            "ggml/src/ggml-cpu/CMakeLists.txt has no list GGML_CPU_SOURCES"
+        )
     absent = [name for name in contents.kernels if name not in sources.cases]
     if absent:
         raise InputError(f"the template-instances/ of this source have no kernel case {absent[0]!r}")

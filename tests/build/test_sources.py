@@ -2,7 +2,7 @@
 
 import pytest
 
-from fattn_probe.build.key import TEST_BACKEND_OPS, Contents
+from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, Contents
 from fattn_probe.build.make import check_contents
 from fattn_probe.build.sources import read_sources
 from fattn_probe.errors import InputError
@@ -56,3 +56,13 @@ def test_upstreams_test_of_a_tree_without_it_is_one_sentence(tmp_path):
     (tmp_path / "tests/test-backend-ops.cpp").unlink()
     with pytest.raises(InputError, match=r"'path:small': this tree has no tests/test-backend-ops\.cpp"):
         check_contents(tree, contents, sources)
+
+
+def test_a_cpu_backend_without_a_list_of_its_files_is_one_sentence_where_it_is_needed(tmp_path):
+    tree = make_tree(tmp_path)
+    (tmp_path / "ggml/src/ggml-cpu/CMakeLists.txt").write_text("add_library(ggml-cpu ggml-cpu.c)\n")
+    sources = read_sources(tree, (), "x86_64")
+    check_contents(tree, Contents((), (), (RUNNER,)), sources)
+    for program in (CPU_RUNNER, TEST_BACKEND_OPS):
+        with pytest.raises(InputError, match=r"'path:small': .*CMakeLists\.txt has no list GGML_CPU_SOURCES"):
+            check_contents(tree, Contents((), (), (program,)), sources)
