@@ -61,8 +61,11 @@ def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Rep
 
 
 def dry_launches(session: Session, case: Case, target: Target) -> tuple[LaunchRecord, ...]:
-    """The launches of a case, without running a kernel; none if the dry run fails: the real run shows why."""
-    simulation = Simulation(dry=True, skip_kernels=True, threads=1)
+    """The launches of a case, without running a kernel; none if the dry run fails: the real run shows why.
+
+    Kernels that the build lacks are compiled, since their files launch them.
+    """
+    simulation = Simulation(dry=True, threads=1)
     dry = replace(session, options=replace(session.options, simulation=simulation, repeat=1, warmup=0))
     with scratch() as folder:
         result = dry.run(case, make_dry_file(case, folder / "case.gguf"), target)

@@ -39,6 +39,19 @@ would refuse are mistakes too. An allocation may take up to 1 TiB.
 The same file gives the same bytes on every machine. Values depend on shapes, data and seeds, not on the layout:
 the same op in another layout reads the same numbers. The layout's `outside` fills the memory outside a view.
 
+## Large tensors
+An allocation of more than 1 GiB repeats its first bytes, so that 10^10 elements are made, stored and read in seconds.
+The period is the least common multiple of a row's bytes and a page (4096 bytes), times a prime that makes it at least
+16 MiB and at least 1/4096 of the allocation. So it has whole rows, and no power of two is a multiple of it: an offset
+that lost its upper bits reads other values. An allocation whose period would be more than 1 GiB or half of its size
+does not repeat.
+
+Where memory repeats, values belong to rows of memory: they depend on the layout, and the memory outside a view has
+values like those inside. Of the mask, a period of n rows holds the rows of n queries, evenly spaced over the batch:
+the mask of a query is that of the query that its row stands for. A causal mask then hides as much as it should in all,
+though not from the query that it should. KV rows that come again have the same rounding errors each time, which the
+error model counts.
+
 """
 
 MATRIX = """\

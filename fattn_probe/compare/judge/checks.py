@@ -21,7 +21,7 @@ WHOLE_BYTES = 4 << 30
 """Bytes of a case's inputs above which only a sample of its rows is checked."""
 MOST_SECONDS = 60.0
 """Seconds of one core that a simulated GPU may take for a case; of a longer one it runs some blocks."""
-PART_SECONDS = 30.0
+PART_SECONDS = 20.0
 """Seconds of one core for these blocks."""
 RATES = {"mma_f16": 2.8e9, "tile": 0.4e9, "vec": 0.4e9}
 """Operations a second of one core, by kernel family."""
