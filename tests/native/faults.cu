@@ -1,4 +1,5 @@
 // Kernels with one fault each, then kernels that are right although they look like it.
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <cstdio>
 #include <cstdlib>
@@ -187,6 +188,20 @@ __global__ void uninitialized_global(int * data, int) {
         data[0] = data[100]; // fault: uninitialized_global
     }
 }
+__global__ void uninitialized_vector(int * data, int) {
+    if (thread_number() < 63) {
+        data[thread_number()] = 1;
+    }
+    if (is_faulty()) {
+        const int4 four = *(const int4 *) (data + 60); // fault: uninitialized_vector
+        data[0]         = four.x + four.w;
+    }
+}
+__global__ void copy_of_unwritten(int * data, int) {
+    if (is_faulty()) {
+        data[0] = data[100]; // fault: copy_of_unwritten
+    }
+}
 __global__ void two_blocks_write(int * data, int) {
     data[thread_number()] = blockIdx.x; // fault: two_blocks_write
 }
@@ -202,6 +217,14 @@ __global__ void block_writes_after_a_read(int * data, int) {
         data[128 + thread_number()] = data[thread_number()];
     } else if (is_faulty()) {
         ((char *) data)[9] = 1; // fault: block_writes_after_a_read
+    }
+}
+__global__ void block_writes_what_both_read(int * data, int) {
+    const int4 four = *(const int4 *) (data + 4 * (threadIdx.x % 16));
+    if (blockIdx.x == 0) {
+        data[128 + thread_number()] = four.x;
+    } else if (is_faulty() && four.y == 0) {
+        data[6] = 1; // fault: block_writes_what_both_read
     }
 }
 __global__ void block_reads_an_atomic(int * data, int) {
@@ -281,6 +304,46 @@ __global__ void copy_not_waited_for(int * data, int) {
     data[4 + thread_number()] = shared[4 * threadIdx.x]; // fault: copy_not_waited_for
     asm volatile("cp.async.wait_all;");
 }
+__global__ void matrix_race(int * data, int) {
+    extern __shared__ int shared[];
+    shared[thread_number()]      = 0;
+    shared[thread_number() + 64] = 0;
+    __syncthreads();
+    if (threadIdx.y == 1) {
+        shared[threadIdx.x] = 1;
+    } else {
+        int a, b;
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.b16 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "l"(shared + 4 * (threadIdx.x % 16))); // fault: matrix_race
+        data[thread_number()] = a + b;
+    }
+}
+__global__ void pair_race(int * data, int) {
+    __shared__ half2 shared[32];
+    if (threadIdx.y == 0) {
+        shared[threadIdx.x] = __floats2half2_rn(1.0f, threadIdx.x);
+    } else {
+        const half2 sum   = shared[threadIdx.x] + shared[threadIdx.x]; // fault: pair_race
+        data[threadIdx.x] = (float) sum.x;
+    }
+}
+__global__ void matrix_loaded_past_the_end(int * data, int) {
+    extern __shared__ int shared[];
+    shared[thread_number()]      = 0;
+    shared[thread_number() + 64] = 0;
+    __syncthreads();
+    int a, b;
+    int * to = is_faulty() ? shared + 128 : &a;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.b16 {%0, %1}, [%2];" : "=r"(*to), "=r"(b) : "l"(shared + 4 * (threadIdx.x % 16))); // fault: matrix_loaded_past_the_end
+    data[thread_number()] = *to + b;
+}
+__global__ void product_of_unwritten(int * data, int) {
+    extern __shared__ int shared[];
+    const int zero = 0;
+    const int * factor = is_faulty() ? shared : &zero;
+    float d[4] = {};
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(zero), "r"(zero), "r"(zero), "r"(zero), "r"(zero), "r"(*factor)); // fault: product_of_unwritten
+    data[thread_number()] = d[0];
+}
 // Every block from 3 on has faults, a late block long before an early one. In a block threads 5, 9 and 40 have them, and
 // after the barrier the last warp runs first.
 static __device__ bool has_one_of_many_faults() {
@@ -357,6 +420,14 @@ __global__ void blocks_count(int * data, int) {
 __global__ void blocks_write_neighbours(int * data, int) {
     ((char *) data)[2 * thread_number() + blockIdx.x] = blockIdx.x + 1;
 }
+__global__ void blocks_share_16_bytes(int * data, int) {
+    const int four = 4 * (thread_number() / 2), of_pair = thread_number() % 2;
+    if (blockIdx.x == 0) {
+        data[128 + thread_number()] = data[four + of_pair];
+    } else {
+        data[four + 2 + of_pair] = 1;
+    }
+}
 __global__ void last_block_adds(int * data, int) { // as CUDA's sample threadFenceReduction
     __shared__ int turn;
     if (thread_number() == 0) {
@@ -397,6 +468,8 @@ static const Entry entries[] = {
     NARROW(sum_over_missing_lanes), ENTRY(product_overflows), ENTRY(index_loses_bits), ENTRY(uninitialized_global),
     ENTRY(two_blocks_write), ENTRY(block_reads_after_a_write), ENTRY(block_writes_after_a_read),
     ENTRY(block_reads_an_atomic), ENTRY(blocks_write_the_same), ENTRY(blocks_count), ENTRY(blocks_write_neighbours),
+    ENTRY(uninitialized_vector), ENTRY(copy_of_unwritten), ENTRY(block_writes_what_both_read), ENTRY(matrix_race),
+    ENTRY(pair_race), ENTRY(matrix_loaded_past_the_end), ENTRY(product_of_unwritten), ENTRY(blocks_share_16_bytes),
     ENTRY(last_block_adds), NARROW(lanes_there_are), ENTRY(unknown_instruction), ENTRY(barrier_not_reached), ENTRY(lane_missing), ENTRY(lanes_in_two_instructions),
     ENTRY(uninitialized), ENTRY(read_after_write), ENTRY(write_after_read), ENTRY(write_after_write),
     ENTRY(lanes_not_in_step), ENTRY(vector_race), ENTRY(copy_not_waited_for), ENTRY(same_value_twice),
@@ -417,8 +490,13 @@ int main(int count, char ** words) {
     if (strcmp(words[1], "use_after_free") == 0) {
         cudaFree(data);
     }
-    if (strcmp(words[1], "uninitialized_global") == 0) {
+    if (strncmp(words[1], "uninitialized_", 14) == 0) {
         cudaMalloc((void **) &data, n * sizeof(int));
+    }
+    if (strcmp(words[1], "copy_of_unwritten") == 0) {
+        int * unwritten;
+        cudaMalloc((void **) &unwritten, n * sizeof(int));
+        cudaMemcpy(data, unwritten, n * sizeof(int), cudaMemcpyDeviceToDevice);
     }
     if (strcmp(words[1], "argument_loses_bits") == 0) {
         const long long stride = 10000000000 + n;

@@ -57,9 +57,12 @@ FAULTS = [
     Planted("product_overflows", "overflow", CHECK, 192, FAULTY),
     Planted("index_loses_bits", "overflow", CHECK, 192, FAULTY),
     Planted("uninitialized_global", "uninitialized-global", CHECK, 192, FAULTY),
+    Planted("uninitialized_vector", "uninitialized-global", CHECK, 192, FAULTY),
+    Planted("copy_of_unwritten", "uninitialized-global", CHECK, 192, FAULTY),
     Planted("two_blocks_write", "race", CHECK, 192, ((1, 0, 0), (0, 0, 0))),
     Planted("block_reads_after_a_write", "race", CHECK, 192, FAULTY),
     Planted("block_writes_after_a_read", "race", CHECK, 192, FAULTY),
+    Planted("block_writes_what_both_read", "race", CHECK, 192, FAULTY),
     Planted("block_reads_an_atomic", "race", CHECK, 192, FAULTY),
     Planted("lane_missing", "lanes-missing", BOTH, 192, ((1, 0, 0), (0, 1, 0))),
     Planted("lanes_in_two_instructions", "lanes-missing", BOTH, 192, FIRST_OF_WARP_0),
@@ -70,10 +73,15 @@ FAULTS = [
     Planted("lanes_not_in_step", "race", CHECK, 192, ((0, 0, 0), (0, 0, 0))),
     Planted("vector_race", "race", CHECK, 192, FIRST_OF_WARP_1),
     Planted("copy_not_waited_for", "race", CHECK, 192, FIRST_OF_WARP_0),
+    Planted("matrix_race", "race", CHECK, 192, FIRST_OF_WARP_0),
+    Planted("pair_race", "race", CHECK, 192, FIRST_OF_WARP_1),
+    Planted("matrix_loaded_past_the_end", "out-of-bounds", BOTH, 192, FAULTY),
+    Planted("product_of_unwritten", "uninitialized-shared", CHECK, 192, FAULTY),
 ]
 RIGHT = [
     *("same_value_twice", "atomic_counter", "lanes_in_step", "waits_for_its_copy", "whole_block_returns"),
     *("blocks_write_the_same", "blocks_count", "blocks_write_neighbours", "last_block_adds", "lanes_there_are"),
+    "blocks_share_16_bytes",
 ]
 
 
@@ -117,6 +125,13 @@ def test_harmless_accesses_are_not_reported(programs, flavour, kernel):
         ("check", "index_loses_bits", 192, "3840000000 is stored in 32 bits"),
         ("check", "argument_loses_bits", 192, "10000000192 is stored in 32 bits"),
         ("check", "uninitialized_global", 192, "byte 400 of allocation 1 is read, and nobody has ever written it"),
+        ("check", "uninitialized_vector", 192, "byte 252 of allocation 1 is read"),
+        (
+            "check",
+            "block_writes_what_both_read",
+            192,
+            "byte 24 of K (allocation 0) is written, and other blocks read it",
+        ),
         (
             "check",
             "two_blocks_write",

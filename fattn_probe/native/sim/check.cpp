@@ -36,12 +36,21 @@ struct Overwrite {
 
 SIMT_THREAD_LOCAL Overwrite *pending = nullptr;
 
+constexpr PassedOver in_host_code = {0, SIZE_MAX};
+
+// The simulator's own memory; this thread's variables, such as threadIdx, which lie around `self`.
+bool is_simulator_s(const void *address) {
+    constexpr ptrdiff_t reach = 4096;
+    const ptrdiff_t distance = static_cast<const char *>(address) - reinterpret_cast<const char *>(&self);
+    return (distance > -reach && distance < reach) || worker->owns(address);
+}
+
 bool is_shared(const char *address) {
     return address >= worker->shared_arena() && address < worker->shared_arena() + Worker::arena_bytes + guard_bytes;
 }
 
-// The kernel's arguments, where the launch has put them.
-bool is_argument(const char *address) {
+// What the launch has captured: the kernel.
+bool is_of_launch(const char *address) {
     const auto *start = static_cast<const char *>(worker->launch->call);
     return address >= start && address < start + worker->launch->call_bytes;
 }
@@ -51,7 +60,7 @@ void check_elsewhere(const char *address, size_t bytes) {
     constexpr size_t pages = 64;
     static SIMT_THREAD_LOCAL uintptr_t fine[pages]; // numbers of pages that hold nothing but such constants
     const uintptr_t page = reinterpret_cast<uintptr_t>(address) >> 12;
-    if (fine[page % pages] == page || is_argument(address)) {
+    if (fine[page % pages] == page) {
         return;
     }
     if (const Allocation *allocation = find_allocation(address)) {
@@ -67,7 +76,27 @@ void check_elsewhere(const char *address, size_t bytes) {
     fine[page % pages] = page;
 }
 
+// Before an access of this thread: what earlier ones have left to do.
+void settle(AccessKind kind) {
+    if (__builtin_expect(pending != nullptr || worker->has_fault(), 0)) {
+        settle_overwrite(kind != AccessKind::read);
+        worker->stop_if_after_fault();
+    }
+}
+
 } // namespace
+
+SIMT_THREAD_LOCAL PassedOver passed_over = in_host_code;
+
+void check_new_block() {
+    passed_over = {reinterpret_cast<uintptr_t>(worker->stacks()), Worker::threads_bytes};
+    check_new_block_of_launch();
+}
+
+void check_end_of_block() {
+    passed_over = in_host_code;
+    settle_overwrite(true);
+}
 
 void note_overwrite(Finding finding, const char *address, size_t bytes) {
     finding.stack = call_stack();
@@ -86,23 +115,26 @@ void settle_overwrite(bool write) {
 
 void check_access(const void *pointer, size_t bytes, AccessKind kind) {
     const char *address = static_cast<const char *>(pointer);
-    if (is_unchecked(address)) {
+    if (are_local(address)) {
         return;
     }
-    settle_overwrite(kind != AccessKind::read);
-    worker->stop_if_after_fault();
     if (is_shared(address)) {
+        settle(kind);
         check_shared(address, bytes, kind);
     } else if (GlobalShadow *shadow = global_shadow(address, bytes)) {
+        settle(kind);
         check_global(*shadow, address, bytes, kind);
-    } else {
+    } else if (!is_of_launch(address) && !is_simulator_s(address)) {
+        settle(kind);
         check_elsewhere(address, bytes);
     }
 }
 
-void report_misaligned(size_t bytes) {
-    report({"misaligned", "an access of " + std::to_string(bytes) + " bytes at an address that is not a multiple of " +
-                              std::to_string(bytes)});
+void check_misaligned(const void *address, size_t bytes) {
+    if (!is_simulator_s(address)) {
+        report({"misaligned", "an access of " + std::to_string(bytes) +
+                                  " bytes at an address that is not a multiple of " + std::to_string(bytes)});
+    }
 }
 
 void note_read(const void *address, size_t bytes) { check_access(address, bytes, AccessKind::read); }

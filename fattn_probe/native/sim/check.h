@@ -27,14 +27,16 @@ enum class AccessKind : uint8_t { read, write, atomic };
 #if defined(SIMT_CHECK)
 constexpr bool checking = true;
 void check_access(const void *address, size_t bytes, AccessKind kind);
-[[noreturn]] void report_misaligned(size_t bytes);
+void check_misaligned(const void *address, size_t bytes); // reports it, if the address is the kernel's
 void check_new_block();
+void check_end_of_block();
 void check_copy_begins(const void *to, size_t bytes);
 void check_copy_ends(const void *to, size_t bytes);
 void note_fence();
 #else
 constexpr bool checking = false;
 inline void check_new_block() {}
+inline void check_end_of_block() {}
 inline void check_copy_begins(const void *, size_t) {}
 inline void check_copy_ends(const void *, size_t) {}
 inline void note_fence() {}

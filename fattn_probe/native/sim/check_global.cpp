@@ -19,22 +19,37 @@
 
 namespace simt {
 
-// Pages that nobody touches cost nothing. Of an access by blocks of the running launch a word's cell holds the block's
-// number, counted from 1 (27 bits), whether it was atomic, and which of the four bytes it touched; 0 is none.
+// 16 bytes of global memory. Most are only read in a launch, by the whole word: then this is all there is to know.
+struct Granule {
+    uint16_t written; // the bytes that were ever written, a bit each
+    uint16_t launch;  // the launch of `reader`
+    uint32_t reader;  // the block that read, counted from 1, or `several` (27 bits); which of the four words; whether
+                      // the words' cells say more
+};
+
+// Accesses to a word by blocks of the running launch: the block's number (27 bits), whether it was atomic, and which of
+// the four bytes it touched; 0 is none.
+struct WordCell {
+    uint32_t writer; // the last block that wrote
+    uint32_t reader; // the block that read, or `several`
+};
+
+// Pages that nobody touches cost nothing.
 struct GlobalShadow {
     char *start;
     size_t bytes;
-    uint8_t *written; // of each word, the bytes that were ever written, a bit each
-    uint32_t *writer; // of each word, the last block that wrote
-    uint32_t *reader; // the block that read, or `several`
-    std::atomic<bool> touched{false};
+    Granule *granules;
+    WordCell *cells;
+    std::atomic<bool> touched{false}; // the cells
 
-    size_t words() const { return (bytes + 3) / 4; }
+    size_t granule_bytes() const { return (bytes + 15) / 16 * sizeof(Granule); }
+    size_t cell_bytes() const { return (bytes + 15) / 16 * 4 * sizeof(WordCell); }
 };
 
 namespace {
 
 constexpr uint32_t several = (1u << 27) - 1, atomic_bit = 16, all_bytes = 15;
+constexpr uint32_t detailed = 1; // of Granule::reader; a bit for each word follows
 
 // Allocations lie so far apart that a slot of 8 GiB holds parts of one at most.
 constexpr int slot_bits = 33, address_bits = 48;
@@ -42,6 +57,7 @@ std::atomic<GlobalShadow *> slots[size_t{1} << (address_bits - slot_bits)];
 std::mutex mutex;
 std::vector<GlobalShadow *> live;
 std::atomic<bool> ordered_by_fences{false};
+uint16_t this_launch = 0;
 SIMT_THREAD_LOCAL uint32_t this_block = 0; // 0: the launch has no other
 
 size_t slot_of(const void *address) {
@@ -54,14 +70,17 @@ void set_slots(const GlobalShadow &shadow, GlobalShadow *value) {
     }
 }
 
-void mark_written(GlobalShadow &shadow, size_t start, size_t stop) {
-    const size_t first = (start + 3) / 4, last = std::max(first, stop / 4);
-    for (size_t byte = start; byte < std::min(stop, 4 * first); byte++) {
-        shadow.written[byte / 4] |= static_cast<uint8_t>(1u << byte % 4);
+void mark_written(Granule &granule, uint32_t bytes) {
+    if ((granule.written & bytes) != bytes) {
+        __atomic_fetch_or(&granule.written, static_cast<uint16_t>(bytes), __ATOMIC_RELAXED);
     }
-    memset(shadow.written + first, all_bytes, last - first);
-    for (size_t byte = std::max(start, 4 * last); byte < stop; byte++) {
-        shadow.written[byte / 4] |= static_cast<uint8_t>(1u << byte % 4);
+}
+
+// Calls `visit(granule, offset, bytes)` for the parts of a range in each granule; `bytes` has a bit for each.
+template <class Visit> void visit_granules(GlobalShadow &shadow, size_t start, size_t stop, Visit visit) {
+    for (size_t offset = start; offset < stop; offset = offset / 16 * 16 + 16) {
+        const size_t end = std::min(stop, offset / 16 * 16 + 16);
+        visit(shadow.granules[offset / 16], offset, (1u << (end - offset)) - 1u << offset % 16);
     }
 }
 
@@ -84,50 +103,109 @@ struct GlobalAccess {
     const char *address;
     uint32_t mask;
     bool atomic;
-    bool races; // whether races are looked for
 
     bool conflicts(uint32_t cell) const {
-        return races && cell >> 5 != this_block && (cell & mask) != 0 && !(atomic && (cell & atomic_bit) != 0);
+        return cell >> 5 != this_block && (cell & mask) != 0 && !(atomic && (cell & atomic_bit) != 0);
     }
 };
 
-void read_word(GlobalShadow &shadow, size_t word, const GlobalAccess &access) {
-    if (__builtin_expect((shadow.written[word] & access.mask) != access.mask, 0)) {
-        report({"uninitialized-global", name_byte(access.address) + " is read, and nobody has ever written it"});
-    }
-    if (!access.races) {
-        return;
-    }
-    const uint32_t writer = shadow.writer[word];
+void read_word(WordCell &cell, const GlobalAccess &access) {
+    const uint32_t writer = cell.writer;
     if (__builtin_expect(access.conflicts(writer), 0)) {
         report(race(access.address, "read", writer, "writes"));
     }
-    const uint32_t reader = shadow.reader[word], bytes = (reader | access.mask) & all_bytes;
+    const uint32_t reader = cell.reader, bytes = (reader | access.mask) & all_bytes;
     const uint32_t number = reader == 0 || reader >> 5 == this_block ? this_block : several;
     if (reader != (number << 5 | bytes)) {
-        shadow.reader[word] = number << 5 | bytes;
+        cell.reader = number << 5 | bytes;
     }
 }
 
 // The cell of a write of another block that this one overwrites, or 0.
-uint32_t write_word(GlobalShadow &shadow, size_t word, const GlobalAccess &access) {
-    if (access.mask == all_bytes) {
-        shadow.written[word] = all_bytes;
-    } else {
-        __atomic_fetch_or(shadow.written + word, static_cast<uint8_t>(access.mask), __ATOMIC_RELAXED);
-    }
-    if (!access.races) {
-        return 0;
-    }
-    const uint32_t reader = shadow.reader[word];
+uint32_t write_word(WordCell &cell, const GlobalAccess &access) {
+    const uint32_t reader = cell.reader;
     if (__builtin_expect(access.conflicts(reader), 0)) {
         report(race(access.address, "written", reader, reader >> 5 == several ? "read" : "reads"));
     }
-    const uint32_t before = shadow.writer[word];
+    const uint32_t before = cell.writer;
     const bool mine = before >> 5 == this_block;
     const bool atomic = access.atomic && (!mine || (before & atomic_bit) != 0);
-    shadow.writer[word] = this_block << 5 | (atomic ? atomic_bit : 0) | access.mask | (mine ? before & all_bytes : 0);
+    cell.writer = this_block << 5 | (atomic ? atomic_bit : 0) | access.mask | (mine ? before & all_bytes : 0);
     return access.conflicts(before) ? before : 0;
+}
+
+// The words that some of a granule's bytes touch, as bits of Granule::reader.
+uint32_t words_of(uint32_t bytes) {
+    const uint32_t any = bytes | bytes >> 1 | bytes >> 2 | bytes >> 3;
+    return (any & 1) << 1 | (any >> 4 & 1) << 2 | (any >> 8 & 1) << 3 | (any >> 12 & 1) << 4;
+}
+
+uint32_t reader_of(const Granule &granule) {
+    return __atomic_load_n(&granule.launch, __ATOMIC_ACQUIRE) == this_launch ? granule.reader : 0;
+}
+
+void set_reader(Granule &granule, uint32_t reader) {
+    granule.reader = reader;
+    __atomic_store_n(&granule.launch, this_launch, __ATOMIC_RELEASE);
+}
+
+// From now on the cells of its words say what blocks do with a granule.
+WordCell *cells_of(GlobalShadow &shadow, Granule &granule, uint32_t reader) {
+    WordCell *const cells = shadow.cells + 4 * (&granule - shadow.granules);
+    if ((reader & detailed) == 0) {
+        shadow.touched.store(true, std::memory_order_relaxed);
+        for (uint32_t word = 0; word < 4; word++) {
+            if ((reader >> (word + 1) & 1) != 0) {
+                cells[word].reader = (reader & ~31u) | all_bytes;
+            }
+        }
+        set_reader(granule, detailed);
+    }
+    return cells;
+}
+
+// Notes a read of whole words, if the granule alone can tell what blocks read of it; false if not.
+bool note_read_of(Granule &granule, uint32_t reader, uint32_t words) {
+    const uint32_t number = reader >> 5, read = reader & 30;
+    if ((reader & detailed) != 0) {
+        return false;
+    }
+    if (reader == 0 || number == this_block) {
+        set_reader(granule, this_block << 5 | read | words);
+    } else if (read == words) {
+        set_reader(granule, several << 5 | words);
+    }
+    return reader == 0 || number == this_block || read == words;
+}
+
+// Calls `visit(cell, offset, bytes)` for the words of some bytes of a granule.
+template <class Visit> void visit_words(size_t offset, uint32_t bytes, WordCell *cells, Visit visit) {
+    for (uint32_t word = 0; word < 4; word++) {
+        if (const uint32_t mask = bytes >> 4 * word & all_bytes) {
+            const size_t first = std::max(offset, offset / 16 * 16 + 4 * word);
+            visit(cells[word], first, mask);
+        }
+    }
+}
+
+void read_granule(GlobalShadow &shadow, Granule &granule, size_t offset, uint32_t bytes, bool races) {
+    const uint32_t words = words_of(bytes), reader = races ? reader_of(granule) : 0, number = reader >> 5;
+    if ((number == this_block || number == several) && (reader & (words | detailed)) == words) {
+        return; // as before, and it has been found to be written
+    }
+    const uint32_t missing = bytes & ~uint32_t{granule.written};
+    if (__builtin_expect(missing != 0, 0)) {
+        const size_t word = offset / 16 * 16 + __builtin_ctz(missing) / 4 * 4;
+        report({"uninitialized-global",
+                name_byte(shadow.start + std::max(offset, word)) + " is read, and nobody has ever written it"});
+    }
+    const bool whole = (bytes & 0x1111) * 15 == bytes;
+    if (!races || (whole && note_read_of(granule, reader, words))) {
+        return;
+    }
+    visit_words(offset, bytes, cells_of(shadow, granule, reader), [&](WordCell &cell, size_t first, uint32_t mask) {
+        read_word(cell, {shadow.start + first, mask, false});
+    });
 }
 
 } // namespace
@@ -141,25 +219,30 @@ GlobalShadow *global_shadow(const char *address, size_t bytes) {
 
 void check_global(GlobalShadow &shadow, const char *address, size_t bytes, AccessKind kind) {
     const bool races = this_block != 0 && !ordered_by_fences.load(std::memory_order_relaxed);
-    if (races && !shadow.touched.load(std::memory_order_relaxed)) {
-        shadow.touched = true;
+    const auto start = static_cast<size_t>(address - shadow.start);
+    if (kind == AccessKind::read) {
+        visit_granules(shadow, start, start + bytes, [&](Granule &granule, size_t offset, uint32_t mask) {
+            read_granule(shadow, granule, offset, mask, races);
+        });
+        return;
     }
-    const auto start = static_cast<size_t>(address - shadow.start), stop = start + bytes;
     size_t first = 0, last = 0; // the bytes that another block wrote
     uint32_t other = 0;
-    for (size_t offset = start; offset < stop;) {
-        const size_t word = offset / 4, end = std::min(stop, 4 * word + 4);
-        const uint32_t mask = (all_bytes >> (4 - (end - offset))) << offset % 4;
-        const GlobalAccess access{shadow.start + offset, mask, kind == AccessKind::atomic, races};
-        if (kind == AccessKind::read) {
-            read_word(shadow, word, access);
-        } else if (const uint32_t before = write_word(shadow, word, access)) {
-            other = before;
-            first = last == 0 ? offset : first;
-            last = end;
+    visit_granules(shadow, start, start + bytes, [&](Granule &granule, size_t offset, uint32_t mask) {
+        mark_written(granule, mask);
+        if (!races) {
+            return;
         }
-        offset = end;
-    }
+        visit_words(offset, mask, cells_of(shadow, granule, reader_of(granule)),
+                    [&](WordCell &cell, size_t begin, uint32_t part) {
+                        const GlobalAccess access{shadow.start + begin, part, kind == AccessKind::atomic};
+                        if (const uint32_t before = write_word(cell, access)) {
+                            other = before;
+                            first = last == 0 ? begin : first;
+                            last = begin + static_cast<size_t>(__builtin_popcount(part));
+                        }
+                    });
+    });
     if (other != 0) {
         note_overwrite(race(shadow.start + first, "written", other, "writes another value to"), shadow.start + first,
                        last - first);
@@ -169,10 +252,9 @@ void check_global(GlobalShadow &shadow, const char *address, size_t bytes, Acces
 namespace {
 
 void check_allocated(char *start, size_t bytes) {
-    auto *shadow = new GlobalShadow{start, std::max<size_t>(bytes, 1), nullptr, nullptr, nullptr};
-    shadow->written = static_cast<uint8_t *>(map_pages(shadow->words()));
-    shadow->writer = static_cast<uint32_t *>(map_pages(4 * shadow->words()));
-    shadow->reader = static_cast<uint32_t *>(map_pages(4 * shadow->words()));
+    auto *shadow = new GlobalShadow{start, std::max<size_t>(bytes, 1), nullptr, nullptr};
+    shadow->granules = static_cast<Granule *>(map_pages(shadow->granule_bytes()));
+    shadow->cells = static_cast<WordCell *>(map_pages(shadow->cell_bytes()));
     const std::lock_guard<std::mutex> lock(mutex);
     live.push_back(shadow);
     set_slots(*shadow, shadow);
@@ -188,10 +270,14 @@ void check_released(const char *start) {
     GlobalShadow *shadow = *found;
     live.erase(found);
     set_slots(*shadow, nullptr);
-    munmap(shadow->written, shadow->words());
-    munmap(shadow->writer, 4 * shadow->words());
-    munmap(shadow->reader, 4 * shadow->words());
+    munmap(shadow->granules, shadow->granule_bytes());
+    munmap(shadow->cells, shadow->cell_bytes());
     delete shadow;
+}
+
+// Which bytes of the granule of `offset` count as written after a copy: in a copy, what nobody has written stays so.
+uint32_t written_in(const GlobalShadow *source, size_t offset) {
+    return source == nullptr ? 0xFFFF : source->granules[offset / 16].written;
 }
 
 void check_host_write(const void *to, const void *from, size_t bytes) {
@@ -201,22 +287,25 @@ void check_host_write(const void *to, const void *from, size_t bytes) {
     }
     const auto start = static_cast<size_t>(static_cast<const char *>(to) - target->start);
     const GlobalShadow *source = global_shadow(static_cast<const char *>(from), bytes);
-    const auto source_start =
-        source != nullptr ? static_cast<size_t>(static_cast<const char *>(from) - source->start) : 1;
-    if ((start | source_start | bytes) % 4 == 0) { // what nobody has written stays so in the copy
-        memmove(target->written + start / 4, source->written + source_start / 4, bytes / 4);
-    } else {
-        mark_written(*target, start, start + bytes);
-    }
+    const size_t source_start =
+        source != nullptr ? static_cast<size_t>(static_cast<const char *>(from) - source->start) : 0;
+    const bool in_step = (start - source_start) % 16 == 0; // otherwise all of it counts as written
+    visit_granules(*target, start, start + bytes, [&](Granule &granule, size_t offset, uint32_t mask) {
+        const uint32_t written = in_step ? written_in(source, source_start + (offset - start)) : 0xFFFF;
+        granule.written = static_cast<uint16_t>((granule.written & ~mask) | (written & mask));
+    });
 }
 
 void check_new_launch() {
     ordered_by_fences = false;
     const std::lock_guard<std::mutex> lock(mutex);
+    const bool wrapped = ++this_launch == 0;
     for (GlobalShadow *shadow : live) {
         if (shadow->touched.exchange(false)) {
-            madvise(shadow->writer, 4 * shadow->words(), MADV_DONTNEED);
-            madvise(shadow->reader, 4 * shadow->words(), MADV_DONTNEED);
+            madvise(shadow->cells, shadow->cell_bytes(), MADV_DONTNEED);
+        }
+        for (size_t i = 0; wrapped && i < shadow->granule_bytes() / sizeof(Granule); i++) {
+            shadow->granules[i].reader = 0;
         }
     }
 }
@@ -226,7 +315,7 @@ const bool registered = (checker = &host_side) != nullptr;
 
 } // namespace
 
-void check_new_block() {
+void check_new_block_of_launch() {
     const bool alone = static_cast<uint64_t>(gridDim.x) * gridDim.y * gridDim.z == 1;
     this_block = alone ? 0 : static_cast<uint32_t>(worker->block_index() % (several - 1)) + 1;
 }

@@ -10,6 +10,7 @@ struct GlobalShadow;
 // That of the allocation that holds all of an access; nullptr if none does.
 GlobalShadow *global_shadow(const char *address, size_t bytes);
 
+void check_new_block_of_launch();
 void check_global(GlobalShadow &shadow, const char *address, size_t bytes, AccessKind kind);
 
 } // namespace simt

@@ -11,11 +11,11 @@
 namespace {
 
 inline void check_typed(const void *address, size_t bytes, simt::AccessKind kind) {
-    if (simt::is_unchecked(address)) {
+    if (__builtin_expect(simt::are_local(address), 1)) {
         return;
     }
     if (__builtin_expect((reinterpret_cast<uintptr_t>(address) & (bytes - 1)) != 0, 0)) {
-        simt::report_misaligned(bytes);
+        simt::check_misaligned(address, bytes);
     }
     simt::check_access(address, bytes, kind);
 }

@@ -13,10 +13,10 @@
 
 namespace simt {
 
-inline uint32_t ballot(uint32_t mask, bool predicate, const char *name) {
+SIMT_UNCHECKED inline uint32_t ballot(uint32_t mask, bool predicate, const char *name) {
     Registers &registers = warp_instruction(
-        mask, name, [&](Registers &r, uint32_t lane) { r.in[0][lane] = predicate; },
-        [](Registers &r) {
+        mask, name, [&](Registers &r, uint32_t lane) SIMT_PART { r.in[0][lane] = predicate; },
+        [](Registers &r) SIMT_PART {
             uint32_t votes = 0;
             for (int lane = 0; lane < warp_size; lane++) {
                 votes |= (self->warp->alive >> lane & 1) ? r.in[0][lane] << lane : 0;

@@ -85,7 +85,7 @@ template <class Kernel> struct Configured {
 
     // By value: a launch copies its arguments, and every thread has its own.
     template <class... Arguments> cudaError_t operator()(Arguments... arguments) const {
-        const auto call = [kernel = kernel, arguments...] { kernel(arguments...); };
+        const auto call = [kernel = kernel, arguments...]() SIMT_UNCHECKED { kernel(arguments...); };
         using Call = decltype(call);
         const Description description = description_of(call);
         int number = 0;

@@ -73,7 +73,11 @@
 #undef gridDim
 // threadIdx belongs to the running fiber; the other three are variables of simt, since `gridDim` and `blockDim` are
 // also members of cudaLaunchConfig_t.
+#if defined(SIMT_CHECK)
+#define threadIdx (simt::thread_idx())
+#else
 #define threadIdx (simt::self->thread_idx)
+#endif
 using simt::blockDim;
 using simt::blockIdx;
 using simt::gridDim;

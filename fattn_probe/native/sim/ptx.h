@@ -4,13 +4,14 @@
 #pragma once
 
 #include "ahead.h"
+#include "check_quick.h"
 #include "tensor_core.h"
 #include "warp.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <tuple>
+#include <type_traits>
 
 namespace simt {
 
@@ -28,13 +29,13 @@ void note_write(const void *address, size_t bytes);
 
 namespace ptx {
 
-template <class T> uint32_t word(const T &value) {
+template <class T> SIMT_PART inline uint32_t word(const T &value) {
     static_assert(sizeof(T) == 4, "a 32-bit register");
     uint32_t bits;
     memcpy(&bits, &value, 4);
     return bits;
 }
-template <class T> void set_word(T &value, uint32_t bits) {
+template <class T> SIMT_PART inline void set_word(T &value, uint32_t bits) {
     static_assert(sizeof(T) == 4, "a 32-bit register");
     memcpy(&value, &bits, 4);
 }
@@ -52,7 +53,7 @@ inline void probe_ldmatrix_address(const void *address) {
     static_cast<void>(*static_cast<const volatile char *>(address));
 }
 
-template <int tiles, bool transposed, class... Ts> void ldmatrix(const void *address, Ts &...results) {
+template <int tiles, bool transposed, class... Ts> SIMT_UNCHECKED void ldmatrix(const void *address, Ts &...results) {
     if (runs_ahead()) {
         if (self->lane < 8 * tiles) {
             probe_ldmatrix_address(address);
@@ -62,11 +63,12 @@ template <int tiles, bool transposed, class... Ts> void ldmatrix(const void *add
         }
     }
     Registers &registers = warp_instruction(
-        full_mask, "ldmatrix", [&](Registers &r, uint32_t lane) { r.address[lane] = address; },
-        [](Registers &r) {
+        full_mask, "ldmatrix", [&](Registers &r, uint32_t lane) SIMT_PART { r.address[lane] = address; },
+        [](Registers &r) SIMT_PART {
             uint32_t *const out[] = {r.out[0], r.out[1], r.out[2], r.out[3]};
             load_matrices(r.address, tiles, transposed, out);
         });
+    check_registers(AccessKind::write, results...);
     int i = 0;
     (set_word(results, registers.out[i++][self->lane]), ...);
 }
@@ -83,34 +85,45 @@ template <class T> void ldmatrix_sync_aligned_m8n8_x4_trans_b16(T &a, T &b, T &c
     ldmatrix<4, true>(address, a, b, c, d);
 }
 
+// The `i`-th operand of a matrix instruction, if it is one of the results.
+template <int results, class T> SIMT_PART inline void set_result(T &operand, const Registers &registers, int i) {
+    if constexpr (!std::is_const_v<T>) {
+        if (i < results) {
+            check_registers(AccessKind::write, operand);
+            set_word(operand, registers.out[i][self->lane]);
+        }
+    }
+}
+
 void transpose_matrix(Registers &registers);
-template <class T, class U> void movmatrix_sync_aligned_m8n8_trans_b16(T &result, const U &value) {
+template <class T, class U> SIMT_UNCHECKED void movmatrix_sync_aligned_m8n8_trans_b16(T &result, const U &value) {
+    check_registers(AccessKind::read, value);
     Registers &registers = warp_instruction(
-        full_mask, "movmatrix", [&](Registers &r, uint32_t lane) { r.in[0][lane] = word(value); }, transpose_matrix);
+        full_mask, "movmatrix", [&](Registers &r, uint32_t lane) SIMT_PART { r.in[0][lane] = word(value); },
+        transpose_matrix);
+    check_registers(AccessKind::write, result);
     set_word(result, registers.out[0][self->lane]);
 }
 
-// A matrix instruction: `accumulators` (in and out), then the registers of A and of B.
-template <uint8_t as, uint8_t bs, class... Ds, class... Operands>
-void matrix_instruction(const char *name, MatrixWork work, std::tuple<Ds &...> accumulators,
-                        const Operands &...operands) {
-    static_assert(sizeof...(Operands) == as + bs, "as many operands as the instruction has");
-    constexpr uint8_t results = sizeof...(Ds);
+// A matrix instruction: the registers of C, which become those of D, then `as` of A and `bs` of B.
+template <uint8_t as, uint8_t bs, class... Ts>
+SIMT_UNCHECKED void matrix_instruction(const char *name, MatrixWork work, Ts &...operands) {
+    constexpr uint8_t results = sizeof...(Ts) - as - bs;
     if (runs_ahead()) {
         static constexpr uint8_t counts[] = {results, as, bs};
-        std::apply([&](Ds &...d) { multiply_ahead(work, counts, d..., operands...); }, accumulators);
+        multiply_ahead(work, counts, operands...);
         return;
     }
+    check_registers(AccessKind::read, operands...);
     Registers &registers = warp_instruction(
         full_mask, name,
-        [&](Registers &r, uint32_t lane) {
+        [&](Registers &r, uint32_t lane) SIMT_PART {
             int i = 0;
-            std::apply([&](const Ds &...d) { ((r.in[i++][lane] = word(d)), ...); }, accumulators);
             ((r.in[i++][lane] = word(operands)), ...);
         },
-        [work](Registers &r) { work(r.in + results, r.in + results + as, r.in, r.out); });
+        [work](Registers &r) SIMT_PART { work(r.in + results, r.in + results + as, r.in, r.out); });
     int i = 0;
-    std::apply([&](Ds &...d) { (set_word(d, registers.out[i++][self->lane]), ...); }, accumulators);
+    (set_result<results>(operands, registers, i++), ...);
 }
 
 template <int K>
@@ -125,39 +138,36 @@ void multiply_f16(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32
 template <class D, class A, class B>
 void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
                                                        const A &a2, const A &a3, const B &b0, const B &b1) {
-    matrix_instruction<4, 2>("mma.m16n8k16.f32.f16", multiply_f32<16>, std::tie(d0, d1, d2, d3), a0, a1, a2, a3, b0,
-                             b1);
+    matrix_instruction<4, 2>("mma.m16n8k16.f32.f16", multiply_f32<16>, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1);
 }
 template <class D, class A, class B>
 void mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
                                                       const B &b0) {
-    matrix_instruction<2, 1>("mma.m16n8k8.f32.f16", multiply_f32<8>, std::tie(d0, d1, d2, d3), a0, a1, b0);
+    matrix_instruction<2, 1>("mma.m16n8k8.f32.f16", multiply_f32<8>, d0, d1, d2, d3, a0, a1, b0);
 }
 template <class D, class A, class B>
 void mma_sync_aligned_m16n8k16_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const A &a2, const A &a3,
                                                        const B &b0, const B &b1) {
-    matrix_instruction<4, 2>("mma.m16n8k16.f16.f16", multiply_f16<16>, std::tie(d0, d1), a0, a1, a2, a3, b0, b1);
+    matrix_instruction<4, 2>("mma.m16n8k16.f16.f16", multiply_f16<16>, d0, d1, a0, a1, a2, a3, b0, b1);
 }
 template <class D, class A, class B>
 void mma_sync_aligned_m16n8k8_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const B &b0) {
-    matrix_instruction<2, 1>("mma.m16n8k8.f16.f16", multiply_f16<8>, std::tie(d0, d1), a0, a1, b0);
+    matrix_instruction<2, 1>("mma.m16n8k8.f16.f16", multiply_f16<8>, d0, d1, a0, a1, b0);
 }
 template <class D, class A, class B>
 void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
                                                          const A &a2, const A &a3, const B &b0, const B &b1) {
-    matrix_instruction<4, 2>("mma.m16n8k16.f32.bf16", mma_bf16_accumulate_f32, std::tie(d0, d1, d2, d3), a0, a1, a2, a3,
-                             b0, b1);
+    matrix_instruction<4, 2>("mma.m16n8k16.f32.bf16", mma_bf16_accumulate_f32, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1);
 }
 template <class D, class A, class B>
 void mma_sync_aligned_m8n8k4_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, D &d4, D &d5, D &d6, D &d7,
                                                      const A &a0, const A &a1, const B &b0, const B &b1) {
-    matrix_instruction<2, 2>("mma.m8n8k4.f32.f16", mma_m8n8k4_f32, std::tie(d0, d1, d2, d3, d4, d5, d6, d7), a0, a1, b0,
-                             b1);
+    matrix_instruction<2, 2>("mma.m8n8k4.f32.f16", mma_m8n8k4_f32, d0, d1, d2, d3, d4, d5, d6, d7, a0, a1, b0, b1);
 }
 template <class D, class A, class B>
 void mma_sync_aligned_m8n8k4_row_row_f16_f16_f16_f16(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1, const B &b0,
                                                      const B &b1) {
-    matrix_instruction<2, 2>("mma.m8n8k4.f16.f16", mma_m8n8k4_f16, std::tie(d0, d1, d2, d3), a0, a1, b0, b1);
+    matrix_instruction<2, 2>("mma.m8n8k4.f16.f16", mma_m8n8k4_f16, d0, d1, d2, d3, a0, a1, b0, b1);
 }
 
 inline void cp_async(uint32_t shared, const void *global) { copy_async(shared_pointer(shared), global); }

@@ -12,19 +12,19 @@ namespace simt {
 [[noreturn]] void report_missing_lane(const char *instruction, int lane);
 
 // The value of `value` in lane `source(lane)`, copied word by word.
-template <class T, class Source> T exchange(uint32_t mask, T value, const char *name, Source source) {
+template <class T, class Source> SIMT_UNCHECKED T exchange(uint32_t mask, T value, const char *name, Source source) {
     constexpr int words = (sizeof(T) + 3) / 4;
     static_assert(words <= 8, "a shuffled value has at most 32 bytes");
     uint32_t word[words] = {};
     memcpy(word, &value, sizeof(T));
     Registers &registers = warp_instruction(
         mask, name,
-        [&](Registers &r, uint32_t lane) {
+        [&](Registers &r, uint32_t lane) SIMT_PART {
             for (int i = 0; i < words; i++) {
                 r.in[i][lane] = word[i];
             }
         },
-        [](Registers &) {});
+        [](Registers &) SIMT_PART {});
     const int from = source(static_cast<int>(self->lane));
     if (__builtin_expect((self->warp->existing >> from & 1) == 0, 0)) {
         report_missing_lane(name, from);
@@ -42,9 +42,10 @@ void check_butterfly(int offset, int width);
 // What a loop of xor shuffles makes of the lanes' values: `value = operation(value, __shfl_xor_sync(mask, value,
 // offset, width))` for `offset`, half of it, and so on down to 1, the lanes' values being exchanged between one and the
 // next. In one warp instruction, for all lanes at once (build/rewrite_shuffles.py).
-template <class T, class Operation> T butterfly(uint32_t mask, T value, int offset, int width, Operation operation) {
+template <class T, class Operation>
+SIMT_UNCHECKED T butterfly(uint32_t mask, T value, int offset, int width, Operation operation) {
     static_assert(sizeof(T) <= sizeof(Registers::out) / warp_size, "a value that fits into the registers");
-    const auto combine = [=](Registers &r) {
+    const auto combine = [=](Registers &r) SIMT_PART {
         T *const from = reinterpret_cast<T *>(r.in), *const to = reinterpret_cast<T *>(r.out);
         for (int step = offset; step > 0; step >>= 1) {
             for (int lane = 0; lane < warp_size; lane++) {
@@ -56,7 +57,8 @@ template <class T, class Operation> T butterfly(uint32_t mask, T value, int offs
     };
     Registers &registers = warp_instruction(
         mask, "shfl.sync.bfly",
-        [&](Registers &r, uint32_t lane) { memcpy(reinterpret_cast<T *>(r.in) + lane, &value, sizeof(T)); }, combine);
+        [&](Registers &r, uint32_t lane) SIMT_PART { memcpy(reinterpret_cast<T *>(r.in) + lane, &value, sizeof(T)); },
+        combine);
     if (__builtin_expect(self->warp->existing != full_mask, 0)) {
         check_butterfly(offset, width);
     }
@@ -68,21 +70,21 @@ template <class T, class Operation> T butterfly(uint32_t mask, T value, int offs
 
 template <class T> inline T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
     return simt::exchange(mask, value, "shfl.sync",
-                          [=](int lane) { return (lane & ~(width - 1)) + (source & (width - 1)); });
+                          [=](int lane) SIMT_PART { return (lane & ~(width - 1)) + (source & (width - 1)); });
 }
 template <class T> inline T __shfl_xor_sync(unsigned mask, T value, int offset, int width = 32) {
-    return simt::exchange(mask, value, "shfl.sync.bfly", [=](int lane) {
+    return simt::exchange(mask, value, "shfl.sync.bfly", [=](int lane) SIMT_PART {
         const int from = lane ^ offset;
         return from < (lane & ~(width - 1)) + width ? from : lane;
     });
 }
 template <class T> inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-    return simt::exchange(mask, value, "shfl.sync.down", [=](int lane) {
+    return simt::exchange(mask, value, "shfl.sync.down", [=](int lane) SIMT_PART {
         return lane % width + static_cast<int>(delta) < width ? lane + static_cast<int>(delta) : lane;
     });
 }
 template <class T> inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-    return simt::exchange(mask, value, "shfl.sync.up", [=](int lane) {
+    return simt::exchange(mask, value, "shfl.sync.up", [=](int lane) SIMT_PART {
         return lane % width - static_cast<int>(delta) >= 0 ? lane - static_cast<int>(delta) : lane;
     });
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "thread.h"
+#include "unchecked.h"
 
 #include <cstdint>
 
@@ -34,7 +35,7 @@ struct Warp {
     Registers registers[2];
     AheadWarp *ahead = nullptr;
 
-    Registers &current() { return registers[generation & 1]; }
+    SIMT_PART Registers &current() { return registers[generation & 1]; }
 };
 
 // Mark the running lane as arrived at `instruction`; true for the last lane, which must do the work, then call
@@ -47,7 +48,7 @@ void wait_for_warp();
 // The whole of a warp instruction: `deposit(registers, lane)`, then once `work(registers)`, then the caller reads from
 // the returned registers.
 template <class Deposit, class Work>
-inline Registers &warp_instruction(uint32_t mask, const char *name, Deposit deposit, Work work) {
+SIMT_PART inline Registers &warp_instruction(uint32_t mask, const char *name, Deposit deposit, Work work) {
     Registers &registers = self->warp->current();
     deposit(registers, self->lane);
     if (arrive_at_warp(mask, name)) {

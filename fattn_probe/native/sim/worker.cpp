@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -28,7 +29,9 @@ Worker::Worker()
     : pending_copies(max_threads), order_(order_of(environment().schedule_seed)),
       schedule_seed_(environment().schedule_seed), runs_ahead_(!adversarial() && !environment().in_step),
       ahead_(new AheadWarp[max_threads / warp_size]) {
-    stacks_ = static_cast<char *>(map_pages(stacks_bytes));
+    stacks_ = static_cast<char *>(map_pages(threads_bytes));
+    fibers_ = reinterpret_cast<Fiber *>(stacks_ + stacks_bytes);
+    std::uninitialized_value_construct_n(fibers_, max_threads);
     arena_ = static_cast<char *>(map_pages(arena_bytes + guard_bytes));
     protect_pages(arena_ + arena_bytes, guard_bytes);
     for (size_t i = 0; i < max_threads; i++) {
@@ -144,7 +147,7 @@ void Worker::run_block(uint3 index) {
     __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 #endif
     self = nullptr;
-    check_pending();
+    check_end_of_block();
     if (!fault_.empty()) {
         faulty_thread_ = max_threads;
         report_fault_of_block(block_index(), std::exchange(fault_, ""));
@@ -320,7 +323,7 @@ void Worker::note_fault(const Finding &finding) {
 }
 
 void Worker::stop_if_after_fault() {
-    if (__builtin_expect(!fault_.empty(), 0) && self->thread_number() >= faulty_thread_) {
+    if (__builtin_expect(has_fault(), 0) && self->thread_number() >= faulty_thread_) {
         stop_thread();
     }
 }

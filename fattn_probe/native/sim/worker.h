@@ -72,6 +72,9 @@ class Worker {
 
     bool adversarial() const { return order_ != Order::lockstep; }
     bool runs_ahead() const { return runs_ahead_; }
+    static constexpr size_t stacks_bytes = max_threads * stack_bytes;
+    static constexpr size_t threads_bytes = stacks_bytes + max_threads * sizeof(Fiber);
+    const char *stacks() const { return stacks_; } // behind them lie the fibers
     bool owns_stack(const void *address) const { return address >= stacks_ && address < stacks_ + stacks_bytes; }
     bool owns(const void *address) const { // the simulator's own memory, and local variables
         return owns_stack(address) || (address >= this && address < this + 1);
@@ -84,6 +87,7 @@ class Worker {
     // A fault of a thread of the running block. From now on threads with lower numbers alone run; when none of them can
     // go on, the fault of the lowest ends the process.
     void note_fault(const Finding &finding);
+    bool has_fault() const { return faulty_thread_ != max_threads; }
     void stop_if_after_fault(); // the running thread, if it is not one of them
     [[noreturn]] void stop_thread();
 
@@ -104,9 +108,7 @@ class Worker {
     [[noreturn]] void leave_block(); // the running thread goes on after the block's end
     [[noreturn]] void report_from(Fiber *fiber, Finding finding);
 
-    static constexpr size_t stacks_bytes = max_threads * stack_bytes;
-
-    Fiber fibers_[max_threads];
+    Fiber *fibers_ = nullptr;
     const Finding *doomed_ = nullptr; // what the fiber switched to has to report
     uint32_t faulty_thread_ = max_threads;
     std::string fault_; // of that thread, as JSON

@@ -1,0 +1,12 @@
+// The simulator's own functions that are compiled into kernels. They touch registers and the simulator's memory, which
+// the checker would only pass over, at the cost of most of its time: SIMT_UNCHECKED keeps it out of such a function.
+// What these call is inlined into them only if it must be: SIMT_PART.
+#pragma once
+
+#if defined(SIMT_CHECK)
+#define SIMT_UNCHECKED __attribute__((no_sanitize("thread", "alignment", "signed-integer-overflow")))
+#define SIMT_PART __attribute__((always_inline))
+#else
+#define SIMT_UNCHECKED
+#define SIMT_PART
+#endif
