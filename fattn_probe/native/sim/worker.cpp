@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -31,7 +30,6 @@ Worker::Worker()
       ahead_(new AheadWarp[max_threads / warp_size]) {
     stacks_ = static_cast<char *>(map_pages(threads_bytes));
     fibers_ = reinterpret_cast<Fiber *>(stacks_ + stacks_bytes);
-    std::uninitialized_value_construct_n(fibers_, max_threads);
     arena_ = static_cast<char *>(map_pages(arena_bytes + guard_bytes));
     protect_pages(arena_ + arena_bytes, guard_bytes);
     for (size_t i = 0; i < max_threads; i++) {
@@ -93,12 +91,11 @@ void Worker::prepare_fiber(Fiber &fiber, uint32_t thread) {
     // The fibers' stacks start at different places within their pages: otherwise the same variables of all 32 lanes
     // compete for the same cache lines.
     char *top = stacks_ + (thread + 1) * stack_bytes - (thread % 61) * 1088;
+    fiber = {};
     fiber.stack_top = top;
     fiber.stack_pointer = new_stack(top, fiber_main);
-    fiber.ahead = Ahead::off;
     fiber.thread_idx = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / (blockDim.x * blockDim.y)};
     fiber.lane = thread % warp_size;
-    fiber.wait = Wait::none;
     fiber.warp = &warps[thread / warp_size];
     fiber.warp->lanes[fiber.lane] = &fiber;
     pending_copies[thread].clear();
