@@ -25,7 +25,11 @@ DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
 SIM_HOST = "sim/units/sim_host.cpp"
 SIM_KERNELS = ("sim/units/sim_kernels.cpp", "sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp")
 # What calls the checker: native/sim/check_hooks.cpp and check_arithmetic.cpp
-CHECKS = ("-fsanitize=thread,alignment,signed-integer-overflow", "--param=tsan-instrument-func-entry-exit=0")
+CHECKS = (
+    "-fsanitize=thread,alignment,signed-integer-overflow",
+    "--param=tsan-instrument-func-entry-exit=0",
+    *("-fno-crossjumping", "-fno-tree-tail-merge"),  # calls of two lines as one: a finding would name the other line
+)
 # With loops unrolled and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/simulator.md)
 SIM_OPTIMISATION = {
     "release": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1"),

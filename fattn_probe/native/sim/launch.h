@@ -2,6 +2,7 @@
 #pragma once
 
 #include "thread.h"
+#include "unchecked.h"
 
 #include <cuda_runtime_api.h>
 

@@ -1,8 +1,6 @@
 // What a CUDA thread is here: a fiber, in a warp, in a block, run by one worker of the host.
 #pragma once
 
-#include "unchecked.h"
-
 #include <vector_types.h>
 
 #include <cstddef>
@@ -47,11 +45,6 @@ extern SIMT_THREAD_LOCAL Fiber *self; // nullptr in host code
 extern SIMT_THREAD_LOCAL uint3 blockIdx;
 extern SIMT_THREAD_LOCAL dim3 blockDim;
 extern SIMT_THREAD_LOCAL dim3 gridDim;
-
-#if defined(SIMT_CHECK)
-// threadIdx, a copy: it stays the same as long as the thread runs, and the checker need not see it.
-__attribute__((const)) SIMT_UNCHECKED inline uint3 thread_idx() { return self->thread_idx; }
-#endif
 
 // __syncthreads(); file and line are the caller's.
 void sync_block(const char *file, int line);

@@ -33,6 +33,11 @@ FAULTS = {
     8: ("overflow", "planted: lost bits"),
     9: ("race", "planted: no wait"),
     10: ("shared-memory", "planted: static shared memory"),
+    13: ("lanes-missing", "planted: lanes missing"),
+    14: ("shared-memory", "planted: static and dynamic shared memory"),
+    15: ("misaligned", "planted: misaligned int"),
+    16: ("misaligned", "planted: misaligned int4"),
+    17: ("uninitialized-shared", "planted: unwritten shared"),
 }
 
 
@@ -46,9 +51,10 @@ def session():
 def line_of(marker):
     """The number of the line of the patched fattn-vec.cuh that ends in a comment."""
     patch = patches.find("fault-many", resolve(DEFAULT_SOURCE)).text
-    start, lines = re.search(r"\+\+\+ \S*fattn-vec\.cuh\n@@ \S+ \+(\d+),\d+ @@\n(.*)", patch, re.DOTALL).groups()
-    before = lines[: lines.index(f"// {marker}\n")].splitlines()
-    return int(start) + len(before) - 1
+    (hunk,) = (hunk for hunk in re.split(r"^(?=@@)", patch, flags=re.MULTILINE) if f"// {marker}\n" in hunk)
+    start = int(re.match(r"@@ \S+ \+(\d+),", hunk)[1])
+    before = hunk[: hunk.index(f"// {marker}\n")].splitlines()[1:]
+    return start + sum(not line.startswith("-") for line in before) - 1
 
 
 def outcome_of(session, fault):
@@ -65,10 +71,19 @@ def test_a_planted_fault_is_found_where_it_is(session, fault):
     assert f"fattn-vec.cuh:{line_of(marker)}" in outcome.frames[0]
 
 
-def test_a_launch_that_a_driver_refuses_fails(session):
-    outcome = outcome_of(session, 11)
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (11, "invalid argument"),
+        (18, "invalid argument"),
+        (19, "invalid argument"),
+        (20, "too many resources requested for launch"),
+    ],
+)
+def test_a_launch_that_a_driver_refuses_fails(session, fault, error):
+    outcome = outcome_of(session, fault)
     assert isinstance(outcome, Failed), outcome
-    assert "CUDA error: invalid argument" in outcome.message
+    assert f"CUDA error: {error}" in outcome.message
 
 
 def test_an_argument_in_host_memory_is_found(session):
