@@ -1,16 +1,20 @@
 """The native runner on ggml's CPU backend, of the oldest and the newest era."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fattn_probe import source
 from fattn_probe.build import CPU_RUNNER, BuildRequest, ensure
 from fattn_probe.device import load_devices, parse_target
+from fattn_probe.launch.selection import Selection
 from fattn_probe.op import Params, Root, TensorView
 from fattn_probe.run.batch import RunnerEndedError, batch_runner
 from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import execute
 from fattn_probe.run.outcome import Failed, Lost, Ran, Unsupported
+from fattn_probe.run.part import Part, write_part
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.truth.reference.attention import attention
 from tests.run import toy
@@ -98,6 +102,31 @@ def test_views_with_strides_and_offsets(go):
     gqa.tensors["K"] = view
     del gqa.roots["K"]
     assert nmse(plain, go(gqa)) < 1e-4
+
+
+def test_memory_that_repeats_is_filled_with_its_first_bytes(go):
+    gqa = toy.gqa(np.random.default_rng(1), n_seq=2)
+    K = gqa.roots["K"]
+    gqa.inputs["K"] = np.resize(gqa.inputs["K"][:12288], K.nbytes)
+    written = go(gqa).result.dst.copy()
+    gqa.roots["K"] = replace(K, period=12288)
+    np.testing.assert_array_equal(go(gqa).result.dst.view(np.uint32), written.view(np.uint32))
+
+
+def test_chosen_rows_are_read_and_no_others(runner, tmp_path):
+    gqa = toy.gqa(np.random.default_rng(1), n_seq=2)
+    case, files = gqa.record(), [tmp_path / name for name in ("case.gguf", "out.gguf", "part.gguf")]
+    write_case(case, gqa.inputs, files[0])
+    rows = np.array([(0, 0, 1), (0, 0, 2), (1, 6, 3)])
+    write_part(Part(Selection((), np.array([0]), np.array([0]), 0), rows), case.op.sizes, files[2])
+    whole = execute(runner, files[0], tmp_path / "whole.gguf", args=CPU)
+    part = execute(runner, files[0], files[1], args=CPU, part=files[2])
+    assert isinstance(whole, Ran)
+    assert isinstance(part, Ran)
+    chosen = np.zeros(part.result.dst.shape[:3], bool)
+    chosen[tuple(rows.T)] = True
+    np.testing.assert_array_equal(part.result.dst[chosen].view(np.uint32), whole.result.dst[chosen].view(np.uint32))
+    assert not part.result.dst[~chosen].any()
 
 
 def test_V_as_a_view_of_K(go):

@@ -1,5 +1,6 @@
 """Diagnose a wrong output: the wrong elements, what they have in common, their blocks, and the likely fault."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ MOST_MASK = 1 << 28
 """Largest mask, in entries, that is examined; larger masks are skipped."""
 MOST_KV = 1 << 26
 """Largest K/V head, in values, for which a cause is sought."""
+MOST_ROWS = 1 << 22
+"""Most rows of an output whose properties are compared with the wrong elements."""
 AGREED = 0.5
 """The share of the examined rows that must have the same cause."""
 RowIndex = tuple[int, int, int]
@@ -58,6 +61,8 @@ class Evidence:
         """The properties of the arrays' rows and columns."""
         case = self.case
         shape = (case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head, case.op.sizes.hsv)
+        if math.prod(shape[:3]) > MOST_ROWS:
+            return []
         found, rows = labellings(shape, _group(case), self.geometry, _mask(self)), self.rows
         if rows is None:
             return found
