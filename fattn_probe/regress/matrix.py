@@ -52,7 +52,7 @@ class Cell:
     build_number: str
     device: str
     cc: str
-    day: str
+    started: str
     passed: int
     unsupported: int = 0
     known: Mapping[str, int] = field(default_factory=dict)
@@ -115,7 +115,7 @@ def cell_of(history: History, run: Run) -> Cell:
         build_number=run.identity.build_number,
         device=run.identity.device,
         cc=run.identity.cc,
-        day=run.started[:10],
+        started=run.started[:19],
         passed=statuses["pass"],
         unsupported=statuses["unsupported"],
         known=dict(sorted(known.items())),
@@ -150,7 +150,7 @@ def _cell(plain: dict[str, Any]) -> Cell:
 
 def ordered(cells: Iterable[Cell]) -> list[Cell]:
     """The cells by release, oldest first, then by compute capability and name; of two for one place the newer."""
-    newest = {(cell.source, cell.device): cell for cell in sorted(cells, key=lambda cell: cell.day)}
+    newest = {(cell.source, cell.device): cell for cell in sorted(cells, key=lambda cell: cell.started)}
     return sorted(newest.values(), key=lambda cell: (_age(cell.source), float(cell.cc), cell.device))
 
 
@@ -165,7 +165,7 @@ def page(cells: Iterable[Cell]) -> str:
     sources = list(dict.fromkeys(cell.source for cell in found))
     cases = sum(cell.cases for cell in found)
     head = HEAD.format(suite=SUITE, releases=len(sources), runs=len(found), cases=f"{cases:,}")
-    days = sorted({cell.day for cell in found})
+    days = sorted({cell.started[:10] for cell in found})
     when = "" if not days else f"\nRun on {days[0]}" + (f" to {days[-1]}" if days[1:] else "") + ".\n"
     return "\n".join([head + when, *_table(found, sources), "", *_known(found), "", *_alarms(found)]) + "\n"
 

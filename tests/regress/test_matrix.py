@@ -109,7 +109,7 @@ def test_a_page_without_defects_and_alarms():
 
 
 def test_cells_survive_json_and_the_newer_one_wins():
-    older = replace(CELLS[0], day="2026-11-01", passed=1)
+    older = replace(CELLS[0], started="2026-11-01", passed=1)
     assert from_json(to_json([older, *CELLS])) == from_json(to_json([*CELLS, older])) == ordered(CELLS)
 
 
