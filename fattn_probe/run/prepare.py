@@ -38,8 +38,8 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
     here = [(target, cases) for target, cases in by_target.values() if target.engine != "cpu"]
     sources = required_sources(case for _, cases in here for case in cases)
     with ThreadPoolExecutor(1) as beside:
-        if any(target.engine == "sim" for target, _ in here):
-            beside.submit(unpacked_tables)  # once, half a second, while the compilers run
+        simulated = any(target.engine == "sim" for target, _ in here)
+        tables = beside.submit(unpacked_tables) if simulated else None  # once, half a second, while the compilers run
         for find in (likely_kernels, required_kernels):
             wanted: dict[tuple[str, str], list[KernelCase]] = defaultdict(list)
             for target, cases in here:
@@ -48,6 +48,8 @@ def prepare(session: Session, work: Work, program: str = RUNNER) -> None:
                 kernels = wanted[target.engine, arch_of(target)]
                 if kernels or find is required_kernels:
                     session.add_kernels(target, kernels, program, sources)
+        if tables is not None:
+            tables.result()  # a full disk ends the run here, not each case
 
 
 def kernels_of_build(request: BuildRequest, cases: Sequence[Case], progress: Report) -> list[KernelCase]:

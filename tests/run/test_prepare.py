@@ -1,5 +1,6 @@
 """The kernels of a run are known and compiled before it starts; tests without a mark build nothing."""
 
+import errno
 import json
 from dataclasses import replace
 
@@ -122,6 +123,15 @@ def test_another_gpu_is_planned_for_itself(cache, tree, built, planned):
     prepare(Session(RunOptions(tree)), [(CASES[0], [H200, A100, ADA])])
     assert planned == [1, 1, 1]
     assert {arch for arch, _ in built} == {"90", "80", "89"}
+
+
+def test_tables_that_cannot_be_unpacked_end_the_run_before_its_first_case(cache, tree, built, planned, monkeypatch):
+    def fails():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("fattn_probe.run.prepare.unpacked_tables", fails)
+    with pytest.raises(OSError, match="No space left"):
+        prepare(Session(RunOptions(tree)), [(CASES[0], [H200])])
 
 
 def test_a_build_made_elsewhere_and_the_cpu_need_no_kernels(cache, tree, built, planned):
