@@ -23,7 +23,8 @@ def resolve(spec: str, progress: "Progress | None" = None) -> Tree:
     """
     match parse_spec(spec):
         case PypiSpec() as release:
-            return cached_tree(release.cache_name, spec, lambda folder: fetched_release(release, folder, progress))
+            tree = cached_tree(release.cache_name, spec, lambda folder: fetched_release(release, folder, progress))
+            return replace(tree, build_number=release.build_number)
         case GitSpec() as repository:
             commit = git.find_commit(repository)
             name = f"git-{hashlib.sha256(repository.url.encode()).hexdigest()[:8]}-{commit}"

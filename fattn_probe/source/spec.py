@@ -19,6 +19,9 @@ PINS = {
     ("xllamacpp", "2026.10.11549"): "c17ee1163006f70726abb9f72137830818f3d8cb60bfc34cb232d08428eaa22b",
 }
 
+BUILDS = {"0.2.8": "7551", "0.2.12": "8156"}
+"""The llama.cpp builds of xllamacpp's older releases, from the commits of its repository that updated llama.cpp."""
+
 _PYPI = re.compile(r"pypi:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)")
 _GIT_URL = re.compile(r"git\+(?P<url>(?:file|https)://[^@]+)@(?P<ref>.+)")
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]*")  # never starts with a dash: git would take it for an option
@@ -34,9 +37,10 @@ class PypiSpec:
 
     @property
     def build_number(self) -> str:
-        """The llama.cpp build that xllamacpp's calendar versions end with, else `?`."""
+        """The llama.cpp build of a release of xllamacpp (calendar versions end with it), or `?`."""
         match = _CALENDAR.fullmatch(self.version)
-        return match["build"] if self.name == "xllamacpp" and match else "?"
+        known = match["build"] if match else BUILDS.get(self.version, "?")
+        return known if self.name == "xllamacpp" else "?"
 
     @property
     def pin(self) -> str | None:
