@@ -53,7 +53,7 @@ def parse_kernel_name(
     base, values = _base_and_values(prefix)
     known = (names or {}).get(base, ())
     if bracket:
-        pairs = [pair for pair in _named(with_args) if not _is_alias(pair[0], known)]
+        pairs = [(declared, value) for declared, value in _named(with_args) if not _is_alias(declared, value, known)]
         named = [(_parameter_name(declared), value) for declared, value in pairs]
     else:
         named = [(known[i] if i < len(known) else "", value) for i, value in enumerate(values)]
@@ -134,11 +134,11 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
         yield declared.strip(), value.strip()
 
 
-def _is_alias(declared: str, known: Sequence[str]) -> bool:
-    """Whether g++ only explains a typedef here: `uint32_t = unsigned int`."""
+def _is_alias(declared: str, value: str, known: Sequence[str]) -> bool:
+    """Whether g++ only explains a type's name here: `uint32_t = unsigned int`, `uint3 = uint3`."""
     if " " in declared or declared in known:
         return False
-    return bool(known) or ALIAS.fullmatch(declared) is not None
+    return bool(known) or declared == value or ALIAS.fullmatch(declared) is not None
 
 
 def _parameter_name(declared: str) -> str:

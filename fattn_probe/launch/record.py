@@ -44,6 +44,12 @@ class LaunchRecord:
         return f"{self.kernel}<{','.join(self.values)}>" if self.template_args else self.kernel
 
     @property
+    def geometry(self) -> str:
+        """`grid 8x1x1 of 32x4x1, 17536 B`: blocks, threads, dynamic shared memory."""
+        grid, block = ("x".join(map(str, size)) for size in (self.grid, self.block))
+        return f"grid {grid} of {block}, {self.shared} B"
+
+    @property
     def key(self) -> tuple[object, ...]:
         """The fields that two engines must agree on."""
         return (self.kernel, self.values, self.grid, self.block, self.shared)
@@ -72,6 +78,11 @@ class LaunchRecord:
         optional = {name: getattr(self, name) for name in ("regs", "static_shared", "max_blocks_per_sm")}
         line = {"order": self.order, "kernel": self.text or self.spelling, "grid": self.grid, "block": self.block}
         return json.dumps(line | {"shared": self.shared} | {k: v for k, v in optional.items() if v is not None})
+
+
+def in_words(launches: Iterable[LaunchRecord]) -> str:
+    """What two engines must agree on, `kernel<values>: grid 8x1x1 of 32x4x1, 17536 B; ...`."""
+    return "; ".join(f"{launch.spelling}: {launch.geometry}" for launch in launches)
 
 
 def parse_launches(text: str, *, types: Types | None = None, names: Names | None = None) -> tuple[LaunchRecord, ...]:

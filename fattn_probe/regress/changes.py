@@ -107,17 +107,14 @@ def _launch_changes(before: Result, after: Result) -> Iterator[Change]:
         yield Change(after.name, Kind.KERNEL, f"{_kernels(a)} became {_kernels(b)}")
         return
     other = [(was, now) for was, now in zip(a, b, strict=True) if was != now]
-    was, now = ("; ".join(map(_launch, records)) for records in zip(*other, strict=True))
+    was, now = (
+        "; ".join(f"{record.kernel}: {record.geometry}" for record in records) for records in zip(*other, strict=True)
+    )
     yield Change(after.name, Kind.LAUNCH, f"{was} became {now}")
 
 
 def _kernels(records: Sequence[LaunchRecord]) -> str:
     return ", ".join(record.spelling for record in records) or "no kernel"
-
-
-def _launch(record: LaunchRecord) -> str:
-    grid, block = ("x".join(map(str, size)) for size in (record.grid, record.block))
-    return f"{record.kernel}: grid {grid} of {block}, {record.shared} B"
 
 
 def time_changes(cells: Sequence[Cell], after: Mapping[str, Result]) -> Iterator[Change]:

@@ -15,6 +15,7 @@ from fattn_probe import flags
 from fattn_probe.console import NOTES, OUT, show
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.files import write_text
+from fattn_probe.launch.record import in_words
 from fattn_probe.regress import tables as regressing
 from fattn_probe.regress.cli import DEFAULT_HISTORY, HistoryFile, JunitFile, Markdown, write_for_ci
 from fattn_probe.regress.history import History, open_history
@@ -24,7 +25,7 @@ from fattn_probe.regress.runner import outcome_of
 
 COLUMNS = (
     *("run", "started", "suite", "device", "source"),
-    *("case", "digest", "status", "nmse", "seconds", "output", "reason"),
+    *("case", "digest", "status", "nmse", "seconds", "output", "launches", "reason"),
 )
 history_app = typer.Typer(
     help="Results of all regression runs: list, accept, export, report, merge.", no_args_is_help=True
@@ -81,8 +82,8 @@ def history_export(history_file: HistoryFile = DEFAULT_HISTORY, as_json: flags.J
         table = csv.writer(OUT.file, lineterminator="\n")
         table.writerow(COLUMNS)
         for run, item in rows:
-            found = (item.digest, item.status, item.metrics.get("nmse"), item.time, item.output, item.reason)
-            table.writerow((*_where(run).values(), item.name, *found))
+            found = (item.digest, item.status, item.metrics.get("nmse"), item.time, item.output)
+            table.writerow((*_where(run).values(), item.name, *found, in_words(item.kernels), item.reason))
 
 
 def _where(run: Run) -> dict[str, str]:

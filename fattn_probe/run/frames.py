@@ -15,13 +15,8 @@ OVERLAY = "/overlay/"
 def short_kernel(signature: str) -> str:
     """`flash_attn_ext_f16<64,64,8,8,false,false,false>`, from __PRETTY_FUNCTION__ or a demangled name."""
     name = parse_kernel_name(signature)
-    values = ",".join(value for key, value in name.args if not is_alias(key, value))
+    values = ",".join(value for _, value in name.args)
     return f"{name.base}<{values}>" if values else name.base
-
-
-def is_alias(key: str, value: str) -> bool:
-    """Whether g++ only explains a type's name, as in `float2 = float2`."""
-    return key == value
 
 
 def headline(fault: Fault) -> str:

@@ -86,3 +86,8 @@ def test_normalised_values(value, expected):
 
 def test_the_types_of_a_source_win_over_the_gguf_package():
     assert normalise("(ggml_type)77", {77: "q9_K"}) == "GGML_TYPE_Q9_K"
+
+
+def test_a_type_that_gxx_explains_by_itself_is_no_argument():
+    text = GXX_DEQUANTIZE.replace("int64_t = long int]", "int64_t = long int; uint3 = uint3]")
+    assert parse_kernel_name(text) == parse_kernel_name(GXX_DEQUANTIZE)

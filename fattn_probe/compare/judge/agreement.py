@@ -1,7 +1,8 @@
 """Compare an engine with a recording of a real GPU: launches, bits, NMSE.
 
 A recording is small: it has the launches and the sha256 of each output, and at most SAMPLES of its floats at an even
-stride, so that a disagreement can be measured. Of upstream's own list, a recording has the hash of each output.
+stride, so that a disagreement can be measured. Of upstream's own list, a recording has hashes of the launches and the
+output of each case.
 """
 
 import csv
@@ -9,10 +10,10 @@ import gzip
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from fattn_probe.run.capture import Capture
 
 SAMPLES = 4096
 DIGITS = 16
-COLUMNS = ("case", "digest", "output")
+COLUMNS = ("case", "digest", "launches", "output")
 
 
 @dataclass(frozen=True)
@@ -107,21 +108,32 @@ def agreement(recorded: Recorded, dst: F32, launches: Sequence[LaunchRecord]) ->
     )
 
 
-@dataclass(frozen=True)
-class Hashes:
-    """Of one case: the digest of its inputs, and the first 16 digits of its output's sha256."""
+class Hashes(NamedTuple):
+    """Of one case: the digest of its inputs, and the first 16 digits of the sha256 of its launches and its output."""
 
     digest: str
+    launches: str
     output: str
 
 
+def hashes_of(digest: str, launches: str, output: str) -> Hashes:
+    """The hashes of a case: its digest, its launches in words, the sha256 of its output."""
+    return Hashes(digest, hashlib.sha256(launches.encode()).hexdigest()[:DIGITS], output[:DIGITS])
+
+
 def exported(lines: Iterable[str]) -> dict[str, Hashes]:
-    """The cases with an output in the CSV of `history export`, or in a recording of it, by name."""
+    """The cases with an output in the CSV of `history export`, by name."""
+    return {
+        row["case"]: hashes_of(row["digest"], row["launches"], row["output"]) for row in rows_of(lines) if row["output"]
+    }
+
+
+def rows_of(lines: Iterable[str]) -> Iterator[dict[str, str]]:
+    """The rows of a CSV that has the columns of a recording."""
     rows = csv.DictReader(lines)
-    try:
-        return {row["case"]: Hashes(row["digest"], row["output"][:DIGITS]) for row in rows if row["output"]}
-    except (KeyError, csv.Error) as error:
-        raise InputError(f"not the CSV of `fattn-probe history export`: {error}") from error
+    if missing := set(COLUMNS) - set(rows.fieldnames or ()):
+        raise InputError(f"not the CSV of `fattn-probe history export`: it has no column {min(missing)!r}")
+    yield from rows
 
 
 def write_hashes(hashes: Mapping[str, Hashes], path: Path) -> None:
@@ -129,10 +141,10 @@ def write_hashes(hashes: Mapping[str, Hashes], path: Path) -> None:
     with gzip.GzipFile(path, "wb", mtime=0) as packed, io.TextIOWrapper(packed, newline="") as text:
         table = csv.writer(text, lineterminator="\n")
         table.writerow(COLUMNS)
-        table.writerows((name, item.digest, item.output) for name, item in sorted(hashes.items()))
+        table.writerows((name, *item) for name, item in sorted(hashes.items()))
 
 
 def read_hashes(path: Path) -> dict[str, Hashes]:
     """The cases of a file that `write_hashes` wrote."""
     with gzip.open(path, "rt", newline="") as lines:
-        return exported(lines)
+        return {row["case"]: Hashes(*(row[name] for name in Hashes._fields)) for row in rows_of(lines)}
