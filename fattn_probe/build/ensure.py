@@ -29,7 +29,7 @@ from fattn_probe.errors import InputError
 from fattn_probe.process import log
 from fattn_probe.source import KernelCase
 
-REGISTERS = "registers.json"
+RESOURCES = "resources.json"
 
 
 def ensure(
@@ -121,7 +121,7 @@ def export(build: Build, folder: Path) -> Build:
         part = Path(name) / "build"
         for item in ("bin", "lib", OVERLAY):
             shutil.copytree(build.folder / item, part / item)
-        for file in (MANIFEST, REGISTERS):
+        for file in (MANIFEST, RESOURCES):
             if (build.folder / file).is_file():
                 shutil.copyfile(build.folder / file, part / file)
         part.rename(folder)

@@ -3,14 +3,13 @@
 import datetime
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from fattn_probe.build.ccache import STATS_LOG, ccache_env, read_objects
-from fattn_probe.build.ensure import REGISTERS, ensure
+from fattn_probe.build.ensure import RESOURCES, ensure
 from fattn_probe.build.flags import Flags
 from fattn_probe.build.key import (
     MANIFEST,
@@ -27,6 +26,7 @@ from fattn_probe.build.key import (
 from fattn_probe.build.ninja import Report, run_ninja, silent
 from fattn_probe.build.overlay import OVERLAY_STAMP, prepare, write_if_changed
 from fattn_probe.build.plan import BACKENDS, Planner, case_source
+from fattn_probe.build.ptxas import as_json, read_resources
 from fattn_probe.build.sources import Sources, addable, read_sources
 from fattn_probe.build.stamp import own_stamp
 from fattn_probe.build.steps import Plan
@@ -38,7 +38,6 @@ from fattn_probe.errors import BuildError, InputError
 from fattn_probe.source import KernelCase, Tree, ggml_types
 
 TEST_SOURCE = "tests/test-backend-ops.cpp"
-ENTRY = re.compile(r"Compiling entry function '(\w+)'[\s\S]*?Used (\d+) registers")
 
 
 def extend(
@@ -88,7 +87,7 @@ def make(
     write_if_changed(folder / "build.ninja", make_plan(request, toolchain, contents, sources).render())
     ninja(folder)
     if request.engine == "cuda":
-        write_if_changed(folder / REGISTERS, json.dumps(read_registers(folder), indent=1) + "\n")
+        write_if_changed(folder / RESOURCES, json.dumps(as_json(read_resources(folder)), indent=1) + "\n")
     manifest = new_manifest(request, toolchain, contents, stamp)
     write_if_changed(folder / MANIFEST, manifest.to_json())
     return Build(folder, manifest, request, read_objects(folder / STATS_LOG))
@@ -153,12 +152,6 @@ def new_manifest(request: BuildRequest, toolchain: Toolchain, contents: Contents
         stamp=stamp,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
-
-
-def read_registers(folder: Path) -> dict[str, int]:
-    """Registers per thread of each kernel (by mangled name), as reported by ptxas."""
-    texts = [path.read_text(errors="replace") for path in sorted((folder / "obj").rglob("*.cu.o.log"))]
-    return {name: int(count) for text in texts for name, count in ENTRY.findall(text)}
 
 
 def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int | None = None) -> Build:

@@ -1,4 +1,4 @@
-"""The environment of a simulator build: device, tables, register counts, schedule."""
+"""The environment of a simulator build: device, tables, kernels' resources, schedule."""
 
 import functools
 import gzip
@@ -15,7 +15,7 @@ import numpy as np
 from fattn_probe.arrays import F32, I8, Bytes
 from fattn_probe.cache import cache_dir
 from fattn_probe.device import Device
-from fattn_probe.device.registers import measured_registers
+from fattn_probe.device.resources import measured_resources
 
 TABLE_FORMAT = b"corrections in two bits, bounds of ex2"
 """Part of the name of the unpacked tables' folder: change it when `_unpack` does."""
@@ -43,7 +43,7 @@ class Simulation:
         """The environment of a program of a simulator build."""
         env = {
             "FATTN_PROBE_DEVICE": device.spec(),
-            "FATTN_PROBE_REGISTERS": str(register_file(device.arch, build_number)),
+            "FATTN_PROBE_RESOURCES": str(resource_file(device.arch, build_number)),
             "FATTN_PROBE_SCHEDULE": str(self.schedule),
         }
         if not self.dry:
@@ -119,16 +119,16 @@ def _publish(part: Path, folder: Path) -> None:
         part.rmdir()
 
 
-def register_file(arch: str, build_number: str) -> Path:
-    """A file with a line `registers kernel value value ...` for each kernel with measured registers."""
-    return _registers_in(cache_dir(), arch, build_number)
+def resource_file(arch: str, build_number: str) -> Path:
+    """A file with a line `registers shared local kernel value value ...` for each measured kernel."""
+    return _resources_in(cache_dir(), arch, build_number)
 
 
 @functools.cache
-def _registers_in(cache: Path, arch: str, build_number: str) -> Path:
-    counts = measured_registers(arch, build_number)
-    text = "".join(f"{count} {_words(kernel)}\n" for kernel, count in sorted(counts.items()))
-    path = cache / f"registers-sm{arch}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+def _resources_in(cache: Path, arch: str, build_number: str) -> Path:
+    measured = sorted(measured_resources(arch, build_number).items())
+    text = "".join(f"{m.registers} {m.shared} {m.local} {_words(kernel)}\n" for kernel, m in measured)
+    path = cache / f"resources-sm{arch}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}-{os.getpid()}")

@@ -5,7 +5,6 @@ import pytest
 
 from fattn_probe.build.ensure import export, is_complete, open_build
 from fattn_probe.build.key import Build, BuildRequest, Contents, Manifest, folder_of, key_of, manifest_of
-from fattn_probe.build.make import read_registers
 from fattn_probe.build.stamp import own_stamp
 from fattn_probe.build.toolchain import Toolchain, version_line
 from fattn_probe.errors import InputError
@@ -28,14 +27,6 @@ MANIFEST = Manifest(
     stamp="",
     date="2026-10-01T00:00:00+00:00",
 )
-PTXAS = """\
-ptxas info    : Compiling entry function '_Z1kILi8EEvi' for 'sm_90'
-ptxas info    : Function properties for _Z1kILi8EEvi
-    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 168 registers, used 1 barriers, 400 bytes cmem[0]
-ptxas info    : Compiling entry function '_Z1gv' for 'sm_90'
-ptxas info    : Used 24 registers
-"""
 
 
 @pytest.mark.parametrize(
@@ -121,12 +112,6 @@ def test_an_exported_build_is_opened_elsewhere(tmp_path):
 def test_a_folder_without_a_manifest_is_not_a_build(tmp_path):
     with pytest.raises(InputError, match="not a build"):
         open_build(tmp_path)
-
-
-def test_registers_are_read_from_the_compilers_logs(tmp_path):
-    (tmp_path / "obj/ggml-cuda").mkdir(parents=True)
-    (tmp_path / "obj/ggml-cuda/fattn.cu.o.log").write_text(PTXAS)
-    assert read_registers(tmp_path) == {"_Z1kILi8EEvi": 168, "_Z1gv": 24}
 
 
 @pytest.mark.parametrize(

@@ -49,16 +49,16 @@ def limits(programs, flavour):
 
 
 @pytest.fixture
-def registers(tmp_path):
-    """A file of register counts: 128 a thread, as many as 512 threads can have."""
-    path = tmp_path / "registers"
-    path.write_text("128 uses_many_registers\n")
+def resources(tmp_path):
+    """A file of kernels' resources: 128 registers a thread, as many as 512 threads can have."""
+    path = tmp_path / "resources"
+    path.write_text("128 0 0 uses_many_registers\n")
     return path
 
 
 @pytest.mark.parametrize(("name", "said"), [("geometry", GEOMETRY), ("dynamic_shared", DYNAMIC_SHARED)])
-def test_launches_are_refused_with_the_errors_of_a_gpu(limits, registers, name, said):
-    done = limits.run(name, FATTN_PROBE_REGISTERS=str(registers))
+def test_launches_are_refused_with_the_errors_of_a_gpu(limits, resources, name, said):
+    done = limits.run(name, FATTN_PROBE_RESOURCES=str(resources))
     assert done.code == 0, done.stderr
     assert done.stdout.decode() == said.lstrip()
 

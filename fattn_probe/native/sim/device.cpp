@@ -72,14 +72,14 @@ cudaDeviceProp read_properties() {
     return p;
 }
 
-// Lines of "registers name value value ...".
-std::map<std::string, int> read_registers() {
-    std::map<std::string, int> table;
-    std::ifstream file(environment().registers);
-    int registers;
+// Lines of "registers shared local name value value ...".
+std::map<std::string, Resources> read_resources() {
+    std::map<std::string, Resources> table;
+    std::ifstream file(environment().resources);
+    Resources found;
     std::string kernel;
-    while (file >> registers && std::getline(file >> std::ws, kernel)) {
-        table[kernel] = registers;
+    while (file >> found.registers >> found.shared >> found.local && std::getline(file >> std::ws, kernel)) {
+        table[kernel] = found;
     }
     return table;
 }
@@ -112,8 +112,8 @@ KernelName kernel_name(const std::string &signature) {
     return name;
 }
 
-int registers_of(const Description &kernel) {
-    static const std::map<std::string, int> measured = read_registers();
+Resources resources_of(const Description &kernel) {
+    static const std::map<std::string, Resources> measured = read_resources();
     const KernelName name = kernel_name(kernel.signature);
     const auto found = measured.find(name.values.empty() ? name.name : name.name + " " + name.values);
     if (found != measured.end()) {
@@ -121,11 +121,11 @@ int registers_of(const Description &kernel) {
     }
     const int threads = kernel.launch_bounds.threads;
     if (threads == 0) {
-        return 32;
+        return {32};
     }
     const int blocks = std::max(1, kernel.launch_bounds.min_blocks);
     const int warps = (threads + 31) / 32;
-    return std::min(255, device_properties().regsPerMultiprocessor / (blocks * warps * 32) / 8 * 8);
+    return {std::min(255, device_properties().regsPerMultiprocessor / (blocks * warps * 32) / 8 * 8)};
 }
 
 int device_attribute(cudaDeviceAttr attribute) {
@@ -170,7 +170,10 @@ int threads_with(int registers) {
 
 cudaError_t attributes_of(cudaFuncAttributes *attributes, const Description &kernel) {
     *attributes = {};
-    attributes->numRegs = registers_of(kernel);
+    const Resources resources = resources_of(kernel);
+    attributes->numRegs = resources.registers;
+    attributes->sharedSizeBytes = resources.shared;
+    attributes->localSizeBytes = resources.local;
     // Within its launch bounds a kernel fits: the compiler sees to it.
     attributes->maxThreadsPerBlock =
         kernel.launch_bounds.threads != 0

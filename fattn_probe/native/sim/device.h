@@ -11,8 +11,14 @@ namespace simt {
 
 const cudaDeviceProp &device_properties();
 
-// Registers of a kernel: measured if known, else the most that its launch bounds allow.
-int registers_of(const Description &kernel);
+// What a kernel takes of an SM, as ptxas reported it: registers per thread, static shared and local memory in bytes. If
+// it was not measured: the most registers that its launch bounds allow, and no memory.
+struct Resources {
+    int registers;
+    size_t shared = 0;
+    size_t local = 0;
+};
+Resources resources_of(const Description &kernel);
 
 // The value of one attribute of cudaDeviceGetAttribute.
 int device_attribute(cudaDeviceAttr attribute);

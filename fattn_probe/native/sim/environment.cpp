@@ -21,7 +21,7 @@ Environment read() {
     return {
         text("FATTN_PROBE_DEVICE"),
         text("FATTN_PROBE_LAUNCHES"),
-        text("FATTN_PROBE_REGISTERS"),
+        text("FATTN_PROBE_RESOURCES"),
         text("FATTN_PROBE_SIM_DATA"),
         static_cast<unsigned>(number("FATTN_PROBE_SIM_THREADS", cores != 0 ? cores : 1)),
         number("FATTN_PROBE_SCHEDULE", 0),

@@ -209,14 +209,16 @@ void record(const Launch &launch) {
     if (environment().launches.empty()) {
         return;
     }
+    const Resources resources = resources_of(launch.kernel);
     int blocks = 0;
     occupancy_of(&blocks, launch.kernel, static_cast<int>(launch.block.x * launch.block.y * launch.block.z),
                  launch.shared);
     const std::string line =
         "{\"order\":" + std::to_string(order++) + ",\"kernel\":" + json_string(launch.kernel.signature) +
         ",\"grid\":" + json_dim(launch.grid) + ",\"block\":" + json_dim(launch.block) +
-        ",\"shared\":" + std::to_string(launch.shared) + ",\"regs\":" + std::to_string(registers_of(launch.kernel)) +
-        ",\"max_blocks_per_sm\":" + std::to_string(blocks) + "}\n";
+        ",\"shared\":" + std::to_string(launch.shared) + ",\"regs\":" + std::to_string(resources.registers) +
+        ",\"static_shared\":" + std::to_string(resources.shared) + ",\"max_blocks_per_sm\":" + std::to_string(blocks) +
+        "}\n";
     FILE *file = fopen(environment().launches.c_str(), "a");
     if (file == nullptr || fputs(line.c_str(), file) == EOF || fclose(file) != 0) {
         fail("cannot write launch records to " + environment().launches);

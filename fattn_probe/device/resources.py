@@ -1,0 +1,81 @@
+"""What each attention kernel takes of an SM, as ptxas reported in real builds."""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from fattn_probe.errors import InputError
+
+TABLE = "resources.csv"
+CELL = re.compile(r"(\d+)/(\d+)/(\d+)")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Of one kernel: registers per thread, static shared memory in bytes, local memory (stack frame) in bytes."""
+
+    registers: int
+    shared: int = 0
+    local: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.registers}/{self.shared}/{self.local}"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The resources of one kernel (its demangled name) of one llama.cpp build number for nvcc's arch (`89`)."""
+
+    build_number: int
+    arch: str
+    kernel: str
+    resources: Resources
+
+
+def measured_resources(arch: str, build_number: str, path: Path | None = None) -> dict[str, Resources]:
+    """The resources of each kernel measured for an arch (`89`), from the nearest llama.cpp build.
+
+    They change slowly between builds, so the nearest one is a better estimate than the limit of the launch bounds.
+    Trees without a build number (a folder, a commit) get the newest. Empty if the arch was not measured.
+    """
+    table: dict[int, dict[str, Resources]] = {}
+    for item in read_table(path):
+        if item.arch == arch:
+            table.setdefault(item.build_number, {})[item.kernel] = item.resources
+    wanted = int(build_number) if build_number.isdigit() else max(table, default=0)
+    found: dict[str, Resources] = {}
+    for number in sorted(table, key=lambda number: (abs(number - wanted), -number), reverse=True):
+        found |= table[number]  # nearest last, so that it overrides the others
+    return found
+
+
+def merge(records: Iterable[Compiled], path: Path | None = None) -> str:
+    """The text of the table with `records` added; a later record of a kernel replaces the earlier one."""
+    cells: dict[str, dict[str, str]] = {}
+    columns: set[tuple[int, str]] = set()
+    for item in (*read_table(path), *records):
+        if not 0 < item.resources.registers <= 255:
+            raise InputError(f"{item.kernel}: {item.resources.registers} registers a thread, expected 1 to 255")
+        columns.add((item.build_number, item.arch))
+        cells.setdefault(item.kernel, {})[f"{item.build_number}/{item.arch}"] = str(item.resources)
+    text = io.StringIO()
+    names = [f"{number}/{arch}" for number, arch in sorted(columns)]
+    writer = csv.DictWriter(text, ["kernel", *names], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({"kernel": kernel, **row} for kernel, row in sorted(cells.items()))
+    return text.getvalue()
+
+
+def read_table(path: Path | None = None) -> Iterator[Compiled]:
+    """The table: a row per kernel, a column per llama.cpp build and arch (`11549/89`), `registers/shared/local`."""
+    source = path or files("fattn_probe.device") / TABLE
+    for row in csv.DictReader(io.StringIO(source.read_text())):
+        kernel = row.pop("kernel")
+        for column, cell in row.items():
+            if match := CELL.fullmatch(cell):
+                number, arch = column.split("/")
+                yield Compiled(int(number), arch, kernel, Resources(*map(int, match.groups())))
