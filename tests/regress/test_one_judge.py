@@ -109,6 +109,9 @@ class LastScaleInF16(StandIn):
     def options(self):
         return self.session.options
 
+    def build_for(self, target):
+        return self.session.build_for(target)
+
     def capture(self, case, inputs, target):
         found = self.session.capture(case, inputs, target)
         assert isinstance(found, Capture), found

@@ -57,6 +57,7 @@ PAST_MASK = Finding(
     "out-of-bounds", "out-of-bounds: global memory is accessed at byte 18432 of mask (allocation 0)", SCAN
 )
 CUDA = Finding("CUDA error", "CUDA error: misaligned address")
+BEFORE_Q = Finding("out-of-bounds", "out-of-bounds: global memory is accessed at byte -2129944572 of Q", MMA16)
 VOLTA = Failure(OP, "7.0", "11549", MMA16, TRAP)
 K_STRIDE = Failure(strided("K", 264), "9.0", "11549", MMA16, misaligned())
 Q_STRIDE = Failure(strided("Q", 516), "9.0", "11549", MMA16, misaligned(frame=f"{MMA16} at fattn-mma-f16.cuh:900"))
@@ -64,6 +65,8 @@ Q8_RACE = Failure(quantised(64), "9.0", "11549", VEC64, RACE)
 SCANNED = Failure(OP, "9.0", "11549", SCAN, PAST_MASK)
 MASKED = Failure(OP, "9.0", "11549", only_masked_nan=True)
 LATENT = Op.contiguous(Sizes(1, 16, 1, 4, 256, 576, 512), Params(1.0), ("f16", "f16"), mask=True)
+LARGE_Q = Op.contiguous(Sizes(1, 40, 5, 1 << 17, 512, 128, 128), Params(1.0), ("f16", "f16"), mask=True)
+Q_OFFSET = Failure(LARGE_Q, "9.0", "11549", MMA16, BEFORE_Q)
 
 
 def right_at_the_end_of_k(op):
@@ -71,7 +74,7 @@ def right_at_the_end_of_k(op):
     return (V.root, V.type, V.ne, V.nb, V.offset) == ("K", "f16", (512, *K.ne[1:]), K.nb, 128)
 
 
-MLA = Failure(LATENT, "9.0", "?", "flash_attn_ext_f16<576,512,1,16,false,true>", right_for=right_at_the_end_of_k)
+MLA = Failure(LATENT, "9.0", "7551", "flash_attn_ext_f16<576,512,1,16,false,true>", right_for=right_at_the_end_of_k)
 ELSEWHERE = replace(
     LATENT, tensors={**LATENT.tensors, "V": replace(LATENT.tensors["K"], name="V", ne=(512, 256, 1, 1))}
 )
@@ -88,7 +91,8 @@ RECOGNISED = {
     "q8-race": [Q8_RACE],
     "mask-scan": [SCANNED],
     "masked-rows": [MASKED],
-    "mla-v": [MLA, replace(MLA, op=ELSEWHERE)],
+    "mla-v": [MLA, replace(MLA, op=ELSEWHERE), replace(MLA, build_number="?")],
+    "q-offset": [Q_OFFSET],
 }
 OTHERS = [
     # volta-columns: another GPU, an older release, 32 columns, another place, another fault, another family
@@ -126,7 +130,12 @@ OTHERS = [
     replace(MLA, op=AT_THE_END, right_for=lambda op: True),
     replace(MLA, kernel="flash_attn_ext_f16<576,512,1,16,false,false>"),
     replace(MLA, kernel="flash_attn_tile<576,512,1,16,false>"),
-    replace(MLA, build_number="8672"),
+    replace(MLA, build_number="8156"),
+    # q-offset: a smaller Q, another tensor, a place after Q's start, another kernel
+    replace(Q_OFFSET, op=OP),
+    replace(Q_OFFSET, finding=replace(BEFORE_Q, message=BEFORE_Q.message.replace("of Q", "of K"))),
+    replace(Q_OFFSET, finding=replace(BEFORE_Q, message=BEFORE_Q.message.replace("-", ""))),
+    replace(Q_OFFSET, kernel="flash_attn_tile<128,128,16,1,false>"),
     # masked-rows: a wrong output for another reason, a run that did not end
     replace(MASKED, only_masked_nan=False),
     replace(MASKED, finding=CUDA),

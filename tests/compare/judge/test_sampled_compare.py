@@ -48,6 +48,9 @@ class Spoilt:
     def persistent_runner(self):
         return self.session.persistent_runner()
 
+    def build_for(self, target):
+        return self.session.build_for(target)
+
     def capture(self, case, inputs, target):
         key = (case.digest, str(target))
         if key not in self.known:
