@@ -133,7 +133,7 @@ def spawned(argv: list[str], variables: Mapping[str, str]) -> Iterator[tuple[sub
         stderr=theirs,
         env=env,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(1, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - one system call, which needs no lock
+        preexec_fn=control_terminal,  # noqa: PLW1509 - two system calls, which need no lock
     )
     os.close(theirs)
     try:
@@ -143,6 +143,12 @@ def spawned(argv: list[str], variables: Mapping[str, str]) -> Iterator[tuple[sub
             os.killpg(child.pid, signal.SIGTERM)
             child.wait()
         os.close(ours)
+
+
+def control_terminal() -> None:
+    """Make the terminal on stdout that of this process's session, and heed its hangup, which `nohup` ignores."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    fcntl.ioctl(1, termios.TIOCSCTTY, 0)
 
 
 def read_lines(terminal: int, tick: float | None = None) -> Iterator[str]:

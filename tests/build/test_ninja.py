@@ -119,8 +119,9 @@ with spawned(["sh", "-c", "echo $$; exec sleep 60"], {}) as (child, terminal):
 """
 
 
-def test_a_killed_build_leaves_no_compilers_behind():
-    builder = subprocess.Popen([sys.executable, "-c", BUILDER], stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("prefix", [[], ["nohup"]])
+def test_a_killed_build_leaves_no_compilers_behind(prefix):
+    builder = subprocess.Popen([*prefix, sys.executable, "-c", BUILDER], stdout=subprocess.PIPE, text=True)
     child = int(builder.stdout.readline())
     os.kill(child, 0)
     builder.kill()
