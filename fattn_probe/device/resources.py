@@ -43,9 +43,8 @@ def measured_resources(arch: str, build_number: str, path: Path | None = None) -
     Trees without a build number (a folder, a commit) get the newest. Empty if the arch was not measured.
     """
     table: dict[int, dict[str, Resources]] = {}
-    for item in read_table(path):
-        if item.arch == arch:
-            table.setdefault(item.build_number, {})[item.kernel] = item.resources
+    for item in read_table(path, arch):
+        table.setdefault(item.build_number, {})[item.kernel] = item.resources
     wanted = int(build_number) if build_number.isdigit() else max(table, default=0)
     found: dict[str, Resources] = {}
     for number in sorted(table, key=lambda number: (abs(number - wanted), -number), reverse=True):
@@ -70,12 +69,16 @@ def merge(records: Iterable[Compiled], path: Path | None = None) -> str:
     return text.getvalue()
 
 
-def read_table(path: Path | None = None) -> Iterator[Compiled]:
-    """The table: a row per kernel, a column per llama.cpp build and arch (`11549/89`), `registers/shared/local`."""
+def read_table(path: Path | None = None, only: str = "") -> Iterator[Compiled]:
+    """The table, or its columns of one arch.
+
+    It has a row per kernel and a column per llama.cpp build and arch (`11549/89`) of `registers/shared/local`.
+    """
     source = path or files("fattn_probe.device") / TABLE
-    for row in csv.DictReader(io.StringIO(source.read_text())):
-        kernel = row.pop("kernel")
-        for column, cell in row.items():
-            if match := CELL.fullmatch(cell):
-                number, arch = column.split("/")
-                yield Compiled(int(number), arch, kernel, Resources(*map(int, match.groups())))
+    rows = csv.reader(io.StringIO(source.read_text()))
+    columns = [column.split("/") for column in next(rows)[1:]]
+    chosen = [(at, int(number), arch) for at, (number, arch) in enumerate(columns, 1) if only in ("", arch)]
+    for row in rows:
+        for at, number, arch in chosen:
+            if match := CELL.fullmatch(row[at]):
+                yield Compiled(number, arch, row[0], Resources(*map(int, match.groups())))

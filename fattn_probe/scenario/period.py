@@ -21,11 +21,12 @@ PAGE = 4096
 
 def repeating(root: Root) -> Root:
     """The root with its period, if it is so large that it repeats."""
+    if root.nbytes <= REPEATS_ABOVE:
+        return root
     unit = math.lcm(root.nb[1], PAGE)
     least = max(LEAST_PERIOD, root.nbytes // MOST_PERIODS)
     period = unit * _prime(max(3, -(-least // unit)))
-    repeats = root.nbytes > REPEATS_ABOVE and period <= min(MOST_PERIOD, root.nbytes // 2)
-    return replace(root, period=period) if repeats else root
+    return replace(root, period=period) if period <= min(MOST_PERIOD, root.nbytes // 2) else root
 
 
 def _prime(least: int) -> int:

@@ -112,7 +112,7 @@ class LastScaleInF16(StandIn):
     def build_for(self, target):
         return self.session.build_for(target)
 
-    def capture(self, case, inputs, target):
+    def capture(self, case, inputs, target, part=None):
         found = self.session.capture(case, inputs, target)
         assert isinstance(found, Capture), found
         scale = np.random.default_rng(1).uniform(1e-3, 1e-2, (*found.dst.shape[:3], 1))
@@ -142,7 +142,7 @@ def test_a_last_scale_in_f16_fails_both(session):
 class OtherLastBits(LastScaleInF16):
     """A session whose kernel differs by the last bit of float32 in most elements."""
 
-    def capture(self, case, inputs, target):
+    def capture(self, case, inputs, target, part=None):
         found = self.session.capture(case, inputs, target)
         assert isinstance(found, Capture), found
         other = np.random.default_rng(1).random(found.dst.shape) < 0.72

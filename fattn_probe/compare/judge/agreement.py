@@ -131,9 +131,12 @@ def exported(lines: Iterable[str]) -> dict[str, Hashes]:
 def rows_of(lines: Iterable[str]) -> Iterator[dict[str, str]]:
     """The rows of a CSV that has the columns of a recording."""
     rows = csv.DictReader(lines)
-    if missing := set(COLUMNS) - set(rows.fieldnames or ()):
-        raise InputError(f"not the CSV of `fattn-probe history export`: it has no column {min(missing)!r}")
-    yield from rows
+    try:
+        if missing := set(COLUMNS) - set(rows.fieldnames or ()):
+            raise InputError(f"not the CSV of `fattn-probe history export`: it has no column {min(missing)!r}")
+        yield from rows
+    except csv.Error as error:
+        raise InputError(f"not the CSV of `fattn-probe history export`: {error}") from error
 
 
 def write_hashes(hashes: Mapping[str, Hashes], path: Path) -> None:

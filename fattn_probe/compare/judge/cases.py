@@ -109,8 +109,7 @@ class JudgedCase:
 
     def capture(self, target: Target, part: Part | None, session: Session | None = None) -> Capture | RunOutcome:
         """Run the case, or a part of it."""
-        chosen = () if part is None else (part,)
-        return (session or self.session).capture(self.case, self.inputs, target, *chosen)
+        return (session or self.session).capture(self.case, self.inputs, target, part)
 
     def part(self, target: Target) -> Part | None:
         """The part of the case to run and to judge; None for all of it."""

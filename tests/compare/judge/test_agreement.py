@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from fattn_probe.compare.judge.agreement import agreement, digest_of, read_recording, stride_of, write_recording
+from fattn_probe.compare.judge.agreement import (
+    agreement,
+    digest_of,
+    exported,
+    read_recording,
+    stride_of,
+    write_recording,
+)
 from fattn_probe.errors import InputError
 from fattn_probe.launch.record import parse_launch
 from fattn_probe.run.capture import Capture
@@ -75,3 +82,15 @@ def test_files_that_are_not_recordings(tmp_path):
 def test_another_size_is_refused(recorded):
     with pytest.raises(InputError, match="another size"):
         agreement(recorded, np.zeros((1, 1, 1, 64), np.float32), ())
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["case,digest,output", "a,b,c"], "it has no column 'launches'"),
+        (["case,digest,launches,output", "a,b,c," + "x" * 200_000], "field larger than field limit"),
+    ],
+)
+def test_another_csv_is_one_clear_error(lines, said):
+    with pytest.raises(InputError, match=f"not the CSV of `fattn-probe history export`: {said}"):
+        exported(lines)

@@ -66,7 +66,7 @@ class H200(StandIn):
     def build_for(self, target):
         return SimpleNamespace(manifest=SimpleNamespace(build_number="11549"))
 
-    def capture(self, case, inputs, target):
+    def capture(self, case, inputs, target, part=None):
         dst = model_of(case, dict(inputs), [TILE], 90)
         if self.spoil is not None:
             self.spoil(dst)

@@ -51,7 +51,7 @@ class Spoilt:
     def build_for(self, target):
         return self.session.build_for(target)
 
-    def capture(self, case, inputs, target):
+    def capture(self, case, inputs, target, part=None):
         key = (case.digest, str(target))
         if key not in self.known:
             self.known[key] = self.session.capture(case, inputs, target)
