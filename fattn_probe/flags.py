@@ -8,6 +8,8 @@ from typer.models import ArgumentInfo
 
 from fattn_probe import shipped
 
+FAULTS = "faults/"
+
 
 def scenario_path(word: str | Path) -> Path:
     """The scenario file or folder that a command-line word names."""
@@ -30,10 +32,13 @@ def complete_suite(incomplete: str) -> list[str]:
 
 
 def complete_patch(incomplete: str) -> list[str]:
-    """Shell completion of shipped patches."""
+    """Shell completion of shipped patches; the faults of the corpus only after `faults/`."""
     from fattn_probe.source.patches import shipped as patches  # the source room, for completion only
 
-    return sorted({patch.name for patch in patches() if patch.name.startswith(incomplete)})
+    if incomplete.startswith(FAULTS):
+        return [name for name in shipped.names("fault") if name.startswith(incomplete)]
+    names = {patch.name for patch in patches()} | {FAULTS}
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def complete_target(incomplete: str) -> list[str]:

@@ -96,5 +96,7 @@ def test_options_and_values_are_completed():
     assert {"--on", "--repeat"} <= set(completed("compare", "--"))
     assert completed("run", "gqa", "--on", "sim:h") == ["sim:h100", "sim:h200"]
     assert "fault-stream-k-seam" in completed("inspect", "gqa", "--patch", "fault-")
+    assert {name for name in completed("run", "gqa", "--patch", "") if name.startswith("faults/")} == {"faults/"}
+    assert completed("run", "gqa", "--patch", "faults/") == shipped.names("fault")
     assert completed("run", "q8-") == [name for name in shipped.names("scenario") if name.startswith("q8-")]
     assert "quick" in completed("regress", "")

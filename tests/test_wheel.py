@@ -69,6 +69,7 @@ def test_names_are_found(probe):
     assert "known-faults/k-stride" in probe("scenario", "list")
     assert {item["name"] for item in json.loads(probe("suite", "list", "--json"))} >= {"quick", "nightly", "upstream"}
     assert "fault-stream-k-seam" in probe("patch", "list")
+    assert json.loads(probe("patch", "list", "--faults", "--json"))[0].keys() >= {"name", "catch", "shows"}
 
 
 @pytest.mark.build

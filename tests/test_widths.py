@@ -202,6 +202,7 @@ def piped(words, columns=""):
         "device list",
         "suite list",
         "patch list",
+        "patch list --faults",
         "study gqa --algorithm fa2",
         "compare no-such-scenario",
     ],

@@ -1,4 +1,4 @@
-"""Scenarios, suites and patches that come with fattn-probe, found by name; a path wins over a name.
+"""Scenarios, suites, patches and the corpus of faults that come with fattn-probe, by name; a path wins over a name.
 
 The files are in `scenarios/`, `suites/` and `patches/` at the top of the repository. Links in this folder make them
 package data; a wheel has copies instead.
@@ -11,9 +11,14 @@ from typing import Literal
 
 from fattn_probe.errors import InputError
 
-Kind = Literal["scenario", "suite", "patch"]
-FOLDERS: dict[Kind, str] = {"scenario": "scenarios", "suite": "suites", "patch": "patches"}
-PATTERNS: dict[Kind, str] = {"scenario": "**/*.yaml", "suite": "*.yaml", "patch": "*.patch"}
+Kind = Literal["scenario", "suite", "patch", "fault"]
+FOLDERS: dict[Kind, str] = {"scenario": "scenarios", "suite": "suites", "patch": "patches", "fault": "patches"}
+PATTERNS: dict[Kind, str] = {
+    "scenario": "**/*.yaml",
+    "suite": "*.yaml",
+    "patch": "*.patch",
+    "fault": "faults/*.patch",
+}
 
 
 def folder(kind: Kind) -> Path:

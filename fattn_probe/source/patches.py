@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fattn_probe.errors import InputError
 from fattn_probe.files import MOST_PATCH, read_text
-from fattn_probe.shipped import files, unknown
+from fattn_probe.shipped import files, folder, names, unknown
 from fattn_probe.source.tree import Tree
 
 if TYPE_CHECKING:  # only a patch that is applied is parsed
@@ -18,21 +18,39 @@ if TYPE_CHECKING:  # only a patch that is applied is parsed
 
 DEBUG_ALIGNMENT = "debug-alignment"
 NO_FILE = "/dev/null"
+HEADER_KEYS = {
+    "patch": ("for", "fits"),
+    "fault": ("family", "users", "noticed", "shows", "catch", "cause"),  # of patches/faults, read by faults.py
+}
 _HEADER = re.compile(r"^#\s?(?P<text>.*)$", re.MULTILINE)
+_KEY = re.compile(rf"(?P<key>{'|'.join(key for keys in HEADER_KEYS.values() for key in keys)}):(?P<value>.*)")
 _FILE = re.compile(r"^(?=--- .*\n\+\+\+ .*\n@@ -)", re.MULTILINE)
 _HUNK = re.compile(r"^@@ -\d+(?:,(?P<old>\d+))? \+\d+(?:,(?P<new>\d+))? @@", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One patch file; `fits` holds the eras it is made for, empty where its header names none."""
+    """One patch file; `keys` are the `# key: value` lines of its header, `about` the other lines."""
 
     name: str
     path: Path
     about: str
-    purpose: str
-    fits: tuple[str, ...]
+    keys: tuple[tuple[str, str], ...]
     text: str
+
+    def value(self, key: str) -> str:
+        """The value of a key of the header, empty if it is not there."""
+        return dict(self.keys).get(key, "")
+
+    @property
+    def purpose(self) -> str:
+        """What it is for, in one line."""
+        return self.value("for")
+
+    @property
+    def fits(self) -> tuple[str, ...]:
+        """The eras it is made for; empty if its header names none."""
+        return tuple(self.value("fits").split())
 
     @property
     def digest(self) -> str:
@@ -66,12 +84,12 @@ def shipped() -> list[Patch]:
 
 
 def load(path: Path) -> Patch:
-    """Read a patch file and the `#` lines of its header; `# for:` and `# fits:` are keys, the rest is prose."""
+    """Read a patch file and the `#` lines of its header: keys and prose."""
     text = read_text(path, "the patch", MOST_PATCH)
     lines = _HEADER.findall(text.partition("\n--- ")[0])
-    keys = dict(line.split(":", 1) for line in lines if line.startswith(("for:", "fits:")))
-    about = " ".join(line.strip() for line in lines if not line.startswith(("for:", "fits:"))).strip()
-    return Patch(base_name(path), path, about, keys.get("for", "").strip(), tuple(keys.get("fits", "").split()), text)
+    keys = tuple((found["key"], found["value"].strip()) for line in lines if (found := _KEY.fullmatch(line)))
+    about = " ".join(line.strip() for line in lines if not _KEY.fullmatch(line)).strip()
+    return Patch(base_name(path), path, about, keys, text)
 
 
 def base_name(path: Path) -> str:
@@ -85,7 +103,9 @@ def find(name_or_file: str, tree: Tree) -> Patch:
     Of several files with one name, the first that applies is taken. Raises InputError for an unknown name, and for a
     patch whose `fits` leaves out the tree's era.
     """
-    if "/" in name_or_file or name_or_file.endswith((".patch", ".diff")) or Path(name_or_file).is_file():
+    if name_or_file in names("fault"):
+        candidates = [load(folder("fault") / f"{name_or_file}.patch")]
+    elif "/" in name_or_file or name_or_file.endswith((".patch", ".diff")) or Path(name_or_file).is_file():
         candidates = [load(Path(name_or_file))]
     else:
         candidates = named(name_or_file)

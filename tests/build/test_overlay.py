@@ -52,7 +52,7 @@ def test_every_case_is_declared_behind_upstreams_text(tmp_path):
 
 
 def test_patches_are_put_on_the_overlay_only(tmp_path):
-    patch = Patch("two", tmp_path / "two.patch", "", "", (), DIFF)
+    patch = Patch("two", tmp_path / "two.patch", "", (), DIFF)
     cuda = prepared(tmp_path / "tree", tmp_path / "build", "cuda", (patch,))
     assert (cuda / "convert.cu").read_text() == "int two;\n"
     assert (tmp_path / "tree" / CUDA / "convert.cu").read_text() == "int one;\n"
