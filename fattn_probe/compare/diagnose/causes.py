@@ -143,7 +143,7 @@ def _step_words(step: int, n_kv: int) -> Callable[[int], Cause]:
 
 def _shares(pulls: F64, p: F64, suspect: Suspect) -> Iterator[Family]:
     """Faults in the share of one of several CUDA blocks, and at the seams between shares."""
-    parts = suspect.parts
+    parts = [part for part in suspect.parts if part.start < part.stop]  # a launch may have more blocks than KV steps
     if len(parts) < 2:
         return
     steps = np.arange(len(p)) // suspect.step

@@ -8,7 +8,7 @@ from fattn_probe.compare.diagnose.causes import Suspect, cause_of
 from fattn_probe.compare.diagnose.diagnosis import Evidence, diagnose
 from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.verdict import Status, judge
-from fattn_probe.launch.geometry import geometry_of
+from fattn_probe.launch.geometry import Part, geometry_of
 from fattn_probe.launch.record import parse_launch
 from fattn_probe.scenario import expand, loads
 from fattn_probe.scenario.inputs import make_inputs
@@ -116,6 +116,15 @@ def test_a_part_of_the_op_that_is_ignored(part):
     }[part]
     error = without.output(without.logits) - row.output(row.logits)
     assert cause_of(error, Suspect(row)).words == f"the {part} is ignored"
+
+
+def test_blocks_without_a_kv_step_have_no_share():
+    """The vec kernel is launched with a block for each D rows, but a step of it has 128."""
+    (case,) = expand(loads(IGNORING, "ignoring.yaml"))
+    row = AttentionRow.of(Head.of(case, make_inputs(case), 0, 1), 3, 1)
+    parts = tuple(Part(turn, turn, 2, 4, False) for turn in range(4))
+    error = 0.01 * row.output(row.logits)
+    assert cause_of(error, Suspect(row, 32, parts)).words == "the output is scaled"
 
 
 def test_a_row_is_what_the_reference_says():
