@@ -41,6 +41,10 @@ COMMANDS = {
         "fattn_probe.regress.cli:regress",
         "Run a suite, and report what changed since the last accepted run.",
     ),
+    "coverage": (
+        "fattn_probe.detect.cli:coverage",
+        "Count the lines and branches of the attention kernels and their dispatch that suites execute.",
+    ),
     "diff": (
         "fattn_probe.regress.cli:diff",
         "Compare two llama.cpp versions on the same inputs: kernel, launch, bits, error.",

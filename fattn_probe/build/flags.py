@@ -30,11 +30,15 @@ CHECKS = (
     "--param=tsan-instrument-func-entry-exit=0",
     *("-fno-crossjumping", "-fno-tree-tail-merge"),  # calls of two lines as one: a finding would name the other line
 )
+# Counts what is executed, for gcov; the link needs its library (native/sim/counters.cpp)
+COUNTED = "--coverage"
+COUNTERS = "sim/counters.cpp"
 # With loops unrolled and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/simulator.md)
 SIM_OPTIMISATION = {
     "release": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1"),
     "check": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1", *CHECKS),
     "debug": ("-O0", "-g3"),
+    "coverage": ("-O1", "-g1", "-fno-exceptions", "-fno-early-inlining", COUNTED),
 }
 # For all except the mma and vec kernels. Tile kernels, whose unrolled code is huge, compile in half the time of -O2,
 # with the same speed and the same bits. -fexpensive-optimizations fuses the multiply-adds.
@@ -134,7 +138,7 @@ class Flags:
         arch = self.request.cuda_arch
         flavour = "release" if source == BACKEND else self.request.flavour
         macros = {"SIMT_ARCH": f"={arch}"} if source == BACKEND else self.sim_macros
-        quick = () if flavour == "debug" or re.search(r"-(?:mma|vec)-", source) else SIM_QUICK
+        quick = () if flavour in ("debug", "coverage") or re.search(r"-(?:mma|vec)-", source) else SIM_QUICK
         return (
             self.toolchain.cxx,
             "-std=gnu++17",
@@ -189,7 +193,8 @@ class Flags:
         """The link command without inputs: for a shared library in lib/, or a program in bin/."""
         # The simulator's functions are called at every warp instruction: directly, not through the PLT.
         direct = ("-Wl,-Bsymbolic-functions",) if self.request.engine == "sim" else ()
-        library = (f"-Wl,-soname,{Path(output).name}", "-shared", *direct)
+        counted = (COUNTED,) if self.request.flavour == "coverage" else ()
+        library = (f"-Wl,-soname,{Path(output).name}", "-shared", *direct, *counted)
         program = ("-rdynamic", "-Wl,-rpath,$ORIGIN/../lib")
         kind = (*library, "-Wl,-rpath,$ORIGIN") if output.startswith("lib/") else program
         return (self.toolchain.cxx, *self.sanitize, *kind)

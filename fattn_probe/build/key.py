@@ -17,7 +17,7 @@ from fattn_probe.source.features import probe
 from fattn_probe.source.patches import Patch, needed
 
 Engine = Literal["sim", "cuda"]
-Flavour = Literal["release", "debug", "check"]
+Flavour = Literal["release", "debug", "check", "coverage"]
 
 RUNNER = "fattn-runner"
 CPU_RUNNER = "fattn-runner-cpu"
@@ -59,7 +59,9 @@ class BuildRequest:
             ""
             if self.engine == "sim" or not self.sanitize
             else "--sanitize is for the sim engine (on a GPU there is compute-sanitizer)",
-            "" if self.engine == "sim" or self.flavour != "check" else "the check flavour needs the sim engine",
+            ""
+            if self.engine == "sim" or self.flavour not in ("check", "coverage")
+            else f"the {self.flavour} flavour needs the sim engine",
         ]
 
     @property

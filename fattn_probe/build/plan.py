@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fattn_probe.build.flags import DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED, Flags
+from fattn_probe.build.flags import COUNTERS, DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED, Flags
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, Contents
 from fattn_probe.build.sources import BACKEND, CONVERSIONS, UNUSED
 from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step, StubStep
@@ -115,7 +115,8 @@ class Planner:
     def simulator(self) -> tuple[str, ...]:
         """The simulator's files, relative to native/."""
         dry = self.contents.dry and self.flags.request.flavour != "check"  # its kernels call the checker
-        return (SIM_HOST, DEBUGGED, *(() if dry else SIM_KERNELS))
+        counters = (COUNTERS,) if self.flags.request.flavour == "coverage" else ()
+        return (SIM_HOST, DEBUGGED, *counters, *(() if dry else SIM_KERNELS))
 
     def cuda_runtime(self) -> list[str]:
         """The CUDA runtime library of the cuda engine; the simulator is its own."""

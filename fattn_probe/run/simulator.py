@@ -31,13 +31,15 @@ class Simulation:
 
     `schedule` is the seed of an adversarial order of warps, 0 the fixed order; `threads` is the number of host threads,
     None for all cores; `dry` records launches without running kernels. With `skip_kernels`, a missing kernel is named
-    on stderr and skipped, instead of ending the run.
+    on stderr and skipped, instead of ending the run. `counters` is the folder in which a build that counts what is
+    executed (flavour `coverage`) keeps its counters.
     """
 
     schedule: int = 0
     threads: int | None = None
     dry: bool = False
     skip_kernels: bool = False
+    counters: Path | None = None
 
     def env(self, device: Device, build_number: str) -> dict[str, str]:
         """The environment of a program of a simulator build."""
@@ -46,6 +48,8 @@ class Simulation:
             "FATTN_PROBE_RESOURCES": str(resource_file(device.arch, build_number)),
             "FATTN_PROBE_SCHEDULE": str(self.schedule),
         }
+        if self.counters is not None:
+            env["GCOV_PREFIX"] = str(self.counters)
         if not self.dry:
             env["FATTN_PROBE_SIM_DATA"] = str(unpacked_tables())
         return env | self.dry_env | ({"FATTN_PROBE_SIM_THREADS": str(self.threads)} if self.threads else {})

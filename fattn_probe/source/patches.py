@@ -103,12 +103,9 @@ def find(name_or_file: str, tree: Tree) -> Patch:
     Of several files with one name, the first that applies is taken. Raises InputError for an unknown name, and for a
     patch whose `fits` leaves out the tree's era.
     """
-    if name_or_file in names("fault"):
-        candidates = [load(folder("fault") / f"{name_or_file}.patch")]
-    elif "/" in name_or_file or name_or_file.endswith((".patch", ".diff")) or Path(name_or_file).is_file():
-        candidates = [load(Path(name_or_file))]
-    else:
-        candidates = named(name_or_file)
+    is_file = "/" in name_or_file or name_or_file.endswith((".patch", ".diff")) or Path(name_or_file).is_file()
+    shipped_fault = name_or_file in names("fault")
+    candidates = [load(Path(name_or_file))] if is_file and not shipped_fault else named(name_or_file)
     fitting = [patch for patch in candidates if not patch.fits or tree.features.era in patch.fits]
     if not fitting:
         eras = ", ".join(era for patch in candidates for era in patch.fits)
@@ -126,7 +123,9 @@ def needed(tree: Tree, engine: str, flavour: str) -> tuple[Patch, ...]:
 
 
 def named(name: str) -> list[Patch]:
-    """The shipped patches of a name."""
+    """The shipped patches of a name; a fault of the corpus is `faults/NAME`."""
+    if name in names("fault"):
+        return [load(folder("fault") / f"{name}.patch")]
     patches = shipped()
     if found := [patch for patch in patches if patch.name == name]:
         return found

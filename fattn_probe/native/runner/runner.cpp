@@ -13,6 +13,9 @@
 
 #include <fstream>
 
+// Of a library that counts what is executed (native/sim/counters.cpp); null in all others.
+extern "C" __attribute__((weak)) void fattn_probe_case_done();
+
 namespace {
 
 void log_warnings(ggml_log_level level, const char *text, void *shown) {
@@ -81,6 +84,9 @@ void run(const Options &options, ggml_backend_dev_t device) {
         }
     }
     result.write(options.out_path);
+    if (fattn_probe_case_done != nullptr) {
+        fattn_probe_case_done();
+    }
 }
 
 } // namespace

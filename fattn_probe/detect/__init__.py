@@ -1,0 +1,1 @@
+"""What suites execute, and what they would notice."""

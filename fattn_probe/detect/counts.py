@@ -1,0 +1,109 @@
+"""What was executed of the attention sources: lines and the outcomes of branches."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One line of one function: how often it was executed, and how often each outcome of its branches was.
+
+    `file` is relative to ggml-cuda/; `function` is an instance, `flash_attn_ext_vec<128,1,f16,f16,false>`.
+    """
+
+    file: str
+    function: str
+    line: int
+    count: int
+    branches: tuple[int, ...] = ()
+
+
+@dataclass
+class Line:
+    """One line of the source, over all instances of the functions that it is in.
+
+    An instance in which a condition is known at compile time has fewer branches; `branches` are of those with most.
+    """
+
+    count: int = 0
+    branches: tuple[int, ...] = ()
+
+    def add(self, count: int, branches: tuple[int, ...]) -> None:
+        """Add the counts of one instance."""
+        self.count += count
+        if len(branches) > len(self.branches):
+            self.branches = branches
+        elif len(branches) == len(self.branches):
+            self.branches = tuple(a + b for a, b in zip(self.branches, branches, strict=True))
+
+    @property
+    def taken(self) -> int:
+        """The number of outcomes that occurred."""
+        return sum(count > 0 for count in self.branches)
+
+
+@dataclass(frozen=True)
+class Share:
+    """So many of so many; 100 % of none is full."""
+
+    done: int
+    total: int
+
+    @property
+    def percent(self) -> float:
+        """The share in percent."""
+        return 100.0 * self.done / self.total if self.total else 100.0
+
+
+@dataclass
+class Coverage:
+    """Lines by file and number, and for each function and target how many of its lines were executed."""
+
+    files: dict[str, dict[int, Line]] = field(default_factory=lambda: defaultdict(dict))
+    functions: dict[tuple[str, str, str], Share] = field(default_factory=dict)
+
+    def add(self, counted: Iterable[Counted], target: str) -> None:
+        """Add what one target executed."""
+        lines: dict[tuple[str, str], set[int]] = defaultdict(set)
+        executed: dict[tuple[str, str], set[int]] = defaultdict(set)
+        for item in counted:
+            self.files[item.file].setdefault(item.line, Line()).add(item.count, item.branches)
+            lines[item.file, item.function].add(item.line)
+            if item.count:
+                executed[item.file, item.function].add(item.line)
+        for (file, function), all_lines in lines.items():
+            self.functions[file, function, target] = Share(len(executed[file, function]), len(all_lines))
+
+    def lines(self, file: str) -> Share:
+        """The executed lines of a file."""
+        lines = self.files.get(file, {}).values()
+        return Share(sum(line.count > 0 for line in lines), len(lines))
+
+    def branches(self, file: str) -> Share:
+        """The outcomes of branches that occurred, in the lines that were executed and in those that were not."""
+        lines = self.files.get(file, {}).values()
+        return Share(sum(line.taken for line in lines), sum(len(line.branches) for line in lines))
+
+    def gaps(self, file: str) -> list[tuple[int, int]]:
+        """The ranges of lines that were never executed: first and last. Lines without code do not end a range."""
+        lines = sorted(self.files.get(file, {}).items())
+        ranges: Iterator[tuple[bool, Iterable[tuple[int, Line]]]] = groupby(lines, lambda item: item[1].count > 0)
+        numbers = [(executed, [number for number, _ in group]) for executed, group in ranges]
+        return [(group[0], group[-1]) for executed, group in numbers if not executed]
+
+    def one_sided(self, file: str) -> list[int]:
+        """The executed lines with a branch of which an outcome never occurred."""
+        lines = sorted(self.files.get(file, {}).items())
+        return [number for number, line in lines if line.count and line.taken < len(line.branches)]
+
+    def instances(self, kernel: str) -> Share:
+        """The instances of a kernel that were executed, of those that were compiled, each once for each target."""
+        found = [share.done for (_, function, _), share in self.functions.items() if name_of(function) == kernel]
+        return Share(sum(done > 0 for done in found), len(found))
+
+
+def name_of(function: str) -> str:
+    """The name of a function without its template arguments."""
+    return function.partition("<")[0]

@@ -1,0 +1,84 @@
+"""Run suites in builds that count what is executed."""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.detect.counts import Coverage
+from fattn_probe.detect.gcov import counted, link_notes
+from fattn_probe.device import Target
+from fattn_probe.errors import InputError
+from fattn_probe.regress.pool import Job, cores, judged
+from fattn_probe.regress.records import Result
+from fattn_probe.regress.selection import select
+from fattn_probe.regress.suite import load_suite
+from fattn_probe.run.casefile import inputs_of
+from fattn_probe.run.command import describe
+from fattn_probe.run.outcome import Ran, Unsupported
+from fattn_probe.run.prepare import prepare
+from fattn_probe.run.session import Session
+from fattn_probe.scenario import Case
+from fattn_probe.scratch import scratch
+
+CUDA = "ggml/src/ggml-cuda"
+OnCase = Callable[[Result, int, int], None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a suite executed; `cases` is the number of cases that ran, over all targets, `lost` the others' reasons."""
+
+    suite: str
+    coverage: Coverage
+    targets: tuple[str, ...]
+    cases: int
+    lost: tuple[str, ...]
+
+
+def run_one(session: Session, case: Case, target: Target) -> Result:
+    """Run a case, and say only how it ended; nothing is judged."""
+    with inputs_of(case) as inputs:
+        outcome = session.run(case, inputs, target)
+    status = "pass" if isinstance(outcome, Ran) else "unsupported" if isinstance(outcome, Unsupported) else "lost"
+    return Result(case.name, case.digest, status, "" if status == "pass" else describe(outcome))
+
+
+def measure(suite_file: Path, session: Session, targets: Sequence[Target], on_case: OnCase) -> Measured:
+    """Run a suite's cases on simulated GPUs, and count what they execute."""
+    check(targets)
+    suite, coverage = load_suite(suite_file), Coverage()
+    results: list[Result] = []
+    for target in targets:
+        cases, _ = select(suite, suite_file.parent, session, target)
+        prepare(session, [(case, [target]) for case in cases])
+        results += measure_on(target, cases, session, coverage, on_case)
+    lost = tuple(f"{result.name}: {result.reason}" for result in results if result.status == "lost")
+    ran = sum(result.status == "pass" for result in results)
+    return Measured(suite_file.stem, coverage, tuple(map(str, targets)), ran, lost)
+
+
+def measure_on(
+    target: Target, cases: Sequence[Case], session: Session, coverage: Coverage, on_case: OnCase
+) -> list[Result]:
+    """Run cases on one target, and add what they executed to `coverage`."""
+    build, tree = session.build_for(target), session.options.tree
+    assert tree is not None
+    results = []
+    with scratch() as folder:
+        link_notes(build, folder)
+        simulation = replace(session.options.simulation, threads=1, counters=folder)
+        job = Job(run_one, replace(session.options, simulation=simulation), session.builds, target)
+        with closing(judged(job, cases, cores(), session.progress)) as arriving:
+            for result in arriving:
+                results.append(result)
+                on_case(result, len(results), len(cases))
+        coverage.add(counted(folder, tree.root / CUDA), str(target))
+    return results
+
+
+def check(targets: Sequence[Target]) -> None:
+    """InputError if a target is not a simulated GPU."""
+    for target in targets:
+        if target.engine != "sim":
+            raise InputError(f"coverage --on {target}: only simulated GPUs (sim:ID) count what they execute")

@@ -1,0 +1,109 @@
+"""Coverage as a table and as JSON."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fattn_probe.detect.counts import Share
+from fattn_probe.detect.measure import Measured
+from fattn_probe.launch.families import BY_KERNEL
+from fattn_probe.tables import Table
+
+WORST = 12  # ranges of lines in the terminal's list
+
+
+def document(found: Sequence[Measured]) -> dict[str, Any]:
+    """The coverage of suites for `--json`."""
+    return {"suites": [one_document(item) for item in found]}
+
+
+def one_document(item: Measured) -> dict[str, Any]:
+    """The coverage of one suite."""
+    coverage = item.coverage
+    return {
+        "suite": item.suite,
+        "targets": list(item.targets),
+        "cases": item.cases,
+        "lost": list(item.lost),
+        "files": [
+            {
+                "file": file,
+                "lines": share_document(coverage.lines(file)),
+                "branches": share_document(coverage.branches(file)),
+                "never_executed": coverage.gaps(file),
+                "one_sided": coverage.one_sided(file),
+            }
+            for file in sorted(coverage.files)
+        ],
+        "instances": [
+            {"on": on, "file": file, "function": function, **share_document(share)}
+            for (file, function, on), share in sorted(coverage.functions.items())
+        ],
+    }
+
+
+def share_document(share: Share) -> dict[str, int]:
+    """A share for JSON."""
+    return {"executed": share.done, "of": share.total}
+
+
+def percent(share: Share) -> str:
+    """`97.5 % of 812`; only a full share is 100 %, and one of nothing is `none`."""
+    if not share.total:
+        return "none"
+    shown = min(share.percent, 99.9) if share.done < share.total else 100.0
+    return f"{shown:.3g} % of {share.total}"
+
+
+def render(found: Sequence[Measured]) -> RenderableType:
+    """A row per file, columns per suite; then the longest ranges that no suite executed."""
+    files = sorted({file for item in found for file in item.coverage.files})
+    columns = [word for item in found for word in (f"{item.suite}: lines", "branches")]
+    rows = tuple((file, *map(percent, shares_of(found, file))) for file in files)
+    kernels = tuple((name, *(counted(item.coverage.instances(name)) for item in found)) for name in BY_KERNEL)
+    notes = [Text(said) for item in found for said in summary(item)]
+    worst = list(islice(longest(found[0]), WORST))
+    heading = [Text(f"\nnever executed by {found[0].suite}, longest first:")] if worst else []
+    instances = Table(("kernel", *(f"{item.suite}: instances executed" for item in found)), kernels)
+    return Group(
+        Table(("file", *columns), rows),
+        Text(),
+        instances,
+        Text(),
+        *notes,
+        *heading,
+        *(Text(f"  {line}") for line in worst),
+    )
+
+
+def counted(share: Share) -> str:
+    """`3 of 24`."""
+    return f"{share.done} of {share.total}"
+
+
+def shares_of(found: Sequence[Measured], file: str) -> Iterator[Share]:
+    """The executed lines and the outcomes of branches of a file, suite by suite."""
+    for item in found:
+        yield item.coverage.lines(file)
+        yield item.coverage.branches(file)
+
+
+def summary(item: Measured) -> Iterator[str]:
+    """How many cases ran where, and which did not."""
+    yield f"{item.suite}: {item.cases} cases on {', '.join(item.targets)}"
+    yield from (f"  not counted: {reason.splitlines()[0]}" for reason in item.lost[:3])
+    if len(item.lost) > 3:
+        yield f"  not counted: {len(item.lost) - 3} more"
+
+
+def longest(item: Measured) -> Iterator[str]:
+    """The ranges of lines that were never executed, those with most lines of code first."""
+    gaps = [(file, first, last) for file in item.coverage.files for first, last in item.coverage.gaps(file)]
+    lines = item.coverage.files
+    size = {gap: sum(gap[1] <= number <= gap[2] for number in lines[gap[0]]) for gap in gaps}
+    for file, first, last in sorted(gaps, key=lambda gap: (-size[gap], gap)):
+        count = size[file, first, last]
+        yield f"{file}:{first}" + (f"-{last}" if last > first else "") + f" ({count} line{'s' * (count > 1)})"

@@ -1,0 +1,73 @@
+"""Counts of instances, merged to counts of source lines."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fattn_probe.detect.counts import Counted, Coverage, Share
+
+TILE = "flash_attn_tile<64,64,2,1,false>"
+OTHER = "flash_attn_tile<64,64,2,1,true>"
+
+
+def coverage(*counted, target="sim:h200"):
+    found = Coverage()
+    found.add(counted, target)
+    return found
+
+
+def test_a_line_is_executed_if_one_instance_executes_it():
+    found = coverage(Counted("a.cuh", TILE, 5, 0), Counted("a.cuh", OTHER, 5, 3), Counted("a.cuh", TILE, 6, 0))
+    assert found.lines("a.cuh") == Share(1, 2)
+    assert found.files["a.cuh"][5].count == 3
+
+
+def test_outcomes_of_a_branch_add_up_over_instances():
+    found = coverage(Counted("a.cuh", TILE, 5, 4, (4, 0)), Counted("a.cuh", OTHER, 5, 4, (0, 4)))
+    assert found.files["a.cuh"][5].branches == (4, 4)
+    assert found.branches("a.cuh") == Share(2, 2)
+    assert found.one_sided("a.cuh") == []
+
+
+def test_an_instance_that_knows_a_condition_at_compile_time_does_not_count_for_its_branches():
+    few, many = Counted("a.cuh", TILE, 5, 9, (9, 9)), Counted("a.cuh", OTHER, 5, 4, (0, 4, 0, 4))
+    for order in ((few, many), (many, few)):
+        found = coverage(*order)
+        assert found.files["a.cuh"][5].branches == (0, 4, 0, 4)
+        assert found.one_sided("a.cuh") == [5]
+
+
+def test_a_range_that_was_never_executed_goes_over_lines_without_code():
+    counted = [Counted("a.cuh", TILE, line, count) for line, count in ((1, 1), (3, 0), (7, 0), (8, 2), (9, 0))]
+    assert coverage(*counted).gaps("a.cuh") == [(3, 7), (9, 9)]
+
+
+def test_instances_count_once_for_each_target():
+    found = coverage(Counted("a.cuh", TILE, 5, 1), Counted("a.cuh", OTHER, 5, 0))
+    found.add([Counted("a.cuh", TILE, 5, 0)], "sim:t4")
+    assert found.instances("flash_attn_tile") == Share(1, 3)
+    assert found.instances("flash_attn_ext_vec") == Share(0, 0)
+
+
+ITEMS = st.builds(
+    Counted,
+    st.sampled_from(["a.cuh", "b.cuh"]),
+    st.sampled_from([TILE, OTHER]),
+    st.integers(1, 9),
+    st.integers(0, 3),
+    st.lists(st.integers(0, 2), max_size=4).map(tuple),
+)
+
+
+@given(st.lists(ITEMS), st.randoms())
+def test_the_order_of_instances_changes_nothing(items, random):
+    other = items.copy()
+    random.shuffle(other)
+    assert coverage(*items).files == coverage(*other).files
+
+
+@given(st.lists(ITEMS))
+def test_gaps_and_executed_lines_are_all_lines(items):
+    found = coverage(*items)
+    for file, lines in found.files.items():
+        inside = {number for first, last in found.gaps(file) for number in lines if first <= number <= last}
+        assert inside == {number for number, line in lines.items() if not line.count}

@@ -1,0 +1,63 @@
+"""gcov's JSON, as g++ 12.2 wrote it for a vec kernel (shortened)."""
+
+from fattn_probe.detect.gcov import parse
+
+VEC = "_Z18flash_attn_ext_vecILi128ELi1EL9ggml_type1ELS0_1ELb0EEvPKc"
+SOURCE = """\
+    const int ic0 = blockIdx.x * ncols;
+    for (int k = 0; k < n; ++k) {
+        GGML_ASSERT(k > 0 || k < n);
+        f(k); g(k);
+        if (use && slope != 1.0f) {
+}
+"""
+
+
+def branch(count, *, throw=False):
+    return {"fallthrough": not throw, "count": count, "throw": throw}
+
+
+def line(number, count, *branches):
+    return {
+        "line_number": number,
+        "count": count,
+        "branches": list(branches),
+        "function_name": VEC,
+        "unexecuted_block": False,
+    }
+
+
+LINES = [
+    line(1, 128),
+    line(2, 512, branch(384), branch(128)),
+    line(3, 384, branch(384), branch(0)),
+    line(4, 384, branch(384), branch(0)),
+    line(5, 384, branch(384), branch(0, throw=True), branch(0), branch(384)),
+    line(900, 1),
+]
+FUNCTION = {
+    "name": VEC,
+    "demangled_name": "void flash_attn_ext_vec<128, 1, (ggml_type)1, (ggml_type)1, false>(char const*)",
+}
+NEAR = "overlay/ggml/src/ggml-cuda/template-instances/../fattn-vec.cuh"
+
+
+def counted(tmp_path, *files):
+    (tmp_path / "fattn-vec.cuh").write_text(SOURCE)
+    document = {"files": [{"file": name, "functions": [FUNCTION], "lines": LINES} for name in files]}
+    return list(parse(document, tmp_path, {}))
+
+
+def test_attention_sources_are_counted_and_nothing_else(tmp_path):
+    found = counted(tmp_path, NEAR, "native/sim/warp.h", "overlay/ggml/src/ggml-cuda/common.cuh")
+    assert {item.file for item in found} == {"fattn-vec.cuh"}
+    assert [item.line for item in found] == [1, 2, 3, 4, 5]  # the rewriter appends lines that upstream does not have
+    assert {item.function for item in found} == {"flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"}
+
+
+def test_branches_are_those_that_the_source_has(tmp_path):
+    by_line = {item.line: item.branches for item in counted(tmp_path, NEAR)}
+    assert by_line[2] == (384, 128)
+    assert by_line[3] == ()  # a correct program never takes the other outcome of an assertion
+    assert by_line[4] == ()  # of an inlined function or the rewriter
+    assert by_line[5] == (384,)  # without the exception of a call, and the outcome beside it
