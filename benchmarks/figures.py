@@ -52,6 +52,8 @@ def rows(found: Benchmarks) -> list[tuple[str, str, str]]:
         elif "objects" in info:
             figure = f"{seconds:.1f} s ({info['cpu_seconds']:.1f} s of CPU), {info['objects']} objects compiled"
             made.append((what, figure, info["asked"]))
+        elif "check" in info:
+            made.append((what, f"{info['check']:.1f} times the CPU time of a run without it", "4 times"))
         elif "simulator" in info:
             made += simulator_rows(info["simulator"], info["before"])
         else:

@@ -108,6 +108,7 @@ class Flags:
             "-ffp-contract=fast",
             "-fno-math-errno",
             "-fno-strict-aliasing",  # device code reads arrays as other types, which nvcc allows
+            "-fno-semantic-interposition",  # nobody replaces these functions, so they may be inlined
             *(f"-D{macro}{value}" for macro, value in self.sim_macros.items() if macro in macros_of(source)),
             "-Inative/sim",
             "-Inative/sim/include",
@@ -124,12 +125,12 @@ class Flags:
     def sim_macros(self) -> dict[str, str]:
         """The macros of the simulator and its kernels, each with its value as on a command line.
 
-        SIMT_AHEAD: lanes pass loops of matrix instructions alone (native/sim/ahead.h). Not for debuggers, the checker
-        and the sanitizers, which see each instruction where it stands in the source; nor before Turing, where ordinary
-        code loads fragments.
+        SIMT_AHEAD: lanes pass loops of matrix instructions alone (native/sim/ahead.h). Not for debuggers and the
+        sanitizers, which see each instruction where it stands in the source; nor before Turing, where ordinary code
+        loads fragments.
         """
         arch, flavour = self.request.cuda_arch, self.request.flavour
-        ahead = flavour == "release" and not self.request.sanitize and arch >= TURING
+        ahead = flavour != "debug" and not self.request.sanitize and arch >= TURING
         macros = {"SIMT_ARCH": f"={arch}"} | ({"SIMT_AHEAD": ""} if ahead else {})
         return macros | ({"SIMT_CHECK": ""} if flavour == "check" else {})
 

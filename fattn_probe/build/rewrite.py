@@ -8,6 +8,7 @@ from fattn_probe.build.rewrite_ahead import rewrite_ahead
 from fattn_probe.build.rewrite_arithmetic import rewrite_divisions, rewrite_functions
 from fattn_probe.build.rewrite_asm import rewrite_asm
 from fattn_probe.build.rewrite_conversions import rewrite_conversions
+from fattn_probe.build.rewrite_copies import rewrite_copies
 from fattn_probe.build.rewrite_functions import device_spans
 from fattn_probe.build.rewrite_kernels import KernelInfo, rewrite_kernels, rewrite_launches
 from fattn_probe.build.rewrite_products import rewrite_products
@@ -83,6 +84,7 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str]) -> Rewritten:
     rewrite_functions(draft, device)
     rewrite_shared(draft, device)
     rewrite_conversions(draft, device)
+    rewrite_copies(draft, device)
     rewrite_ahead(draft, device)
     rewrite_products(draft, device)
     rewrite_shuffles(draft, device)

@@ -20,6 +20,7 @@ WRITTEN = {
         "simt_a",
         "SIMT_ARGUMENT",
         "SIMT_INTO",
+        "SIMT_WHOLE",
         "int",
         "unsigned",
         "auto",

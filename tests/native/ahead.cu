@@ -129,6 +129,32 @@ __global__ void misaligned(const int * in, int * out) {
     }
     store(out, C);
 }
+__global__ void unwritten(const int * in, int * out) {
+    const int * xs = filled(in);
+    tile8 B;
+    tile16 C;
+    for (int i = 0; i < tiles; ++i) {
+        tile16 A;
+        load_ldmatrix(A, xs + 128 * i + (threadIdx.x == 5 && i == 3 ? 2048 : 0));
+        mma(C, A, B);
+    }
+    store(out, C);
+}
+// Lane 3 writes lane 4's row of a tile. Only an instruction of the warp orders that before a load of the row.
+template <int first> __global__ void load_after_write(const int * in, int * out) {
+    const int * xs = filled(in);
+    if (threadIdx.x == 3) {
+        ((int *) xs)[4 * stride] = 0; // fault: load_after_write
+    }
+    tile8 B;
+    tile16 C;
+    for (int i = first; i >= 0; --i) {
+        tile16 A;
+        load_ldmatrix(A, xs + 128 * i);
+        mma(C, A, B);
+    }
+    store(out, C);
+}
 __global__ void divergent(const int * in, int * out) {
     const int * xs = filled(in);
     tile8 B;
@@ -153,7 +179,7 @@ int main(int, char ** words) {
     const struct {
         const char * name;
         void (*kernel)(const int *, int *);
-    } kernels[] = {{"products", products}, {"products_and_last", products_and_last}, {"products_by_hand", products_by_hand}, {"long_products", long_products}, {"misaligned", misaligned}, {"divergent", divergent}};
+    } kernels[] = {{"products", products}, {"products_and_last", products_and_last}, {"products_by_hand", products_by_hand}, {"long_products", long_products}, {"misaligned", misaligned}, {"divergent", divergent}, {"unwritten", unwritten}, {"load_after_write", load_after_write<0>}, {"second_load_after_write", load_after_write<1>}};
     for (const auto & entry : kernels) {
         if (strcmp(entry.name, words[1]) == 0) {
             void (*kernel)(const int *, int *) = entry.kernel;

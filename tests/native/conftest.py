@@ -8,7 +8,7 @@ from tests.native.cuda_program import FLAVOURS, SANITIZED, Program, compile_prog
 
 PROGRAMS = {
     "release": ("faults", "limits", "semantics", "ahead"),
-    "check": ("faults", "limits", "semantics"),
+    "check": ("faults", "limits", "semantics", "ahead"),
     SANITIZED: (SANITIZED,),
 }
 

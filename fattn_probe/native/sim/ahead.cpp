@@ -5,6 +5,7 @@
 #include "worker.h"
 
 #include <cstring>
+#include <utility>
 
 namespace simt {
 
@@ -81,6 +82,7 @@ void execute(AheadWarp &ahead) {
     }
     file.end(ahead.loads_end);
     ahead.recorded = false;
+    self->warp->generation += static_cast<uint32_t>(ahead.instructions.size()) - 1; // release_warp counts one
 }
 
 } // namespace
@@ -106,7 +108,6 @@ void begin_ahead(bool local) noexcept {
         return;
     }
     fiber.ahead = ahead.recorded ? Ahead::follows : Ahead::records;
-    fiber.multiplied = 0;
     fiber.next_address = ahead.addresses + fiber.lane;
     if (fiber.ahead == Ahead::records) {
         ahead.instructions.clear();
@@ -122,13 +123,16 @@ void end_ahead() noexcept {
         return;
     }
     AheadWarp &ahead = *fiber.warp->ahead;
-    const auto loads = static_cast<size_t>(fiber.next_address - ahead.addresses) / warp_size;
+    if (fiber.passed == 0 && !ahead.recorded) {
+        fiber.ahead = Ahead::off;
+        return;
+    }
     if (fiber.ahead == Ahead::records) {
         ahead.recorded = true;
-        ahead.loads = loads;
+        ahead.loads = static_cast<size_t>(fiber.next_address - ahead.addresses) / warp_size;
     }
     fiber.ahead = Ahead::off;
-    if (loads + fiber.multiplied != ahead.instructions.size()) {
+    if (std::exchange(fiber.passed, 0) != ahead.instructions.size()) {
         report({"lanes-missing", "lanes of a warp execute different numbers of matrix instructions"});
     }
     warp_instruction(

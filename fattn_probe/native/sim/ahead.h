@@ -28,7 +28,7 @@ using MatrixWork = void (*)(const uint32_t (*a)[32], const uint32_t (*b)[32], co
 // Around a loop. `local`: what the loop loads is declared in it, so nothing reads it afterwards.
 void begin_ahead(bool local) noexcept;
 void end_ahead() noexcept;
-inline bool runs_ahead() { return self->ahead != Ahead::off; }
+SIMT_PART inline bool runs_ahead() { return self->ahead != Ahead::off; }
 
 #else
 inline void begin_ahead(bool) noexcept {}
@@ -61,7 +61,7 @@ void record_load(int tiles, bool transposed, const void *const *results);
 void record_matrix(MatrixWork work, const uint8_t (&counts)[3], const void *const *registers);
 
 // False if there is no room for another load: then the lanes have caught up, and go on in step.
-template <class... Ts> bool load_ahead(bool transposed, const void *address, Ts &...results) {
+template <class... Ts> SIMT_PART inline bool load_ahead(bool transposed, const void *address, Ts &...results) {
     Fiber &fiber = *self;
     if (__builtin_expect(fiber.next_address == fiber.last_address, 0)) {
         end_ahead();
@@ -71,15 +71,17 @@ template <class... Ts> bool load_ahead(bool transposed, const void *address, Ts 
         const void *const variables[] = {&results...};
         record_load(sizeof...(Ts), transposed, variables);
     }
+    fiber.passed++;
     *fiber.next_address = address;
     fiber.next_address += warp_size;
     return true;
 }
 
 // `registers`: those of C and D, of A, of B; `counts` how many of each.
-template <class... Ts> void multiply_ahead(MatrixWork work, const uint8_t (&counts)[3], Ts &...registers) {
+template <class... Ts>
+SIMT_PART inline void multiply_ahead(MatrixWork work, const uint8_t (&counts)[3], Ts &...registers) {
     Fiber &fiber = *self;
-    fiber.multiplied++;
+    fiber.passed++;
     if (__builtin_expect(fiber.ahead == Ahead::records, 0)) {
         const void *const variables[] = {&registers...};
         record_matrix(work, counts, variables);

@@ -99,6 +99,10 @@ Finding race(const char *address, const char *what, uint32_t other, const char *
                         " it in the same launch: nothing orders the blocks"};
 }
 
+[[gnu::noinline, gnu::cold, noreturn]] void report_unwritten(const char *address) {
+    report({"uninitialized-global", name_byte(address) + " is read, and nobody has ever written it"});
+}
+
 struct GlobalAccess {
     const char *address;
     uint32_t mask;
@@ -196,8 +200,7 @@ void read_granule(GlobalShadow &shadow, Granule &granule, size_t offset, uint32_
     const uint32_t missing = bytes & ~uint32_t{granule.written};
     if (__builtin_expect(missing != 0, 0)) {
         const size_t word = offset / 16 * 16 + __builtin_ctz(missing) / 4 * 4;
-        report({"uninitialized-global",
-                name_byte(shadow.start + std::max(offset, word)) + " is read, and nobody has ever written it"});
+        report_unwritten(shadow.start + std::max(offset, word));
     }
     const bool whole = (bytes & 0x1111) * 15 == bytes;
     if (!races || (whole && note_read_of(granule, reader, words))) {
@@ -221,6 +224,10 @@ void check_global(GlobalShadow &shadow, const char *address, size_t bytes, Acces
     const bool races = this_block != 0 && !ordered_by_fences.load(std::memory_order_relaxed);
     const auto start = static_cast<size_t>(address - shadow.start);
     if (kind == AccessKind::read) {
+        if (const size_t first = start % 16; __builtin_expect(first + bytes <= 16, 1)) {
+            read_granule(shadow, shadow.granules[start / 16], start, ((1u << bytes) - 1) << first, races);
+            return;
+        }
         visit_granules(shadow, start, start + bytes, [&](Granule &granule, size_t offset, uint32_t mask) {
             read_granule(shadow, granule, offset, mask, races);
         });

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #if defined(SIMT_CHECK)
 
@@ -21,8 +22,8 @@ struct Access {
 
     static Access now(AccessKind kind) {
         return {static_cast<uint64_t>(worker->block.epoch) << 38 |
-                static_cast<uint64_t>(self->warp->generation & (1u << 26) - 1) << 12 | self->thread_number() << 2 |
-                (kind == AccessKind::atomic ? 2u : 0u)};
+                static_cast<uint64_t>(self->warp->generation + self->passed & (1u << 26) - 1) << 12 |
+                self->thread_number() << 2 | (kind == AccessKind::atomic ? 2u : 0u)};
     }
 
     uint32_t thread() const { return bits >> 2 & 1023; }
@@ -38,19 +39,35 @@ struct Cell {
     Access read_elsewhere; // the last read by another warp than that of `read`
 };
 
-// A cell for each word, and for each byte of the words that a block has accessed in parts.
+// Shared memory by 16 bytes, by words and by bytes. A block's accesses are noted at the coarsest scale that each of
+// them fills: a cell says what has been done to all of its bytes, unless it is parted; then those of the next scale do.
 struct Shadow {
-    Cell words[Worker::arena_bytes / 4];
-    Cell bytes[Worker::arena_bytes];
-    uint32_t split_in[Worker::arena_bytes / 4]; // first_epoch of the last such block
+    template <size_t size> struct Scale {
+        Cell cells[Worker::arena_bytes / size];
+        uint32_t parted[Worker::arena_bytes / size]; // the epoch of the last access to a part
+    };
+    Scale<16> lines;
+    Scale<4> words;
+    Scale<1> bytes;
+
+    template <size_t size> Scale<size> &scale() {
+        if constexpr (size == 16) {
+            return lines;
+        } else if constexpr (size == 4) {
+            return words;
+        } else {
+            return bytes;
+        }
+    }
 };
 
+SIMT_THREAD_LOCAL Shadow *own_shadow = nullptr;
+
 Shadow &shadow() {
-    static SIMT_THREAD_LOCAL Shadow *own = nullptr;
-    if (__builtin_expect(own == nullptr, 0)) {
-        own = static_cast<Shadow *>(map_pages(sizeof(Shadow)));
+    if (__builtin_expect(own_shadow == nullptr, 0)) {
+        own_shadow = static_cast<Shadow *>(map_pages(sizeof(Shadow)));
     }
-    return *own;
+    return *own_shadow;
 }
 
 bool unordered(Access earlier, Access later) {
@@ -75,12 +92,20 @@ Finding race(const char *what, Access earlier, size_t offset) {
                         std::to_string(earlier.warp())};
 }
 
-void read_cell(Cell &cell, Access access, size_t offset) {
-    if (!cell.write.of_this_block()) {
-        report({"uninitialized-shared", name_place(offset) + " is read, and nobody has written it in this block"});
+[[gnu::noinline, gnu::cold, noreturn]] void report_race(const char *what, Access earlier, size_t offset) {
+    report(race(what, earlier, offset));
+}
+
+[[gnu::noinline, gnu::cold, noreturn]] void report_unwritten(size_t offset) {
+    report({"uninitialized-shared", name_place(offset) + " is read, and nobody has written it in this block"});
+}
+
+inline void read_cell(Cell &cell, Access access, size_t offset) {
+    if (__builtin_expect(!cell.write.of_this_block(), 0)) {
+        report_unwritten(offset);
     }
-    if (unordered(cell.write, access)) {
-        report(race("read, with no barrier between, after a write by", cell.write, offset));
+    if (__builtin_expect(unordered(cell.write, access), 0)) {
+        report_race("read, with no barrier between, after a write by", cell.write, offset);
     }
     if (cell.read.warp() != access.warp()) {
         cell.read_elsewhere = cell.read;
@@ -89,10 +114,10 @@ void read_cell(Cell &cell, Access access, size_t offset) {
 }
 
 // The write that this one overwrites, if they are a race unless the values are equal.
-Access write_cell(Cell &cell, Access access, size_t offset) {
+inline Access write_cell(Cell &cell, Access access, size_t offset) {
     for (const Access earlier : {cell.read, cell.read_elsewhere}) {
-        if (unordered(earlier, access)) {
-            report(race("overwritten, with no barrier between, after a read by", earlier, offset));
+        if (__builtin_expect(unordered(earlier, access), 0)) {
+            report_race("overwritten, with no barrier between, after a read by", earlier, offset);
         }
     }
     const Access before = cell.write;
@@ -100,37 +125,75 @@ Access write_cell(Cell &cell, Access access, size_t offset) {
     return unordered(before, access) ? before : Access{};
 }
 
-// Calls `visit(cell, offset, bytes)` for the cells of some bytes: of words where that is all there has been, else of
-// bytes.
-template <class Visit> void visit_cells(size_t start, size_t stop, Visit visit) {
-    Shadow &all = shadow();
-    const uint32_t this_block = worker->block.first_epoch;
-    for (size_t offset = start; offset < stop;) {
-        const size_t word = offset / 4, end = std::min(stop, 4 * word + 4);
-        if (end - offset == 4 && all.split_in[word] != this_block) {
-            visit(all.words[word], offset, size_t{4});
-            offset = end;
-            continue;
-        }
-        if (all.split_in[word] != this_block) {
-            all.split_in[word] = this_block;
-            std::fill_n(all.bytes + 4 * word, 4, all.words[word]);
-        }
-        for (; offset < end; offset++) {
-            visit(all.bytes[offset], offset, size_t{1});
-        }
+// Whether the cells of the next scale say what this block has done to some bytes.
+template <size_t size> bool is_parted(Shadow &all, size_t index) {
+    return all.scale<size>().parted[index] >= worker->block.first_epoch;
+}
+
+template <size_t size> void part(Shadow &all, size_t index) {
+    if (!is_parted<size>(all, index)) {
+        auto &parts = all.scale<size / 4>();
+        std::fill_n(parts.cells + 4 * index, 4, all.scale<size>().cells[index]);
+        std::fill_n(parts.parted + 4 * index, 4, 0);
+    }
+    all.scale<size>().parted[index] = worker->block.epoch;
+}
+
+// A write of all the words of a line, after a barrier: what has been done to one of them before no longer counts,
+// unless a cp.async still copies to it.
+void join(Shadow &all, size_t line) {
+    bool settled = all.lines.parted[line] < worker->block.epoch;
+    for (size_t word = 4 * line; word < 4 * line + 4; word++) {
+        settled &= !is_parted<4>(all, word) && !all.words.cells[word].write.copying();
+    }
+    if (settled) {
+        all.lines.parted[line] = 0;
+        all.lines.cells[line] = {};
     }
 }
 
-void check_bounds(const char *address, size_t bytes, bool write) {
-    const char *arena = worker->shared_arena();
-    const char *dynamic = worker->dynamic_memory();
-    for (const StaticVariable &variable : worker->static_variables()) {
-        const char *start = arena + variable.offset;
-        if (address >= start && address + bytes <= start + variable.bytes) {
-            return;
+// Calls `visit(cell, offset, bytes)` for the cells of some bytes, the largest that are not parted. `joins`: they are
+// written.
+template <size_t size = 16, class Visit> void visit_cells(size_t start, size_t stop, bool joins, Visit visit) {
+    Shadow &all = shadow();
+    for (size_t offset = start; offset < stop;) {
+        const size_t index = offset / size, end = std::min(stop, size * index + size);
+        if constexpr (size == 1) {
+            visit(all.bytes.cells[index], offset, size);
+        } else {
+            const bool whole = end - offset == size;
+            if (size == 16 && whole && joins && is_parted<size>(all, index)) {
+                join(all, index);
+            }
+            if (__builtin_expect(whole && !is_parted<size>(all, index), 1)) {
+                visit(all.scale<size>().cells[index], offset, size);
+            } else {
+                part<size>(all, index);
+                visit_cells<size / 4>(offset, end, joins, visit);
+            }
+        }
+        offset = end;
+    }
+}
+
+// Whether a static variable holds all of an access: mostly, the one that held the last.
+bool is_in_static_variable(const char *address, size_t bytes) {
+    static SIMT_THREAD_LOCAL size_t last = 0;
+    const std::vector<StaticVariable> &variables = worker->static_variables();
+    const auto offset = static_cast<size_t>(address - worker->shared_arena());
+    for (size_t tried = 0; tried < variables.size(); tried++, last++) {
+        last = last < variables.size() ? last : 0;
+        const StaticVariable &variable = variables[last];
+        if (offset >= variable.offset && offset + bytes <= variable.offset + variable.bytes) {
+            return true;
         }
     }
+    return false;
+}
+
+[[gnu::noinline, gnu::cold, noreturn]] void report_bounds(const char *address, size_t bytes, bool write) {
+    const char *arena = worker->shared_arena();
+    const char *dynamic = worker->dynamic_memory();
     report(
         {"out-of-bounds", std::to_string(bytes) + " bytes are " + (write ? "written" : "read") + " at " +
                               name_place(static_cast<size_t>(address - arena)) + ", which has " +
@@ -141,16 +204,17 @@ void check_bounds(const char *address, size_t bytes, bool write) {
 
 void check_shared(const char *address, size_t bytes, AccessKind kind) {
     const char *dynamic = worker->dynamic_memory();
-    if (address < dynamic || address + bytes > dynamic + worker->dynamic_bytes()) {
-        check_bounds(address, bytes, kind != AccessKind::read);
+    const bool inside = address >= dynamic && address + bytes <= dynamic + worker->dynamic_bytes();
+    if (__builtin_expect(!inside && !is_in_static_variable(address, bytes), 0)) {
+        report_bounds(address, bytes, kind != AccessKind::read);
     }
     const auto start = static_cast<size_t>(address - worker->shared_arena());
     const Access access = Access::now(kind);
     Access overwritten;
     size_t first = 0, stop = 0; // the bytes that other threads wrote
-    visit_cells(start, start + bytes, [&](Cell &cell, size_t offset, size_t size) {
+    visit_cells(start, start + bytes, kind == AccessKind::write, [&](Cell &cell, size_t offset, size_t size) {
         if (__builtin_expect(cell.write.copying(), 0) && cell.write.of_this_block()) {
-            report(race("accessed while a cp.async copies to it, begun but not waited for by", cell.write, offset));
+            report_race("accessed while a cp.async copies to it, begun but not waited for by", cell.write, offset);
         }
         if (kind != AccessKind::write) {
             read_cell(cell, access, offset);
@@ -162,7 +226,7 @@ void check_shared(const char *address, size_t bytes, AccessKind kind) {
             stop = offset + size;
         }
     });
-    if (stop != 0) {
+    if (__builtin_expect(stop != 0, 0)) {
         note_overwrite(
             race("overwritten, with no barrier between, after a write of another value by", overwritten, first),
             worker->shared_arena() + first, stop - first);
@@ -172,7 +236,7 @@ void check_shared(const char *address, size_t bytes, AccessKind kind) {
 void check_copy_begins(const void *to, size_t bytes) {
     check_access(to, bytes, AccessKind::write);
     const auto start = static_cast<size_t>(static_cast<const char *>(to) - worker->shared_arena());
-    visit_cells(start, start + bytes, [](Cell &cell, size_t, size_t) { cell.write.bits |= 1; });
+    visit_cells(start, start + bytes, false, [](Cell &cell, size_t, size_t) { cell.write.bits |= 1; });
 }
 
 void check_copy_ends(const void *to, size_t bytes) {
@@ -180,7 +244,7 @@ void check_copy_ends(const void *to, size_t bytes) {
     worker->stop_if_after_fault();
     const auto start = static_cast<size_t>(static_cast<const char *>(to) - worker->shared_arena());
     const Access access = Access::now(AccessKind::write);
-    visit_cells(start, start + bytes, [access](Cell &cell, size_t, size_t) { cell.write = access; });
+    visit_cells(start, start + bytes, false, [access](Cell &cell, size_t, size_t) { cell.write = access; });
 }
 
 } // namespace simt

@@ -66,6 +66,7 @@
 #include "mathematics.h"
 #include "ptx.h"
 #include "thread.h"
+#include "whole.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -32,30 +32,31 @@ void transpose(const uint16_t (&rows)[8][8], uint16_t *out) {
 
 } // namespace
 
-void check_ldmatrix_address(const void *address) {
-    if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
-        report({"misaligned", "ldmatrix from an address that is not a multiple of 16 bytes"});
+void report_ldmatrix_address() {
+    report({"misaligned", "ldmatrix from an address that is not a multiple of 16 bytes"});
+}
+
+void probe_rows(const void *const *addresses, int rows) {
+    Fiber *const last = self;
+    last->warp->runnable &= ~(1u << last->lane); // after a fault it does not go on; otherwise release_warp sets this
+    for (int row = 0; row < rows; row++) {
+        self = last->warp->lanes[row];
+        probe_row(addresses[row]);
     }
+    self = last;
 }
 
 void load_matrices(const void *const *addresses, int tiles, bool transposed, uint32_t *const *results) {
-    Fiber *const last = self;
-    last->warp->runnable &= ~(1u << last->lane); // after a fault it does not go on; otherwise release_warp sets this
     for (int tile = 0; tile < tiles; tile++) {
         auto *out = reinterpret_cast<uint16_t *>(results[tile]);
         uint16_t rows[8][8];
         for (int row = 0; row < 8; row++) {
-            const void *address = addresses[8 * tile + row];
-            self = last->warp->lanes[8 * tile + row]; // whose address it is
-            check_ldmatrix_address(address);
-            note_read(address, 16);
-            memcpy(transposed ? rows[row] : out + 8 * row, address, 16);
+            memcpy(transposed ? rows[row] : out + 8 * row, addresses[8 * tile + row], 16);
         }
         if (transposed) {
             transpose(rows, out);
         }
     }
-    self = last;
 }
 
 void transpose_matrix(Registers &registers) {

@@ -40,24 +40,31 @@ template <class T> SIMT_PART inline void set_word(T &value, uint32_t bits) {
     memcpy(&value, &bits, 4);
 }
 
-void check_ldmatrix_address(const void *address);
-
 // Lane 8*i + r has the address of row r of 8x8 tile i, which is results[i].
 void load_matrices(const void *const *addresses, int tiles, bool transposed, uint32_t *const *results);
 
-// A lane that runs ahead reads its address now, so that a bad one is found in this lane and line.
-inline void probe_ldmatrix_address(const void *address) {
+void report_ldmatrix_address();
+
+// What the running lane loads: a bad address is found in this lane.
+SIMT_PART inline void probe_row(const void *address) {
     if (__builtin_expect(reinterpret_cast<uintptr_t>(address) % 16 != 0, 0)) {
-        check_ldmatrix_address(address);
+        report_ldmatrix_address();
+    }
+    if constexpr (checking) {
+        note_read(address, 16);
     }
     static_cast<void>(*static_cast<const volatile char *>(address));
 }
 
+// The same for the rows of all lanes, which wait.
+void probe_rows(const void *const *addresses, int rows);
+
 template <int tiles, bool transposed, class... Ts> SIMT_UNCHECKED void ldmatrix(const void *address, Ts &...results) {
     if (runs_ahead()) {
         if (self->lane < 8 * tiles) {
-            probe_ldmatrix_address(address);
+            probe_row(address); // now, so that a bad address is found in this line
         }
+        check_registers(AccessKind::write, results...);
         if (load_ahead(transposed, address, results...)) {
             return;
         }
@@ -66,6 +73,7 @@ template <int tiles, bool transposed, class... Ts> SIMT_UNCHECKED void ldmatrix(
         full_mask, "ldmatrix", [&](Registers &r, uint32_t lane) SIMT_PART { r.address[lane] = address; },
         [](Registers &r) SIMT_PART {
             uint32_t *const out[] = {r.out[0], r.out[1], r.out[2], r.out[3]};
+            probe_rows(r.address, 8 * tiles);
             load_matrices(r.address, tiles, transposed, out);
         });
     check_registers(AccessKind::write, results...);
@@ -109,12 +117,12 @@ template <class T, class U> SIMT_UNCHECKED void movmatrix_sync_aligned_m8n8_tran
 template <uint8_t as, uint8_t bs, class... Ts>
 SIMT_UNCHECKED void matrix_instruction(const char *name, MatrixWork work, Ts &...operands) {
     constexpr uint8_t results = sizeof...(Ts) - as - bs;
+    check_registers(AccessKind::read, operands...);
     if (runs_ahead()) {
         static constexpr uint8_t counts[] = {results, as, bs};
         multiply_ahead(work, counts, operands...);
         return;
     }
-    check_registers(AccessKind::read, operands...);
     Registers &registers = warp_instruction(
         full_mask, name,
         [&](Registers &r, uint32_t lane) SIMT_PART {

@@ -26,9 +26,9 @@ struct Fiber {
     Wait wait = Wait::none;
     Warp *warp = nullptr;
     char *stack_top = nullptr;
-    // Running ahead: matrix instructions passed, and where the next address of a load goes.
+    // Running ahead: instructions passed that are yet to be executed, and where the next address of a load goes.
     Ahead ahead = Ahead::off;
-    uint32_t multiplied = 0;
+    uint32_t passed = 0;
     const void **next_address = nullptr;
     const void **last_address = nullptr;
     // Where it waits: the source line of a barrier, the name of a warp instruction. For reports.

@@ -28,7 +28,6 @@ struct Warp {
     uint32_t runnable = 0;
     uint32_t arrived = 0;
     uint32_t generation = 0; // warp instructions executed
-    uint32_t phase = 0;      // generation at the last block barrier; for the race checker
     const char *instruction = "";
     Fiber *lanes[warp_size];
     // Two sets: the first lane past an instruction may hand in the next one's registers while others still read.

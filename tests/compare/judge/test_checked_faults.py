@@ -38,6 +38,7 @@ FAULTS = {
     15: ("misaligned", "planted: misaligned int"),
     16: ("misaligned", "planted: misaligned int4"),
     17: ("uninitialized-shared", "planted: unwritten shared"),
+    21: ("barrier-divergence", "planted: barrier not reached"),
 }
 
 
@@ -91,3 +92,11 @@ def test_an_argument_in_host_memory_is_found(session):
     assert isinstance(outcome, Fault), outcome
     assert outcome.kind == "host-memory"
     assert "argument 6 of flash_attn_ext_vec" in outcome.message
+
+
+def test_an_argument_that_loses_bits_is_found(session):
+    outcome = outcome_of(session, 22)
+    assert isinstance(outcome, Fault), outcome
+    assert outcome.kind == "overflow"
+    assert "4294967424 is stored in 32 bits" in outcome.message  # nb11 of 64 halves
+    assert "launch_fattn" in " ".join(outcome.frames)
