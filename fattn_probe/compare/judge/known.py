@@ -105,13 +105,13 @@ def mask_ends_inside_tile(failure: Failure) -> bool:
     return -failure.op.sizes.n_q // int(tile[1]) * -int(tile[1]) > mask.ne[1]
 
 
-def right_with_V_at_the_end_of_K(failure: Failure) -> bool:
-    """Whether the output is right if V is the end of K's rows, which the op does not say."""
+def right_with_V_in_K(failure: Failure, column: int) -> bool:
+    """Whether the output is right if V is a part of K's rows, from a column on, which the op does not say."""
     K, sizes = failure.op.tensors["K"], failure.op.sizes
     if sizes.hsk <= sizes.hsv or is_quantized(K.type):
         return False
-    end = K.offset + row_size(K.type, sizes.hsk - sizes.hsv)
-    V = TensorView("V", K.type, K.root, (sizes.hsv, *K.ne[1:]), K.nb, end)
+    offset = K.offset + row_size(K.type, column)
+    V = TensorView("V", K.type, K.root, (sizes.hsv, *K.ne[1:]), K.nb, offset)
     return failure.op.tensors["V"] != V and failure.right_for(
         replace(failure.op, tensors={**failure.op.tensors, "V": V})
     )
@@ -126,7 +126,10 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
         "K quantised with head size 64": lambda failure: is_quantized(failure.op.type_K) and failure.op.sizes.hsk == 64,
         "a mask that ends inside a query tile": mask_ends_inside_tile,
         "Q of more than 2 GiB": lambda failure: failure.op.roots[failure.op.tensors["Q"].root].nbytes > 1 << 31,
-        "right if V is the end of K's rows": right_with_V_at_the_end_of_K,
+        "right if V is the end of K's rows": lambda failure: right_with_V_in_K(
+            failure, failure.op.sizes.hsk - failure.op.sizes.hsv
+        ),
+        "right if V is the start of K's rows": lambda failure: right_with_V_in_K(failure, 0),
     }
 )
 

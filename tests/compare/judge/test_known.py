@@ -70,8 +70,16 @@ Q_OFFSET = Failure(LARGE_Q, "9.0", "11549", MMA16, BEFORE_Q)
 
 
 def right_at_the_end_of_k(op):
+    return right_in_k(op, 128)
+
+
+def right_at_the_start_of_k(op):
+    return right_in_k(op, 0)
+
+
+def right_in_k(op, offset):
     K, V = op.tensors["K"], op.tensors["V"]
-    return (V.root, V.type, V.ne, V.nb, V.offset) == ("K", "f16", (512, *K.ne[1:]), K.nb, 128)
+    return (V.root, V.type, V.ne, V.nb, V.offset) == ("K", "f16", (512, *K.ne[1:]), K.nb, offset)
 
 
 MLA = Failure(LATENT, "9.0", "7551", "flash_attn_ext_f16<576,512,1,16,false,true>", right_for=right_at_the_end_of_k)
@@ -79,6 +87,9 @@ ELSEWHERE = replace(
     LATENT, tensors={**LATENT.tensors, "V": replace(LATENT.tensors["K"], name="V", ne=(512, 256, 1, 1))}
 )
 AT_THE_END = replace(ELSEWHERE, tensors={**ELSEWHERE.tensors, "V": replace(ELSEWHERE.tensors["V"], offset=128)})
+MLA_APART = Failure(
+    LATENT, "9.0", "11549", "flash_attn_ext_f16<576,512,4,16,false,true,false>", right_for=right_at_the_start_of_k
+)
 
 RECOGNISED = {
     "volta-columns": [VOLTA, replace(VOLTA, build_number="9294"), replace(VOLTA, build_number="?")],
@@ -92,6 +103,11 @@ RECOGNISED = {
     "mask-scan": [SCANNED],
     "masked-rows": [MASKED],
     "mla-v": [MLA, replace(MLA, op=ELSEWHERE), replace(MLA, build_number="?")],
+    "mla-v-apart": [
+        MLA_APART,
+        replace(MLA_APART, op=AT_THE_END),
+        replace(MLA_APART, build_number="8156", kernel="flash_attn_ext_f16<576,512,4,16,false,true>"),
+    ],
     "q-offset": [Q_OFFSET],
 }
 OTHERS = [
@@ -131,6 +147,12 @@ OTHERS = [
     replace(MLA, kernel="flash_attn_ext_f16<576,512,1,16,false,false>"),
     replace(MLA, kernel="flash_attn_tile<576,512,1,16,false>"),
     replace(MLA, build_number="8156"),
+    # mla-v-apart: an output that is wrong for such a V too, a V that is there, another kernel, an earlier release
+    replace(MLA_APART, right_for=lambda op: False),
+    replace(MLA_APART, op=ELSEWHERE, right_for=lambda op: True),
+    replace(MLA_APART, kernel="flash_attn_ext_f16<576,512,4,16,false,false,false>"),
+    replace(MLA_APART, kernel="flash_attn_tile<576,512,1,16,false>"),
+    replace(MLA_APART, build_number="7551"),
     # q-offset: a smaller Q, another tensor, a place after Q's start, another kernel
     replace(Q_OFFSET, op=OP),
     replace(Q_OFFSET, finding=replace(BEFORE_Q, message=BEFORE_Q.message.replace("of Q", "of K"))),
