@@ -28,7 +28,7 @@ explained**.
 
 
 @dataclass(frozen=True)
-class Part:
+class SharedBuild:
     """A release on GPUs of one architecture, which share a build."""
 
     source: str
@@ -71,8 +71,8 @@ class Cell:
         return ", ".join(parts)
 
 
-def parts(devices: Iterable[Device], sources: Sequence[str]) -> list[Part]:
-    """All parts of the matrix, the most valuable first, so that a run that ends early has them.
+def shared_builds(devices: Iterable[Device], sources: Sequence[str]) -> list[SharedBuild]:
+    """The builds of the matrix, the most valuable first, so that a run that ends early has them.
 
     The newest release on all GPUs, then the other releases on one GPU of each architecture, then the rest.
     """
@@ -81,19 +81,19 @@ def parts(devices: Iterable[Device], sources: Sequence[str]) -> list[Part]:
         by_arch.setdefault(device.arch, []).append(f"sim:{device.id}")
     largest = sorted(by_arch.values(), key=lambda names: -len(names))
     newest, older = sources[-1:], sources[-2::-1]
-    found = [Part(source, tuple(names)) for source in newest for names in largest]
-    found += [Part(source, (names[0],)) for source in older for names in largest]
-    return found + [Part(source, tuple(names[1:])) for source in older for names in largest if names[1:]]
+    found = [SharedBuild(source, tuple(names)) for source in newest for names in largest]
+    found += [SharedBuild(source, (names[0],)) for source in older for names in largest]
+    return found + [SharedBuild(source, tuple(names[1:])) for source in older for names in largest if names[1:]]
 
 
-def without(found: Iterable[Part], done: Iterable[Cell]) -> list[Part]:
-    """The parts, without the GPUs that already have results."""
+def without(found: Iterable[SharedBuild], done: Iterable[Cell]) -> list[SharedBuild]:
+    """The builds, without the GPUs that already have results."""
     there = {(cell.source, cell.device) for cell in done}
     left = [
-        replace(part, devices=tuple(device for device in part.devices if (part.source, device) not in there))
-        for part in found
+        replace(build, devices=tuple(device for device in build.devices if (build.source, device) not in there))
+        for build in found
     ]
-    return [part for part in left if part.devices]
+    return [build for build in left if build.devices]
 
 
 def cells_of(history: History, only: str = "") -> list[Cell]:

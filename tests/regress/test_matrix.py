@@ -12,12 +12,12 @@ from fattn_probe.regress.matrix import (
     SUITE,
     Alarm,
     Cell,
-    Part,
+    SharedBuild,
     cells_of,
     from_json,
     ordered,
     page,
-    parts,
+    shared_builds,
     to_json,
     without,
 )
@@ -35,7 +35,7 @@ CELLS = [
 
 def test_the_newest_release_comes_first_then_one_gpu_of_each_architecture():
     devices = load_devices().values()
-    found = parts(devices, RELEASES)
+    found = shared_builds(devices, RELEASES)
     everything = [(part.source, device) for part in found for device in part.devices]
     assert len(everything) == len(set(everything)) == len(RELEASES) * len(devices)
     archs = {device.arch for device in devices}
@@ -46,9 +46,9 @@ def test_the_newest_release_comes_first_then_one_gpu_of_each_architecture():
 
 
 def test_parts_that_have_results_are_left_out():
-    both = Part(NEW, ("sim:v100", "sim:gb10")), Part(OLD, ("sim:gb10",))
-    assert without(both, CELLS) == [Part(OLD, ("sim:gb10",))]
-    assert without(both, CELLS[1:]) == [Part(NEW, ("sim:v100",)), Part(OLD, ("sim:gb10",))]
+    both = SharedBuild(NEW, ("sim:v100", "sim:gb10")), SharedBuild(OLD, ("sim:gb10",))
+    assert without(both, CELLS) == [SharedBuild(OLD, ("sim:gb10",))]
+    assert without(both, CELLS[1:]) == [SharedBuild(NEW, ("sim:v100",)), SharedBuild(OLD, ("sim:gb10",))]
 
 
 def record(history, identity, results, *, end=True, only=""):

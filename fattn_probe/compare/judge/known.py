@@ -125,6 +125,7 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
         "only NaN in fully masked rows": lambda failure: failure.only_masked_nan,
         "K quantised with head size 64": lambda failure: is_quantized(failure.op.type_K) and failure.op.sizes.hsk == 64,
         "a mask that ends inside a query tile": mask_ends_inside_tile,
+        "a head size of V that is no multiple of 64": lambda failure: failure.op.sizes.hsv % 64 != 0,
         "Q of more than 2 GiB": lambda failure: failure.op.roots[failure.op.tensors["Q"].root].nbytes > 1 << 31,
         "right if V is the end of K's rows": lambda failure: right_with_V_in_K(
             failure, failure.op.sizes.hsk - failure.op.sizes.hsv

@@ -67,6 +67,24 @@ MASKED = Failure(OP, "9.0", "11549", only_masked_nan=True)
 LATENT = Op.contiguous(Sizes(1, 16, 1, 4, 256, 576, 512), Params(1.0), ("f16", "f16"), mask=True)
 LARGE_Q = Op.contiguous(Sizes(1, 40, 5, 1 << 17, 512, 128, 128), Params(1.0), ("f16", "f16"), mask=True)
 Q_OFFSET = Failure(LARGE_Q, "9.0", "11549", MMA16, BEFORE_Q)
+AT_TWO_BARRIERS = Finding(
+    "barrier-divergence",
+    "barrier-divergence: the barrier in ../fattn-mma-f16.cuh:1192 is reached while other threads wait at the one in "
+    "../fattn-mma-f16.cuh:1217",
+    MMA16,
+)
+BARRIERS = Failure(OP, "8.9", "7551", MMA16, AT_TWO_BARRIERS)
+TILE72 = "flash_attn_tile<72,72,32,1,false>"
+UNWRITTEN = Finding(
+    "uninitialized-shared", "uninitialized-shared: byte 13872 of the static shared memory is read, and nobody", TILE72
+)
+COLUMNS = Failure(
+    Op.contiguous(Sizes(1, 8, 2, 9, 256, 72, 72), Params(1.0), ("f16", "f16"), mask=True),
+    "9.0",
+    "11549",
+    TILE72,
+    UNWRITTEN,
+)
 
 
 def right_at_the_end_of_k(op):
@@ -109,6 +127,8 @@ RECOGNISED = {
         replace(MLA_APART, build_number="8156", kernel="flash_attn_ext_f16<576,512,4,16,false,true>"),
     ],
     "q-offset": [Q_OFFSET],
+    "paired-barriers": [BARRIERS, replace(BARRIERS, build_number="8672")],
+    "tile-columns": [COLUMNS, replace(COLUMNS, build_number="7551")],
 }
 OTHERS = [
     # volta-columns: another GPU, an older release, 32 columns, another place, another fault, another family
@@ -158,6 +178,16 @@ OTHERS = [
     replace(Q_OFFSET, finding=replace(BEFORE_Q, message=BEFORE_Q.message.replace("of Q", "of K"))),
     replace(Q_OFFSET, finding=replace(BEFORE_Q, message=BEFORE_Q.message.replace("-", ""))),
     replace(Q_OFFSET, kernel="flash_attn_tile<128,128,16,1,false>"),
+    # paired-barriers: a later release, a barrier elsewhere, one that is not reached
+    replace(BARRIERS, build_number="11063"),
+    replace(BARRIERS, finding=replace(AT_TWO_BARRIERS, message=AT_TWO_BARRIERS.message.replace("mma-f16", "common"))),
+    replace(BARRIERS, finding=replace(AT_TWO_BARRIERS, message="barrier-divergence: 124 of 128 threads wait")),
+    replace(BARRIERS, kernel="flash_attn_tile<128,128,16,1,false>"),
+    # tile-columns: whole columns of lanes, dynamic shared memory, another fault, another kernel
+    replace(COLUMNS, op=OP),
+    replace(COLUMNS, finding=replace(UNWRITTEN, message=UNWRITTEN.message.replace("static", "dynamic"))),
+    replace(COLUMNS, finding=replace(UNWRITTEN, kind="race")),
+    replace(COLUMNS, kernel=MMA16),
     # masked-rows: a wrong output for another reason, a run that did not end
     replace(MASKED, only_masked_nan=False),
     replace(MASKED, finding=CUDA),
