@@ -297,37 +297,6 @@ __global__ void vector_race(int * data, int) {
         *(int4 *) (data + 4 * threadIdx.x) = shared[threadIdx.x]; // fault: vector_race
     }
 }
-// Words of 16 bytes by two threads, then, after a barrier, all 16 by one.
-static __device__ int * filled_by_words_then_vectors(const int * data, int * shared) {
-    shared[2 * thread_number()]     = 1;
-    shared[2 * thread_number() + 1] = 2;
-    __syncthreads();
-    if (threadIdx.y == 0) {
-        ((int4 *) shared)[threadIdx.x] = ((const int4 *) data)[threadIdx.x]; // fault: word_of_a_vector
-    }
-    return shared;
-}
-__global__ void word_of_a_vector(int * data, int) {
-    __shared__ __align__(16) int words[128];
-    const int * shared = filled_by_words_then_vectors(data, words);
-    if (threadIdx.y == 1) {
-        data[threadIdx.x] = shared[4 * threadIdx.x + 3];
-    }
-}
-__global__ void vectors_and_their_parts(int * data, int) {
-    __shared__ __align__(16) int words[128];
-    int * shared = filled_by_words_then_vectors(data, words);
-    __syncthreads();
-    const int sum = shared[127 - thread_number()] + shared[thread_number()];
-    __syncthreads();
-    ((int2 *) shared)[thread_number()] = ((const int2 *) data)[thread_number()];
-    __syncthreads();
-    if (threadIdx.y == 1) {
-        ((int4 *) shared)[threadIdx.x] = ((const int4 *) data)[threadIdx.x];
-    }
-    __syncthreads();
-    data[128 + thread_number()] = sum + shared[thread_number()];
-}
 __global__ void copy_not_waited_for(int * data, int) {
     extern __shared__ int shared[];
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"((unsigned) __cvta_generic_to_shared(shared + 4 * threadIdx.x)), "l"(data));
@@ -503,7 +472,7 @@ static const Entry entries[] = {
     ENTRY(pair_race), ENTRY(matrix_loaded_past_the_end), ENTRY(product_of_unwritten), ENTRY(blocks_share_16_bytes),
     ENTRY(last_block_adds), NARROW(lanes_there_are), ENTRY(unknown_instruction), ENTRY(barrier_not_reached), ENTRY(lane_missing), ENTRY(lanes_in_two_instructions),
     ENTRY(uninitialized), ENTRY(read_after_write), ENTRY(write_after_read), ENTRY(write_after_write),
-    ENTRY(lanes_not_in_step), ENTRY(vector_race), ENTRY(word_of_a_vector), ENTRY(vectors_and_their_parts), ENTRY(copy_not_waited_for), ENTRY(same_value_twice),
+    ENTRY(lanes_not_in_step), ENTRY(vector_race), ENTRY(copy_not_waited_for), ENTRY(same_value_twice),
     MANY(many_reads_past_the_end), MANY(faults_of_many_kinds), MANY(many_races), ENTRY(atomic_counter), ENTRY(lanes_in_step), ENTRY(waits_for_its_copy), ENTRY(whole_block_returns),
 };
 

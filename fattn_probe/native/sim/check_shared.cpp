@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #if defined(SIMT_CHECK)
@@ -40,20 +39,27 @@ struct Cell {
     Access read_elsewhere; // the last read by another warp than that of `read`
 };
 
-// Shared memory by 16 bytes, by 8, by words and by bytes. A block's accesses are noted at the coarsest scale that each
-// of them fills: a cell says what has been done to all of its bytes, unless it is parted; then those of the next scale
-// do.
+// Shared memory by 16 bytes, by words and by bytes. A block's accesses are noted at the coarsest scale that each of
+// them fills: a cell says what has been done to all of its bytes, unless it is parted; then those of the next scale do.
 struct Shadow {
     template <size_t size> struct Scale {
         Cell cells[Worker::arena_bytes / size];
         uint32_t parted[Worker::arena_bytes / size]; // the epoch of the last access to a part
     };
-    std::tuple<Scale<16>, Scale<8>, Scale<4>, Scale<1>> scales;
+    Scale<16> lines;
+    Scale<4> words;
+    Scale<1> bytes;
 
-    template <size_t size> Scale<size> &scale() { return std::get<Scale<size>>(scales); }
+    template <size_t size> Scale<size> &scale() {
+        if constexpr (size == 16) {
+            return lines;
+        } else if constexpr (size == 4) {
+            return words;
+        } else {
+            return bytes;
+        }
+    }
 };
-
-template <size_t size> constexpr size_t part_bytes = size == 4 ? 1 : size / 2;
 
 SIMT_THREAD_LOCAL Shadow *own_shadow = nullptr;
 
@@ -125,27 +131,24 @@ template <size_t size> bool is_parted(Shadow &all, size_t index) {
 }
 
 template <size_t size> void part(Shadow &all, size_t index) {
-    constexpr size_t count = size / part_bytes<size>;
     if (!is_parted<size>(all, index)) {
-        auto &parts = all.scale<part_bytes<size>>();
-        std::fill_n(parts.cells + count * index, count, all.scale<size>().cells[index]);
-        std::fill_n(parts.parted + count * index, count, 0);
+        auto &parts = all.scale<size / 4>();
+        std::fill_n(parts.cells + 4 * index, 4, all.scale<size>().cells[index]);
+        std::fill_n(parts.parted + 4 * index, 4, 0);
     }
     all.scale<size>().parted[index] = worker->block.epoch;
 }
 
-// A write of all parts, after a barrier: what has been done to one of them before no longer counts, unless a cp.async
-// still copies to it.
-template <size_t size> void join(Shadow &all, size_t index) {
-    constexpr size_t count = size / part_bytes<size>;
-    bool settled = all.scale<size>().parted[index] < worker->block.epoch;
-    for (size_t part = count * index; part < count * (index + 1); part++) {
-        settled &= !is_parted<part_bytes<size>>(all, part);
-        settled &= !all.scale<part_bytes<size>>().cells[part].write.copying();
+// A write of all the words of a line, after a barrier: what has been done to one of them before no longer counts,
+// unless a cp.async still copies to it.
+void join(Shadow &all, size_t line) {
+    bool settled = all.lines.parted[line] < worker->block.epoch;
+    for (size_t word = 4 * line; word < 4 * line + 4; word++) {
+        settled &= !is_parted<4>(all, word) && !all.words.cells[word].write.copying();
     }
     if (settled) {
-        all.scale<size>().parted[index] = 0;
-        all.scale<size>().cells[index] = {};
+        all.lines.parted[line] = 0;
+        all.lines.cells[line] = {};
     }
 }
 
@@ -156,17 +159,17 @@ template <size_t size = 16, class Visit> void visit_cells(size_t start, size_t s
     for (size_t offset = start; offset < stop;) {
         const size_t index = offset / size, end = std::min(stop, size * index + size);
         if constexpr (size == 1) {
-            visit(all.scale<size>().cells[index], offset, size);
+            visit(all.bytes.cells[index], offset, size);
         } else {
             const bool whole = end - offset == size;
-            if (joins && whole && is_parted<size>(all, index)) {
-                join<size>(all, index);
+            if (size == 16 && whole && joins && is_parted<size>(all, index)) {
+                join(all, index);
             }
             if (__builtin_expect(whole && !is_parted<size>(all, index), 1)) {
                 visit(all.scale<size>().cells[index], offset, size);
             } else {
                 part<size>(all, index);
-                visit_cells<part_bytes<size>>(offset, end, joins, visit);
+                visit_cells<size / 4>(offset, end, joins, visit);
             }
         }
         offset = end;
