@@ -108,13 +108,19 @@ def mask_ends_inside_tile(failure: Failure) -> bool:
 def right_with_V_in_K(failure: Failure, column: int) -> bool:
     """Whether the output is right if V is a part of K's rows, from a column on, which the op does not say."""
     K, sizes = failure.op.tensors["K"], failure.op.sizes
-    if sizes.hsk <= sizes.hsv or is_quantized(K.type):
+    if sizes.hsk <= sizes.hsv or (column and is_quantized(K.type)):
         return False
     offset = K.offset + row_size(K.type, column)
     V = TensorView("V", K.type, K.root, (sizes.hsv, *K.ne[1:]), K.nb, offset)
     return failure.op.tensors["V"] != V and failure.right_for(
         replace(failure.op, tensors={**failure.op.tensors, "V": V})
     )
+
+
+def is_view_of_quantized_K(op: Op) -> bool:
+    """Whether V is a part of the rows of a quantised K, from a column on that is not the first."""
+    K, V = op.tensors["K"], op.tensors["V"]
+    return is_quantized(K.type) and V.root == K.root and V.offset > K.offset
 
 
 CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
@@ -126,13 +132,20 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
         "K quantised with head size 64": lambda failure: is_quantized(failure.op.type_K) and failure.op.sizes.hsk == 64,
         "a mask that ends inside a query tile": mask_ends_inside_tile,
         "a head size of V that is no multiple of 64": lambda failure: failure.op.sizes.hsv % 64 != 0,
-        "Q of more than 2 GiB": lambda failure: failure.op.roots[failure.op.tensors["Q"].root].nbytes > 1 << 31,
+        "Q of more than 2 GiB": lambda failure: is_large(failure.op, "Q"),
+        "K or V of more than 2 GiB": lambda failure: is_large(failure.op, "KV"),
+        "V is a later part of a quantised K": lambda failure: is_view_of_quantized_K(failure.op),
         "right if V is the end of K's rows": lambda failure: right_with_V_in_K(
             failure, failure.op.sizes.hsk - failure.op.sizes.hsv
         ),
         "right if V is the start of K's rows": lambda failure: right_with_V_in_K(failure, 0),
     }
 )
+
+
+def is_large(op: Op, names: str) -> bool:
+    """Whether the memory of one of these tensors has more than 2 GiB."""
+    return any(op.roots[op.tensors[name].root].nbytes > 1 << 31 for name in names)
 
 
 def unaligned(op: Op, names: str, size: int) -> bool:

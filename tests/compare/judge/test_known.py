@@ -67,6 +67,10 @@ MASKED = Failure(OP, "9.0", "11549", only_masked_nan=True)
 LATENT = Op.contiguous(Sizes(1, 16, 1, 4, 256, 576, 512), Params(1.0), ("f16", "f16"), mask=True)
 LARGE_Q = Op.contiguous(Sizes(1, 40, 5, 1 << 17, 512, 128, 128), Params(1.0), ("f16", "f16"), mask=True)
 Q_OFFSET = Failure(LARGE_Q, "9.0", "11549", MMA16, BEFORE_Q)
+LARGE_K = Op.contiguous(Sizes(1, 128, 128, 1, 81920, 128, 128), Params(1.0), ("f16", "f16"))
+VEC128 = "flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
+BEFORE_K = Finding("out-of-bounds", "out-of-bounds: global memory is accessed at byte -2009071616 of K", VEC128)
+HEAD_OFFSET = Failure(LARGE_K, "9.0", "11549", VEC128, BEFORE_K)
 AT_TWO_BARRIERS = Finding(
     "barrier-divergence",
     "barrier-divergence: the barrier in ../fattn-mma-f16.cuh:1192 is reached while other threads wait at the one in "
@@ -101,6 +105,16 @@ def right_in_k(op, offset):
 
 
 MLA = Failure(LATENT, "9.0", "7551", "flash_attn_ext_f16<576,512,1,16,false,true>", right_for=right_at_the_end_of_k)
+QUANTISED = Op.contiguous(Sizes(1, 32, 1, 2, 256, 320, 256), Params(1.0), ("q8_0", "q8_0"), mask=True)
+IN_K = replace(QUANTISED.tensors["K"], name="V", ne=(256, 256, 1, 1))
+AT_64 = replace(QUANTISED, tensors={**QUANTISED.tensors, "V": replace(IN_K, offset=68)})
+VIEW_OFFSET = Failure(
+    AT_64,
+    "9.0",
+    "11549",
+    "flash_attn_ext_f16<320,256,1,32,false,true,false>",
+    right_for=lambda op: op.tensors["V"] == IN_K,
+)
 ELSEWHERE = replace(
     LATENT, tensors={**LATENT.tensors, "V": replace(LATENT.tensors["K"], name="V", ne=(512, 256, 1, 1))}
 )
@@ -127,6 +141,11 @@ RECOGNISED = {
         replace(MLA_APART, build_number="8156", kernel="flash_attn_ext_f16<576,512,4,16,false,true>"),
     ],
     "q-offset": [Q_OFFSET],
+    "kv-head-offset": [
+        HEAD_OFFSET,
+        replace(HEAD_OFFSET, finding=replace(BEFORE_K, message=BEFORE_K.message.replace(" of K", " of V"))),
+    ],
+    "v-view-offset": [VIEW_OFFSET],
     "paired-barriers": [BARRIERS, replace(BARRIERS, build_number="8672")],
     "tile-columns": [COLUMNS, replace(COLUMNS, build_number="7551")],
 }
@@ -178,6 +197,16 @@ OTHERS = [
     replace(Q_OFFSET, finding=replace(BEFORE_Q, message=BEFORE_Q.message.replace("of Q", "of K"))),
     replace(Q_OFFSET, finding=replace(BEFORE_Q, message=BEFORE_Q.message.replace("-", ""))),
     replace(Q_OFFSET, kernel="flash_attn_tile<128,128,16,1,false>"),
+    # kv-head-offset: a smaller K, another tensor, a place after K's start, another kernel
+    replace(HEAD_OFFSET, op=OP),
+    replace(HEAD_OFFSET, finding=replace(BEFORE_K, message=BEFORE_K.message.replace("of K", "of mask"))),
+    replace(HEAD_OFFSET, finding=replace(BEFORE_K, message=BEFORE_K.message.replace("-", ""))),
+    replace(HEAD_OFFSET, finding=replace(BEFORE_K, kernel=MMA16), kernel=MMA16),
+    # v-view-offset: an older release, not right for V at column 0, V there already, K in f16
+    replace(VIEW_OFFSET, build_number="7551"),
+    replace(VIEW_OFFSET, right_for=lambda op: False),
+    replace(VIEW_OFFSET, op=replace(AT_64, tensors={**AT_64.tensors, "V": IN_K}), right_for=lambda op: True),
+    replace(VIEW_OFFSET, op=QUANTISED, right_for=lambda op: True),
     # paired-barriers: a later release, a barrier elsewhere, one that is not reached
     replace(BARRIERS, build_number="11063"),
     replace(BARRIERS, finding=replace(AT_TWO_BARRIERS, message=AT_TWO_BARRIERS.message.replace("mma-f16", "common"))),
