@@ -102,13 +102,16 @@ class Flags:
     def sim_native(self, source: str) -> tuple[str, ...]:
         """A file of the simulator, relative to native/: optimised in every flavour."""
         level = UNOPTIMISED if source == SIM_HOST else ("-O2", "-g" if source == DEBUGGED else "-g1")
+        # Nobody replaces these functions, so they may be inlined. But then g++ sees that a fiber's end does not return,
+        # and AddressSanitizer clears the stack there, whose bounds it does not know.
+        inlined = () if self.sanitize else ("-fno-semantic-interposition",)
         return (
             *self.host(source, level),
             *self.vector,
             "-ffp-contract=fast",
             "-fno-math-errno",
             "-fno-strict-aliasing",  # device code reads arrays as other types, which nvcc allows
-            "-fno-semantic-interposition",  # nobody replaces these functions, so they may be inlined
+            *inlined,
             *(f"-D{macro}{value}" for macro, value in self.sim_macros.items() if macro in macros_of(source)),
             "-Inative/sim",
             "-Inative/sim/include",

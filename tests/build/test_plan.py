@@ -5,7 +5,7 @@ import pytest
 
 from fattn_probe.build.flags import DEBUGGED, SIM_HOST, SIM_KERNELS, Flags
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, BuildRequest, Contents
-from fattn_probe.build.plan import Planner, case_file, case_text
+from fattn_probe.build.plan import CUDA_LIBRARY, Planner, case_file, case_text
 from fattn_probe.build.sources import CUDA as CUDA_FOLDER
 from fattn_probe.build.sources import read_sources
 from fattn_probe.build.stamp import NATIVE
@@ -179,13 +179,21 @@ def test_a_debug_build_shares_all_that_is_not_a_kernel(tmp_path):
     assert different == [f"overlay/{CUDA_FOLDER}/fattn.cu", "native/sim/units/sim_kernels.cpp"]
 
 
-def test_every_file_of_the_simulator_is_compiled_once(tmp_path):
-    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)))
+@pytest.mark.parametrize(("flavour", "without"), [("release", {"counters.cpp"}), ("coverage", set())])
+def test_every_file_of_the_simulator_is_compiled_once(tmp_path, flavour, without):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour=flavour)
     compiled = [Path(source) for source in sources(plan) if source.startswith("native/sim/")]
     units = [NATIVE.parent / path for path in compiled if path.parent.name == "units"]
     files = [path.name for path in compiled if path.parent.name == "sim"]
     files += [name for unit in units for name in re.findall(r'#include "(\w+\.cpp)"', unit.read_text())]
-    assert sorted(files) == sorted(path.name for path in (NATIVE / "sim").glob("*.cpp"))
+    assert sorted(files) == sorted({path.name for path in (NATIVE / "sim").glob("*.cpp")} - without)
+
+
+def test_a_coverage_build_counts_in_kernels_and_links_the_counters(tmp_path):
+    plan = plan_of(tmp_path, Contents((), (), (RUNNER,)), flavour="coverage")
+    counting = {step.outputs[0] for step in plan.steps if "--coverage" in step.command}
+    assert {name for name in counting if name.startswith("obj/")} == {"obj/ggml-cuda/fattn.cu.o"}
+    assert CUDA_LIBRARY in counting
 
 
 def test_the_runner_is_not_compiled_last(tmp_path):
