@@ -45,6 +45,10 @@ COMMANDS = {
         "fattn_probe.detect.cli:coverage",
         "Count the lines and branches of the attention kernels and their dispatch that suites execute.",
     ),
+    "mutate": (
+        "fattn_probe.detect.mutate_cli:mutate",
+        "Plant small faults in the attention kernels and their dispatch one by one, and count those a suite notices.",
+    ),
     "diff": (
         "fattn_probe.regress.cli:diff",
         "Compare two llama.cpp versions on the same inputs: kernel, launch, bits, error.",

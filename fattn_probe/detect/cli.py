@@ -42,7 +42,7 @@ def coverage(
     catalogue = load_devices(devices)
     targets = {suite: list(parse_targets(on or ",".join(load_suite(suite).on), catalogue)) for suite in suites}
     for suite in suites:
-        check(targets[suite])
+        check("coverage", targets[suite])
     chosen = setup.BuildFlags(source, patch)
     options = replace(chosen.run_options(NOTES, Simulation(), timeout=timeout), flavour="coverage")
     with Activity(NOTES, words="finding the cases and their kernels") as activity:

@@ -46,7 +46,7 @@ def run_one(session: Session, case: Case, target: Target) -> Result:
 
 def measure(suite_file: Path, session: Session, targets: Sequence[Target], on_case: OnCase) -> Measured:
     """Run a suite's cases on simulated GPUs, and count what they execute."""
-    check(targets)
+    check("coverage", targets)
     suite, coverage = load_suite(suite_file), Coverage()
     results: list[Result] = []
     for target in targets:
@@ -77,8 +77,8 @@ def measure_on(
     return results
 
 
-def check(targets: Sequence[Target]) -> None:
+def check(command: str, targets: Sequence[Target]) -> None:
     """InputError if a target is not a simulated GPU."""
     for target in targets:
         if target.engine != "sim":
-            raise InputError(f"coverage --on {target}: only simulated GPUs (sim:ID) count what they execute")
+            raise InputError(f"{command} --on {target}: only simulated GPUs (sim:ID) say what a case executes")

@@ -32,7 +32,8 @@ class Simulation:
     `schedule` is the seed of an adversarial order of warps, 0 the fixed order; `threads` is the number of host threads,
     None for all cores; `dry` records launches without running kernels. With `skip_kernels`, a missing kernel is named
     on stderr and skipped, instead of ending the run. `counters` is the folder in which a build that counts what is
-    executed (flavour `coverage`) keeps its counters.
+    executed (flavour `coverage`) keeps its counters. `mutant` is the number of the fault to switch on in a build that
+    has some behind switches (`detect/schemata.py`), and `reached` the file for the numbers of those that a run reaches.
     """
 
     schedule: int = 0
@@ -40,6 +41,8 @@ class Simulation:
     dry: bool = False
     skip_kernels: bool = False
     counters: Path | None = None
+    mutant: int = 0
+    reached: Path | None = None
 
     def env(self, device: Device, build_number: str) -> dict[str, str]:
         """The environment of a program of a simulator build."""
@@ -50,6 +53,10 @@ class Simulation:
         }
         if self.counters is not None:
             env["GCOV_PREFIX"] = str(self.counters)
+        if self.mutant:
+            env["FATTN_PROBE_MUTANT"] = str(self.mutant)
+        if self.reached is not None:
+            env["FATTN_PROBE_REACHED"] = str(self.reached)
         if not self.dry:
             env["FATTN_PROBE_SIM_DATA"] = str(unpacked_tables())
         return env | self.dry_env | ({"FATTN_PROBE_SIM_THREADS": str(self.threads)} if self.threads else {})

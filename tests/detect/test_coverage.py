@@ -19,7 +19,7 @@ def suite(folder, *, on="sim:h200"):
 
 def test_a_real_gpu_does_not_count(tmp_path):
     done = probe("coverage", str(suite(tmp_path)), "--on", "gpu", code=2)
-    assert "only simulated GPUs (sim:ID) count what they execute" in done.stderr
+    assert "only simulated GPUs (sim:ID) say what a case executes" in done.stderr
 
 
 @pytest.mark.build

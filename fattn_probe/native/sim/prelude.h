@@ -64,6 +64,7 @@
 #include "launch.h"
 #include "launch_ex.h"
 #include "mathematics.h"
+#include "mutant.h"
 #include "ptx.h"
 #include "thread.h"
 #include "whole.h"

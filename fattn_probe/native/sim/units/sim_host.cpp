@@ -9,5 +9,6 @@
 #include "finding.cpp"
 #include "host_memory.cpp"
 #include "launch.cpp"
+#include "mutant.cpp"
 #include "selection.cpp"
 #include "signals.cpp"

@@ -1,0 +1,59 @@
+"""The command line of `mutate`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import platformdirs
+import typer
+
+from fattn_probe import flags, setup
+from fattn_probe.activity import Activity
+from fattn_probe.console import NOTES, show
+from fattn_probe.detect.measure import check
+from fattn_probe.detect.mutate import Plan, run
+from fattn_probe.detect.mutate_show import document, render
+from fattn_probe.detect.schemata import FILES
+from fattn_probe.device import load_devices, parse_targets
+from fattn_probe.errors import InputError
+from fattn_probe.regress.suite import load_suite
+from fattn_probe.run.simulator import Simulation
+from fattn_probe.source import DEFAULT_SOURCE
+
+RESULTS = Path(platformdirs.user_data_dir("fattn-probe")) / "mutants.jsonl"
+
+
+def mutate(
+    suite_file: flags.SuiteFile = Path("quick"),
+    on: flags.On = "",
+    files: Annotated[
+        list[str], typer.Option("--file", help="Only mutants of this file, such as fattn-vec.cuh; may be repeated.")
+    ] = [],  # noqa: B006
+    sample: Annotated[int, typer.Option(min=0, help="The number of mutants to try; 0 is all.")] = 0,
+    source: flags.Source = DEFAULT_SOURCE,
+    results: Annotated[
+        Path, typer.Option("--results", help="The file of verdicts, which are not made again.")
+    ] = RESULTS,
+    devices: flags.Devices = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Plant small faults in the attention kernels and their dispatch one by one, and count those a suite notices."""
+    for name in files:
+        if name not in FILES:
+            raise InputError(f"--file {name}: mutants are made in {', '.join(FILES)}")
+    suite = load_suite(suite_file)
+    targets = list(parse_targets(on or ",".join(suite.on), load_devices(devices)))
+    check("mutate", targets)
+    options = setup.BuildFlags(source).run_options(NOTES, Simulation())
+    with Activity(NOTES, words="finding the cases and their kernels") as activity:
+        session = setup.session_of(options, activity)
+        found = [
+            run(
+                Plan(suite, suite_file.parent, target, tuple(files), sample),
+                session,
+                results,
+                activity.step,
+                lambda verdict, done, total: activity.count(verdict.fate, done, total),
+            )
+            for target in targets
+        ]
+    show(document(found), lambda: render(found), as_json)
