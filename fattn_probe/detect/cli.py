@@ -11,8 +11,9 @@ from fattn_probe.activity import Activity
 from fattn_probe.console import NOTES, show
 from fattn_probe.detect.measure import check, measure
 from fattn_probe.detect.show import document, render
-from fattn_probe.device import load_devices, parse_targets
+from fattn_probe.device import load_devices
 from fattn_probe.files import write_text
+from fattn_probe.regress.entries import Given, entries_on_targets
 from fattn_probe.regress.suite import load_suite
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source import DEFAULT_SOURCE
@@ -40,16 +41,16 @@ def coverage(
 ) -> None:
     """Count the lines and branches of the attention kernels and their dispatch that suites execute."""
     catalogue = load_devices(devices)
-    targets = {suite: list(parse_targets(on or ",".join(load_suite(suite).on), catalogue)) for suite in suites}
-    for suite in suites:
-        check("coverage", targets[suite])
+    pairs = {suite: list(entries_on_targets(load_suite(suite), Given(on), catalogue)) for suite in suites}
+    for found_pairs in pairs.values():
+        check("coverage", [target for _, target in found_pairs])
     chosen = setup.BuildFlags(source, patch)
     options = replace(chosen.run_options(NOTES, Simulation(), timeout=timeout), flavour="coverage")
     with Activity(NOTES, words="finding the cases and their kernels") as activity:
         session = setup.session_of(options, activity)
         found = [
             measure(
-                suite, session, targets[suite], lambda result, done, total: activity.count(result.status, done, total)
+                suite, session, pairs[suite], lambda result, done, total: activity.count(result.status, done, total)
             )
             for suite in suites
         ]

@@ -12,7 +12,7 @@ from fattn_probe.errors import InputError
 from fattn_probe.regress.pool import Job, cores, judged
 from fattn_probe.regress.records import Result
 from fattn_probe.regress.selection import select
-from fattn_probe.regress.suite import load_suite
+from fattn_probe.regress.suite import Entry
 from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.command import describe
 from fattn_probe.run.outcome import Ran, Unsupported
@@ -44,18 +44,21 @@ def run_one(session: Session, case: Case, target: Target) -> Result:
     return Result(case.name, case.digest, status, "" if status == "pass" else describe(outcome))
 
 
-def measure(suite_file: Path, session: Session, targets: Sequence[Target], on_case: OnCase) -> Measured:
-    """Run a suite's cases on simulated GPUs, and count what they execute."""
-    check("coverage", targets)
-    suite, coverage = load_suite(suite_file), Coverage()
+def measure(suite_file: Path, session: Session, pairs: Sequence[tuple[Entry, Target]], on_case: OnCase) -> Measured:
+    """Run the cases of a suite's entries on simulated GPUs, and count what they execute."""
+    coverage = Coverage()
     results: list[Result] = []
-    for target in targets:
-        cases, _ = select(suite, suite_file.parent, session, target)
+    chosen: dict[Target, dict[str, Case]] = {}
+    for entry, target in pairs:
+        cases, _ = select(entry, suite_file.parent, session, target)
+        chosen.setdefault(target, {}).update({case.name: case for case in cases})
+    for target, by_name in chosen.items():
+        cases = tuple(by_name.values())
         prepare(session, [(case, [target]) for case in cases])
         results += measure_on(target, cases, session, coverage, on_case)
     lost = tuple(f"{result.name}: {result.reason}" for result in results if result.status == "lost")
     ran = sum(result.status == "pass" for result in results)
-    return Measured(suite_file.stem, coverage, tuple(map(str, targets)), ran, lost)
+    return Measured(suite_file.stem, coverage, tuple(map(str, chosen)), ran, lost)
 
 
 def measure_on(

@@ -23,6 +23,7 @@ class Kind(StrEnum):
     FASTER = "faster"
     LOST = "lost"
     NOT_RUN = "not run"
+    REMOVED = "removed"
     NEW = "new case"
 
 
@@ -45,13 +46,15 @@ class Change:
         return self.kind in ALARMS
 
 
-def changes(before: Mapping[str, Result], after: Mapping[str, Result]) -> tuple[Change, ...]:
+def changes(before: Mapping[str, Result], after: Mapping[str, Result], *, complete: bool = False) -> tuple[Change, ...]:
     """The changes from a baseline to a later run, case by case in the order of the later run.
 
-    A failing new case is a regression. A case of the baseline that was not run is always reported.
+    A failing new case is a regression. A case of the baseline without a result is always reported: as removed from the
+    suite if the later run is `complete`, which means that all of its cases have results.
     """
     found = [change for name, result in after.items() for change in _of_case(before.get(name), result)]
-    gone = [Change(name, Kind.NOT_RUN, f"was {result.status}") for name, result in before.items() if name not in after]
+    kind = Kind.REMOVED if complete else Kind.NOT_RUN
+    gone = [Change(name, kind, f"was {result.status}") for name, result in before.items() if name not in after]
     return (*found, *gone)
 
 

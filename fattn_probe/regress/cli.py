@@ -21,14 +21,13 @@ from fattn_probe.ops.render import short
 from fattn_probe.regress import tables as regressing
 from fattn_probe.regress import versions
 from fattn_probe.regress.cluster import Cluster
+from fattn_probe.regress.entries import Given, run_suite
 from fattn_probe.regress.history import History, open_history
 from fattn_probe.regress.junit import junit
 from fattn_probe.regress.records import Part, Result, parse_shard
 from fattn_probe.regress.results import OnResult
-from fattn_probe.regress.runner import Outcome, SuiteRunner, outcomes
-from fattn_probe.regress.selection import select
-from fattn_probe.regress.suite import load_suite
-from fattn_probe.run.gpu import has_gpu
+from fattn_probe.regress.runner import Outcome, SuiteRunner
+from fattn_probe.regress.suite import Suite, load_suite
 from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
@@ -73,27 +72,25 @@ def regress(
 ) -> None:
     """Run a suite, and report what changed since the last accepted run."""
     suite = load_suite(suite_file)
-    targets = parse_targets(on or ",".join(there(suite.on)), load_devices(devices))
+    given = Given(on, only, model, sample_of(sample) if sample else None)
     cluster = Cluster(dask) if dask else None
     part = Part(parse_shard(shard), night) if shard else Part(night=night)
     if shard and not night:
         raise InputError("--shard needs --run NAME; all shards of a run use the same name")
-    checks = suite.check.checks
-    checks = replace(checks, model=model or checks.model, sample=sample_of(sample) if sample else checks.sample)
     chosen = setup.BuildFlags(source or suite.source, patch, folder=folder)
-    options = chosen.run_options(NOTES, Simulation(), repeat=suite.repeat, timeout=timeout)
+    options = chosen.run_options(NOTES, Simulation(), timeout=timeout)
     with (
         open_history(history_file) as history,
         Activity(NOTES, words=f"finding the cases of {suite_file.stem} and their kernels") as activity,
     ):
         session, on_result = setup.session_of(options, activity), results_to(activity)
-        runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers, part, cluster, checks, only)
-        chosen_of = functools.partial(select, suite, suite_file.parent, session, only=only, shard=part.shard)
-        found = list(outcomes(runner, chosen_of, targets))
+        runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers, part, cluster, only=only)
+        found = list(run_suite(suite, suite_file.parent, runner, given, load_devices(devices)))
         if accept:
             found = [accepted(history, outcome, accept) for outcome in found]
     write_for_ci(found, markdown, junit_file)
     show(regressing.as_json(found), lambda: regressing.render(found), as_json)
+    note_time(suite, found)
     regressing.raise_if_regressed(found, suite.lost)
 
 
@@ -114,13 +111,12 @@ def write_for_ci(found: Sequence[Outcome], markdown: Path | None, junit_file: Pa
             file.write(regressing.markdown(found))
 
 
-def there(words: Sequence[str]) -> list[str]:
-    """A suite's devices; skips an optional one (`gpu?`), with a note, if this machine has no GPU."""
-    found = [word.removesuffix("?") for word in words if not word.endswith("?") or has_gpu()]
-    for word in words:
-        if word.removesuffix("?") not in found:
-            NOTES.print(f"this machine has no NVIDIA GPU: skipping {word.removesuffix('?')}", style="dim")
-    return found
+def note_time(suite: Suite, found: Sequence[Outcome]) -> None:
+    """Say so if a run took longer than its suite may."""
+    took = sum(outcome.seconds for outcome in found)
+    if 0 < suite.seconds < took:
+        said = f"the cases took {took:.0f} s; the suite may take {suite.seconds:.0f} s on two cores"
+        NOTES.print(said, style="yellow")
 
 
 def diff(

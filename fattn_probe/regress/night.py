@@ -98,7 +98,8 @@ def night_of(history: History, run: Run) -> Night:
     results = history.results(run)
     baseline = history.baseline(run.identity.line, run.suite)
     before = matching(history.results(baseline), run.settings.only) if baseline else {}
-    found = changes(before, results) if baseline else ()
+    complete = 0 < run.planned <= len(results)
+    found = changes(before, results, complete=complete) if baseline else ()
     runs = history.nights(run.identity.line, run.suite)
     known = history.cells(runs)
     cells: dict[str, dict[int, Cell]] = {}

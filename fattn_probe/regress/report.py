@@ -30,6 +30,7 @@ WHY = {
     Kind.BITS: "still right, but not bit-identical: caches and golden files differ",
     Kind.LOST: "no verdict",
     Kind.NOT_RUN: "no verdict",
+    Kind.REMOVED: "the suite no longer has the case",
 }
 MOST_CHANGES, MOST_LISTED, MOST_CASES, MOST_MAPS, MOST_WRONG = 200, 200, 120, 6, 12
 """The most rows or pictures of a section, since there may be thousands of cases."""

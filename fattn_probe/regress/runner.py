@@ -2,6 +2,7 @@
 
 import functools
 import platform
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,10 @@ from fattn_probe.source import kernel_cases
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run of a suite on one target, compared with the baseline; `accepted` is the reason if it was accepted."""
+    """One run of a suite on one target, compared with the baseline.
+
+    `accepted` is the reason if it was accepted; `seconds` is the time that its cases took, without compiling.
+    """
 
     run: Run
     results: Mapping[str, Result]
@@ -37,6 +41,7 @@ class Outcome:
     planned: int
     interrupted: bool = False
     accepted: str = ""
+    seconds: float = 0.0
 
     @property
     def counts(self) -> dict[str, int]:
@@ -97,7 +102,7 @@ class SuiteRunner:
         done = len(known)
         fresh = [result for result in settled if result.name not in known]
         left = [case for case in cases if case.name not in known]
-        interrupted = False
+        interrupted, began = False, time.monotonic()
         try:
             with closing(self._results(fresh, left, target)) as results:
                 for result in results:
@@ -108,8 +113,9 @@ class SuiteRunner:
             interrupted = True
         else:
             self.history.end(run, self.part.shard)
+        seconds = time.monotonic() - began
         names = [*(case.name for case in cases), *(result.name for result in settled)]
-        return replace(in_order(self.outcome(run, baseline, planned), names), interrupted=interrupted)
+        return replace(in_order(self.outcome(run, baseline, planned), names), interrupted=interrupted, seconds=seconds)
 
     def _results(self, settled: Sequence[Result], cases: Sequence[Case], target: Target) -> Generator[Result]:
         """The results as they arrive: settled ones first, then those from workers."""
@@ -155,7 +161,7 @@ class SuiteRunner:
         """A run compared with the baseline that was current at its start."""
         after, before = ({} if one is None else self._of_shard(self.history.results(one)) for one in (run, baseline))
         before = matching(before, self.only)
-        found = changes(before, after) if baseline else ()
+        found = changes(before, after, complete=len(after) >= planned) if baseline else ()
         return Outcome(run, after, baseline, (*found, *self._time_changes(run, after)), planned)
 
     def _of_shard(self, results: Mapping[str, Result]) -> dict[str, Result]:
@@ -197,7 +203,7 @@ def identity_of(session: Session, target: Target) -> Identity:
         cc=f"{target.device.major}.{target.device.minor}" if target.device else manifest.arch,
         driver=(driver() or "unknown") if real else "",
         engine=target.engine,
-        flavour=manifest.flavour,
+        flavour="+".join((manifest.flavour, *manifest.sanitize)),
         source=manifest.source,
         build_number=manifest.build_number,
         patches=" ".join(manifest.patches),
@@ -216,10 +222,12 @@ Select = Callable[[Target], tuple[Sequence[Case], Sequence[Result]]]
 
 
 def outcomes(runner: SuiteRunner, select: Select, targets: Sequence[Target]) -> Iterator[Outcome]:
-    """One outcome per target, until one is interrupted."""
+    """One outcome per target that has cases, until one is interrupted."""
     prepare()
     for target in targets:
         cases, settled = select(target)
+        if not cases and not settled:
+            continue
         outcome = runner.run(cases, target, settled)
         yield outcome
         if outcome.interrupted:

@@ -12,7 +12,7 @@ from fattn_probe.device import Target
 from fattn_probe.errors import InputError
 from fattn_probe.ops.cases import separate_V_of
 from fattn_probe.regress.records import ALL, Result, Shard
-from fattn_probe.regress.suite import Suite, cases_of
+from fattn_probe.regress.suite import Entry, cases_of
 from fattn_probe.regress.upstream import upstream_cases, upstream_list
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
@@ -47,23 +47,23 @@ class Selection:
 
 
 def select(
-    suite: Suite, folder: Path, session: Session, target: Target, *, only: str = "", shard: Shard = ALL
+    entry: Entry, folder: Path, session: Session, target: Target, *, only: str = "", shard: Shard = ALL
 ) -> tuple[tuple[Case, ...], tuple[Result, ...]]:
-    """A suite's cases on a target, from its scenarios and upstream's list, and the results that need no run.
+    """An entry's cases on a target, from its scenarios and upstream's list, and the results that need no run.
 
-    InputError if `only` and the suite's own filter leave none.
+    InputError if the entry's own filter leaves none; `only` may.
     """
-    cases, settled = cases_of(suite, folder), list[Result]()
-    if suite.upstream:
+    cases, settled = cases_of(entry, folder), list[Result]()
+    if entry.upstream:
         listed = upstream_list(session, target)
         tree = session.options.tree
         separate_V = tree is not None and separate_V_of(tree.root)
         more, settled = upstream_cases(listed, separate_V=separate_V)
         cases += more
-    found = Selection(tuple(cases), tuple(settled)).some(suite.only).some(only)
+    found = Selection(tuple(cases), tuple(settled)).some(entry.only)
     if not found.names:
-        raise InputError(f"no case name matches {only or suite.only!r}")
-    found = found.of(shard)
+        raise InputError(f"no case name matches {entry.only!r}")
+    found = found.some(only).of(shard)
     return found.cases, found.settled
 
 

@@ -33,35 +33,73 @@ class CheckSpec(Spec):
         return Checks(self.model, self.sample, self.repeat, QUERIES_ALONE if self.batch_invariance else 0)
 
 
-class Suite(Spec):
-    """The contents of a regression run."""
+class Entry(Spec):
+    """Cases, the targets that they run on, and how they are run and judged."""
 
-    version: Literal[1]
-    """Version of this schema."""
-    about: str = Field(min_length=1, max_length=200)
-    """One line: what the suite tests."""
+    name: str = Field(default="", pattern=r"^[a-z0-9-]*$")
+    """What the history calls the entry's runs: `SUITE/NAME`; empty for the suite itself."""
     scenarios: list[str] = Field(default=[])
     """Scenario files, as paths or globs relative to the suite's file."""
     upstream: bool = False
     """Whether to add every case of the source's test-backend-ops, with our inputs and our reference."""
     only: str = ""
     """A regular expression: only cases whose name matches it."""
+    cases: list[str] = Field(default=[])
+    """Names of cases: only these of the scenarios; empty for all."""
     on: list[str] = Field(default=["sim:h200"], min_length=1)
     """Targets of each case: sim:ID, gpu, gpu:N; `gpu?` is a GPU if this machine has one."""
-    source: str = DEFAULT_SOURCE
-    """The llama.cpp to run."""
     repeat: int = Field(default=1, ge=1)
     """Timed runs of each case; above 1, a real GPU runs one case at a time and its times are kept."""
+    flavour: Literal["release", "debug", "check"] = "release"
+    """The build: `release`, `debug`, or `check`, whose simulated GPU checks every memory access."""
+    sanitize: list[Literal["address", "undefined"]] = Field(default=[])
+    """Sanitizers that the simulator's kernels are compiled with."""
     check: CheckSpec = Field(default=CheckSpec())
     """How the cases are judged: `model`, `sample`, `repeat`, `batch_invariance`."""
+
+    @property
+    def has_cases(self) -> bool:
+        """Whether the entry names any."""
+        return bool(self.scenarios) or self.upstream
+
+    @property
+    def needs_simulator(self) -> bool:
+        """Whether a real GPU cannot run it: it has another build."""
+        return self.flavour == "check" or bool(self.sanitize)
+
+
+class Suite(Entry):
+    """The contents of a regression run: an entry of its own, and others with their own cases, targets and checks."""
+
+    version: Literal[1]
+    """Version of this schema."""
+    about: str = Field(min_length=1, max_length=200)
+    """One line: what the suite tests."""
+    source: str = DEFAULT_SOURCE
+    """The llama.cpp to run."""
     lost: float = Field(default=0.02, ge=0, le=1)
     """The share of cases that may be lost before a run has no verdict (exit 4)."""
+    seconds: float = Field(default=0, ge=0)
+    """What a run may take on two cores once its kernels are compiled; a longer one says so. 0 for no limit."""
+    entries: list[Entry] = Field(default=[])
+    """Further entries, each with a name and its own cases, targets and checks."""
 
     @model_validator(mode="after")
-    def _has_cases(self) -> Self:
-        if not self.scenarios and not self.upstream:
+    def _has_all(self) -> Self:
+        if not self.parts:
             raise ValueError("a suite needs scenarios, or upstream: true")
+        names = [entry.name for entry in self.entries]
+        if not all(names) or len(set(names)) < len(names):
+            raise ValueError("every entry needs a name of its own")
+        if bare := [entry.name for entry in self.entries if not entry.has_cases]:
+            raise ValueError(f"entry {bare[0]} needs scenarios, or upstream: true")
         return self
+
+    @property
+    def parts(self) -> tuple[Entry, ...]:
+        """All entries, the suite's own first."""
+        every: tuple[Entry, ...] = (self, *self.entries)
+        return tuple(part for part in every if part.has_cases)
 
 
 def load_suite(path: Path) -> Suite:
@@ -82,12 +120,15 @@ def _mistakes(path: Path, document: Document, error: ValidationError) -> list[st
     return [f"{path}:{document.line(key)}: {dotted}: {said}" for key, dotted, said in keys]
 
 
-def cases_of(suite: Suite, folder: Path) -> list[Case]:
-    """The cases of a suite's scenarios, in the order of the file; InputError for a pattern without a file."""
+def cases_of(entry: Entry, folder: Path) -> list[Case]:
+    """The cases of an entry's scenarios, in the order of the file; InputError for a pattern or a name without any."""
     cases: list[Case] = []
-    for pattern in suite.scenarios:
+    for pattern in entry.scenarios:
         paths = sorted(folder.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
         if not paths:
             raise InputError(f"suite: no scenario matches {pattern!r} in {folder}")
         cases += [case for path in paths for case in expand(load(path))]
-    return list({case.name: case for case in cases}.values())
+    by_name = {case.name: case for case in cases}
+    if unknown := [name for name in entry.cases if name not in by_name]:
+        raise InputError(f"suite: its scenarios have no case {unknown[0]!r}")
+    return [case for name, case in by_name.items() if not entry.cases or name in set(entry.cases)]

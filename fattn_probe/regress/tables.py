@@ -28,7 +28,7 @@ def render(outcomes: Sequence[Outcome]) -> RenderableType:
 
 
 def _render(outcome: Outcome) -> Iterable[RenderableType]:
-    yield Text(f"{outcome.run.identity.device}, {outcome.run.identity.tree}: {_counted(outcome.counts)}", "bold")
+    yield Text(f"{place(outcome.run)}, {outcome.run.identity.tree}: {_counted(outcome.counts)}", "bold")
     if outcome.baseline is not None:
         yield Text(f"compared with {_named(outcome.baseline)}: {_said(outcome.changes)}")
     yield from _acceptance(outcome)
@@ -46,15 +46,21 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
     yield from (Text(line, "yellow") for line in by_defect(result.known for result in outcome.results.values()))
     for result in outcome.results.values():
         if result.status == "fail" and not result.known:
-            place = f" in {result.finding.place}" if result.finding and result.finding.place else ""
-            yield Text(f"fail {result.name}: {result.reason}{place}", "red")
+            at = f" in {result.finding.place}" if result.finding and result.finding.place else ""
+            yield Text(f"fail {result.name}: {result.reason}{at}", "red")
         if result.warning:
             yield Text(f"accuracy warning {result.name}: {result.warning}", "yellow")
 
 
+def place(run: Run) -> str:
+    """Where a run ran, with the entry of the suite in brackets if it is not the suite's own: `sim:h200 (races)`."""
+    entry = run.suite.partition("/")[2]
+    return f"{run.identity.device} ({entry})" if entry else run.identity.device
+
+
 def _acceptance(outcome: Outcome) -> Iterable[Text]:
     """Say whether this run was accepted, or that the line has no baseline."""
-    run, device, why = outcome.run.uid[:8], outcome.run.identity.device, outcome.accepted
+    run, device, why = outcome.run.uid[:8], place(outcome.run), outcome.accepted
     if why and outcome.baseline is None:
         yield Text(f"accepted {run} as the first baseline of {device} ({why})", "green")
     elif why:
@@ -125,7 +131,7 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
     lines = ["# flash attention", "", "| on | source | verdict | results |", "| --- | --- | --- | --- |"]
     for outcome in outcomes:
         identity = outcome.run.identity
-        cells = (identity.device, f"`{identity.tree}`", f"**{_verdict(outcome)}**", _counted(outcome.counts))
+        cells = (place(outcome.run), f"`{identity.tree}`", f"**{_verdict(outcome)}**", _counted(outcome.counts))
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
     return "\n".join([*lines, *(line for outcome in outcomes for line in _details(outcome))]) + "\n"
 
@@ -156,7 +162,7 @@ def _details(outcome: Outcome) -> Iterable[str]:
     rows += [(id, "known defect", line) for id, line in zip(dict.fromkeys(known), by_defect(known), strict=True)]
     if rows:
         beside = f", compared with {_named(outcome.baseline)}" if outcome.baseline else ""
-        yield from ("", f"## {outcome.run.identity.device}{beside}", "", "| case | change | |", "| --- | --- | --- |")
+        yield from ("", f"## {place(outcome.run)}{beside}", "", "| case | change | |", "| --- | --- | --- |")
     yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows[:MOST_ROWS])
     if len(rows) > MOST_ROWS:
         yield from ("", f"and {len(rows) - MOST_ROWS} more")
@@ -238,18 +244,16 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
     for outcome in outcomes:
         if outcome.interrupted:
             left = outcome.counts["not run"]
-            raise LostError(
-                f"{outcome.run.identity.device}: stopped with {left} cases left; --resume continues with them"
-            )
+            raise LostError(f"{place(outcome.run)}: stopped with {left} cases left; --resume continues with them")
         if outcome.lost > most_lost:
-            raise LostError(f"{outcome.run.identity.device}: {outcome.lost:.0%} of the cases were lost or not run")
+            raise LostError(f"{place(outcome.run)}: {outcome.lost:.0%} of the cases were lost or not run")
     if alarms := [change for outcome in outcomes for change in outcome.alarms]:
         raise RegressionError("\n".join(f"{change.case}: {change.kind}: {change.words}" for change in alarms))
     wrong = [outcome for outcome in outcomes if outcome.baseline is None and outcome.counts["fail"]]
     if wrong:
         raise ComparisonError(
             "\n".join(
-                f"{item.run.identity.device}: {item.counts['fail']} cases are wrong{_known(item)}; no baseline yet"
+                f"{place(item.run)}: {item.counts['fail']} cases are wrong{_known(item)}; no baseline yet"
                 for item in wrong
             )
         )

@@ -1,7 +1,7 @@
 """Runs of a suite into a history, with a judge that returns prepared statuses; builds nothing."""
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -12,6 +12,7 @@ from fattn_probe.regress import runner as runners
 from fattn_probe.regress.changes import Kind
 from fattn_probe.regress.cli import accepted
 from fattn_probe.regress.history import open_history
+from fattn_probe.regress.night import nights
 from fattn_probe.regress.records import Identity, Result, parse_shard
 from fattn_probe.regress.runner import SuiteRunner, outcomes
 from fattn_probe.regress.selection import Selection
@@ -26,6 +27,7 @@ H200 = parse_target("sim:h200", load_devices())
 OP = {"version": 1, "about": "x", "hsk": 64, "n_head": 2, "n_q": 1, "n_kv": 64}
 NAMES = ["gqa", *(f"sweep-n_q={number}" for number in range(61))]
 CASES = tuple(resolve(Scenario.model_validate(OP | {"seed": seed}), name, "f") for seed, name in enumerate(NAMES))
+SWEEP = len(NAMES) - 1
 MOST_LOST = 0.02
 
 
@@ -34,12 +36,15 @@ class Judged(StandIn):
     """A cluster with prepared results: every case passes, except the ones named here."""
 
     statuses: dict[str, str] = field(default_factory=dict)
+    stop: int = -1
 
     def ask(self, job, function):
         return SIM
 
     def judged(self, job, cases):
-        for case in cases:
+        for number, case in enumerate(cases):
+            if number == self.stop:
+                raise KeyboardInterrupt
             status = self.statuses.get(case.name, "pass")
             yield Result(case.name, case.digest, status, output="00" if status == "pass" else None)
 
@@ -50,10 +55,10 @@ def history_at(path):
         yield found
 
 
-def run(history, only="", accept="", shard="1/1", **statuses):
-    """One run of the suite's cases whose names match `only`, as `regress` makes it."""
+def run(history, only="", accept="", shard="1/1", stop=-1, **statuses):
+    """One run of the suite's cases whose names match `only`, as `regress` makes it; interrupted after `stop` cases."""
     session = Session(RunOptions(tree=None))
-    runner = SuiteRunner(history, session, "quick", cluster=Judged(statuses), only=only)
+    runner = SuiteRunner(history, session, "quick", cluster=Judged(statuses, stop), only=only)
     selection = Selection(CASES).some(only).of(parse_shard(shard))
     (found,) = outcomes(runner, lambda target: (selection.cases, ()), [H200])
     return accepted(history, found, accept) if accept else found
@@ -90,13 +95,27 @@ def test_one_case_that_fails_beside_a_larger_baseline_is_the_only_change(history
         raise_if_regressed([outcome], MOST_LOST)
 
 
-def test_matching_cases_that_were_not_run_are_reported(history):
-    """Cases of the other shard match the filter too; they count as not run, at most 100 % of the cases."""
-    outcome = run(history, only="^sweep", shard="1/2")
+def test_matching_cases_that_an_interrupted_run_left_are_not_run(history):
+    """The cases that do not match the filter are not reported."""
+    outcome = run(history, only="^sweep", stop=SWEEP // 2)
     assert {change.kind for change in outcome.changes} == {Kind.NOT_RUN}
     assert "gqa" not in {change.case for change in outcome.changes}
-    with pytest.raises(LostError, match=r"sim:h200: \d\d% of the cases were lost or not run"):
+    assert outcome.lost == (SWEEP - SWEEP // 2) / SWEEP
+    with pytest.raises(LostError, match=r"sim:h200: stopped with \d+ cases left"):
         raise_if_regressed([outcome], MOST_LOST)
+    with pytest.raises(LostError, match="sim:h200: 51% of the cases were lost or not run"):
+        raise_if_regressed([replace(outcome, interrupted=False)], MOST_LOST)
+
+
+def test_cases_that_the_suite_no_longer_has_are_reported_and_not_lost(history):
+    """A suite that was chosen again has other cases."""
+    outcome = run(history, shard="1/2")
+    assert {change.kind for change in outcome.changes} == {Kind.REMOVED}
+    assert len(outcome.changes) + len(outcome.results) == len(CASES)
+    raise_if_regressed([outcome], MOST_LOST)
+    (night,) = nights(history)
+    assert {change.kind for change in night.changes} == {Kind.REMOVED}
+    assert night.not_run == 0
 
 
 def test_the_first_accepted_run_says_that_it_is_the_first(tmp_path):

@@ -1,0 +1,90 @@
+"""Run a suite: each of its entries on each of its targets, with its own build and its own checks."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.compare.judge.checks import Checks, Sample, UseModel
+from fattn_probe.console import NOTES
+from fattn_probe.device import Device, Target, parse_targets
+from fattn_probe.errors import InputError
+from fattn_probe.regress.runner import Outcome, SuiteRunner, outcomes
+from fattn_probe.regress.selection import select
+from fattn_probe.regress.suite import Entry, Suite
+from fattn_probe.run.gpu import has_gpu
+from fattn_probe.run.session import Session
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a run says in place of its suite: targets, a filter of names, checks; empty or None for the suite's own."""
+
+    on: str = ""
+    only: str = ""
+    model: UseModel | None = None
+    sample: Sample | None = None
+
+    def checks(self, entry: Entry) -> Checks:
+        """How the cases of an entry are judged."""
+        own = entry.check.checks
+        return replace(own, model=self.model or own.model, sample=self.sample or own.sample)
+
+    def targets(self, entry: Entry, catalogue: dict[str, Device]) -> list[Target]:
+        """The targets of an entry that can run it; a note about those that cannot."""
+        found = list(parse_targets(self.on or ",".join(there(entry.on)), catalogue))
+        real = [target for target in found if target.engine != "sim"]
+        if entry.needs_simulator and real:
+            NOTES.print(f"{entry.name or 'the suite'} needs a simulated GPU: skipping {real[0]}", style="dim")
+            found = [target for target in found if target.engine == "sim"]
+        return found
+
+
+def there(words: Sequence[str]) -> list[str]:
+    """An entry's devices; skips an optional one (`gpu?`), with a note, if this machine has no GPU."""
+    found = [word.removesuffix("?") for word in words if not word.endswith("?") or has_gpu()]
+    for word in words:
+        if word.removesuffix("?") not in found:
+            NOTES.print(f"this machine has no NVIDIA GPU: skipping {word.removesuffix('?')}", style="dim")
+    return found
+
+
+def entries_on_targets(suite: Suite, given: Given, catalogue: dict[str, Device]) -> Iterator[tuple[Entry, Target]]:
+    """Each entry of a suite with each of its targets."""
+    for entry in suite.parts:
+        for target in given.targets(entry, catalogue):
+            yield entry, target
+
+
+def run_suite(
+    suite: Suite, folder: Path, runner: SuiteRunner, given: Given, catalogue: dict[str, Device]
+) -> Iterator[Outcome]:
+    """One outcome per entry and target, until one is interrupted; InputError if a filter leaves no case of any entry.
+
+    `runner` has the suite's name and a session of its source; `folder` is that of the suite's file.
+    """
+    runs = 0
+    for entry in suite.parts:
+        session, targets = session_for(entry, runner.session), given.targets(entry, catalogue)
+        own = replace(runner, session=session, suite=run_name(runner.suite, entry), checks=given.checks(entry))
+        chosen = functools.partial(select, entry, folder, session, only=given.only, shard=runner.part.shard)
+        for outcome in outcomes(own, chosen, targets):
+            runs += 1
+            yield outcome
+            if outcome.interrupted:
+                return
+    if not runs:
+        raise InputError(f"no case name matches {given.only!r}" if given.only else "the suite has no cases here")
+
+
+def run_name(suite: str, entry: Entry) -> str:
+    """The name of an entry's runs in the history."""
+    return f"{suite}/{entry.name}" if entry.name else suite
+
+
+def session_for(entry: Entry, session: Session) -> Session:
+    """A session with the entry's build. A build that was given (`--build`) is used as it is."""
+    options = replace(session.options, repeat=entry.repeat)
+    if options.build is None:
+        options = replace(options, flavour=entry.flavour, sanitize=tuple(entry.sanitize))
+    return Session(options, session.progress, watch=session.watch)

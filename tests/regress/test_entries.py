@@ -1,0 +1,132 @@
+"""Suites of several entries: each has its own cases, targets, build and checks."""
+
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.device import load_devices
+from fattn_probe.errors import InputError
+from fattn_probe.regress.entries import Given, run_name, run_suite, session_for
+from fattn_probe.regress.records import Result
+from fattn_probe.regress.runner import SuiteRunner
+from fattn_probe.regress.suite import cases_of, load_suite
+from fattn_probe.regress.tables import place
+from fattn_probe.run.session import RunOptions, Session
+from tests.regress.test_runner import Judged, history_at
+
+SCENARIO = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 1\nn_kv: 64\nmatrix: {n_q: [1, 2], n_kv: [64, 128]}\n"
+SUITE = """version: 1
+about: three entries
+scenarios: [a.yaml]
+cases: [a-n_q=1-n_kv=64, a-n_q=2-n_kv=128]
+entries:
+  - name: races
+    scenarios: [a.yaml]
+    only: n_q=2
+    on: [sim:h200, sim:t4]
+    flavour: check
+    check: {model: never, repeat: 3}
+  - name: memory
+    scenarios: [a.yaml]
+    sanitize: [address]
+    check: {sample: 8}
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    (tmp_path / "a.yaml").write_text(SCENARIO)
+    path = tmp_path / "three.yaml"
+    path.write_text(SUITE)
+    return path
+
+
+def run(path: Path, given: Given):
+    with history_at(path.parent) as history:
+        runner = SuiteRunner(history, Session(RunOptions(tree=None)), path.stem, cluster=Judged(), only=given.only)
+        return list(run_suite(load_suite(path), path.parent, runner, given, load_devices()))
+
+
+def test_every_entry_runs_on_its_targets_with_its_checks(suite):
+    found = run(suite, Given())
+    assert [(outcome.run.suite, len(outcome.results)) for outcome in found] == [
+        ("three", 2),
+        ("three/races", 2),
+        ("three/races", 2),
+        ("three/memory", 4),
+    ]
+    checks = [outcome.run.settings.checks for outcome in found]
+    assert [(one.model, one.repeat, one.sample) for one in checks] == [
+        ("auto", 1, "auto"),
+        ("never", 3, "auto"),
+        ("never", 3, "auto"),
+        ("auto", 1, 8),
+    ]
+    assert [place(outcome.run) for outcome in found][::3] == ["sim:h200", "sim:h200 (memory)"]
+
+
+def test_each_entry_has_its_own_build(suite):
+    session = Session(RunOptions(tree=None, flavour="release"))
+    builds = [session_for(entry, session).options for entry in load_suite(suite).parts]
+    assert [(options.flavour, options.sanitize) for options in builds] == [
+        ("release", ()),
+        ("check", ()),
+        ("release", ("address",)),
+    ]
+
+
+def test_a_run_says_what_replaces_the_suites_own(suite):
+    found = run(suite, Given(on="sim:v100", only="n_kv=128", model="always", sample="all"))
+    assert [(outcome.run.suite, sorted(outcome.results)) for outcome in found] == [
+        ("three", ["a-n_q=2-n_kv=128"]),
+        ("three/races", ["a-n_q=2-n_kv=128"]),
+        ("three/memory", ["a-n_q=1-n_kv=128", "a-n_q=2-n_kv=128"]),
+    ]
+    assert {(one.run.settings.checks.model, one.run.settings.checks.sample) for one in found} == {("always", "all")}
+
+
+def test_a_real_gpu_runs_only_the_entries_that_need_no_simulator(suite, capsys):
+    parts = load_suite(suite).parts
+    devices = [[str(target) for target in Given(on="gpu").targets(entry, load_devices())] for entry in parts]
+    assert devices == [["gpu:0"], [], []]
+    assert "races needs a simulated GPU: skipping gpu:0" in capsys.readouterr().err
+
+
+def test_a_filter_may_leave_an_entry_without_cases_but_not_all(suite):
+    assert [outcome.run.suite for outcome in run(suite, Given(only="n_q=1-n_kv=128"))] == ["three/memory"]
+    with pytest.raises(InputError, match="no case name matches 'other'"):
+        run(suite, Given(only="other"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("name: memory", "name: races", "every entry needs a name of its own"),
+        ("  - name: memory\n    scenarios", "  - scenarios", "every entry needs a name of its own"),
+        ("    only: n_q=2", "    flavour: coverage", "flavour"),
+        ("sanitize: [address]", "sanitize: [thread]", "sanitize"),
+        ("scenarios: [a.yaml]\n    sanitize", "sanitize", "entry memory needs scenarios, or upstream: true"),
+    ],
+)
+def test_mistakes_of_entries_are_named(suite, before, after, message):
+    assert before in SUITE
+    suite.write_text(SUITE.replace(before, after))
+    with pytest.raises(InputError, match=message):
+        load_suite(suite)
+
+
+def test_a_name_that_no_scenario_has(suite):
+    suite.write_text(SUITE.replace("n_kv=128]", "n_kv=129]"))
+    with pytest.raises(InputError, match="its scenarios have no case 'a-n_q=2-n_kv=129'"):
+        cases_of(load_suite(suite), suite.parent)
+
+
+def test_the_names_of_runs(suite):
+    assert [run_name("quick", entry) for entry in load_suite(suite).parts] == ["quick", "quick/races", "quick/memory"]
+
+
+def test_a_result_is_of_its_own_entry(suite):
+    """A failure of the checker's build does not replace the release build's result of the same case."""
+    found = run(suite, Given(only="n_q=2-n_kv=128", on="sim:h200"))
+    assert len({outcome.run.uid for outcome in found}) == 3
+    assert all(isinstance(result, Result) for outcome in found for result in outcome.results.values())
