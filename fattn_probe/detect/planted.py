@@ -2,17 +2,20 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fattn_probe.compare.diagnose.diagnosis import Diagnosis
 from fattn_probe.compare.judge.cases import judge_case
 from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.compare.judge.judgement import Judgement
+from fattn_probe.detect.recorded import Keep
 from fattn_probe.device import Target, load_devices, parse_targets
+from fattn_probe.device.target import parse_target, picklable
 from fattn_probe.errors import BuildError, FattnProbeError
 from fattn_probe.regress.pool import Job, cores, judged
 from fattn_probe.regress.records import Result
@@ -23,7 +26,7 @@ from fattn_probe.run.prepare import prepare
 from fattn_probe.run.required_kernels import required_kernels
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
-from fattn_probe.scenario import Case
+from fattn_probe.scenario import Case, expand, load
 from fattn_probe.source.faults import HistoricFault
 from fattn_probe.source.patches import Patch
 
@@ -36,8 +39,8 @@ BY_FILE = {
 """Files of one family of kernels: a change in them changes no case of another family."""
 CHANGED = re.compile(r"^\+\+\+ b/\S*?([\w.-]+)$", re.MULTILINE)
 FIRST = 8  # cases of the first batch; each batch has twice the cases of the one before
-SMALL = frozenset({"a", "an", "and", "of", "the", "that", "some", "in", "into", "to"})
-"""Words of a cause that a diagnosis need not repeat."""
+SHOWS = "shows"
+"""The name of the routine that runs a fault's own case."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,15 @@ class Caught:
     """The first result that gives a fault away.
 
     `by` is verdict, check (a finding of the checker, or of a repeated run), stopped (the run ended without an output),
-    support or build; `said` is the reason and the diagnosis; `named` whether that names the fault's cause.
+    support or build; `said` is the reason and the diagnosis; `cause` is the diagnosis's first cause, empty if it says
+    none, None without a diagnosis.
     """
 
     on: str
     case: str
     by: str
     said: str
-    named: bool
+    cause: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,44 @@ def tried_of(document: Mapping[str, Any]) -> Tried:
     return Tried(**{**document, "caught": None if caught is None else Caught(**caught)})
 
 
+class Questions(Protocol):
+    """What is asked of a release with a fault: batches of cases by target, judged by the same checks."""
+
+    options: RunOptions
+
+    @property
+    def name(self) -> str:
+        """The suite's name."""
+
+    @property
+    def checks(self) -> Checks:
+        """How each case is judged."""
+
+    def get_ready(self) -> None:
+        """Find the cases before the faults are tried."""
+
+    def batches(self, fault: HistoricFault) -> Iterator[tuple[Target, Sequence[Case]]]:
+        """The cases that the fault can change."""
+
+
+@dataclass
+class Showing:
+    """The cases in each fault's head."""
+
+    options: RunOptions
+    checks: Checks = field(default_factory=Checks)
+    name: str = SHOWS
+
+    def get_ready(self) -> None:
+        """Nothing: the cases are in the heads."""
+
+    def batches(self, fault: HistoricFault) -> Iterator[tuple[Target, Sequence[Case]]]:
+        """The cases of the head's scenarios on their devices."""
+        devices = load_devices()
+        for shown in fault.shows:
+            yield parse_target(f"sim:{shown.device}", devices), expand(load(shown.scenario))
+
+
 @dataclass
 class Routine:
     """A suite, its cases on each target, and the families of the kernels that each case needs without a fault."""
@@ -89,7 +131,22 @@ class Routine:
 
     def __post_init__(self) -> None:
         self.suite = load_suite(self.path)
-        self.targets = tuple(parse_targets(",".join(self.suite.on), load_devices()))
+        self.targets = tuple(map(picklable, parse_targets(",".join(self.suite.on), load_devices())))
+
+    @property
+    def name(self) -> str:
+        """The suite's name."""
+        return self.path.stem
+
+    @property
+    def checks(self) -> Checks:
+        """How the suite judges a case."""
+        return self.suite.check.checks
+
+    def get_ready(self) -> None:
+        """Find the cases of all targets, and what they need."""
+        for target in self.targets:
+            self.planned(target)
 
     def planned(self, target: Target) -> Mapping[str, tuple[Case, frozenset[str]]]:
         """By name, the cases that the release supports on a target, with the families of their kernels."""
@@ -113,13 +170,13 @@ class Routine:
         found = [case for case, own in cases if "" in families or own & families]
         return sorted(found, key=lambda case: (case.op.sizes.flop, case.name))
 
-    def batches(self, patch: Patch) -> Iterator[tuple[Target, Sequence[Case]]]:
-        """The cases that a patch can change, target by target, in batches that double.
+    def batches(self, fault: HistoricFault) -> Iterator[tuple[Target, Sequence[Case]]]:
+        """The cases that a fault can change, target by target, in batches that double.
 
         Most faults are caught by the first few cases, and kernels compile batch by batch.
         """
         for target in self.targets:
-            left = self.reached(patch, target)
+            left = self.reached(fault.patch, target)
             for power in count():
                 if not left:
                     break
@@ -127,11 +184,36 @@ class Routine:
                 left = left[FIRST << power :]
 
 
-def judged_in_words(session: Session, case: Case, target: Target, checks: Checks) -> Result:
-    """Judge a case as the suite does; the failure's text has the diagnosis too."""
-    judgement = judge_case(session, case, target, checks)
-    words = "" if judgement.diagnosis is None else "; " + "; ".join(words_of(judgement.diagnosis))
-    return replace(recorded(judgement, timed=False), failure=judgement.reason + words)
+@dataclass(frozen=True)
+class Diagnosed(Result):
+    """A result whose `failure` has the diagnosis too; `cause` is as in Caught."""
+
+    cause: str | None = None
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges cases as a suite does, for a worker process; wrong outputs are kept."""
+
+    checks: Checks
+    keep: Keep | None = None
+
+    def __call__(self, session: Session, case: Case, target: Target) -> Result:
+        """Judge a case; an error on the way makes it lost."""
+        try:
+            judgement = judge_case(session, case, target, self.checks)
+        except FattnProbeError as error:
+            return Result(case.name, case.digest, "lost", str(error), failure=str(error))
+        if self.keep is not None:
+            self.keep.add(judgement)
+        return diagnosed(judgement)
+
+
+def diagnosed(judgement: Judgement) -> Diagnosed:
+    """A judgement as a result with its diagnosis."""
+    found, plain = judgement.diagnosis, recorded(judgement, timed=False)
+    said = judgement.reason if found is None else "; ".join([judgement.reason, *words_of(found)])
+    return Diagnosed(**{**vars(plain), "failure": said}, cause=headline(found))
 
 
 def words_of(diagnosis: Diagnosis) -> Iterator[str]:
@@ -140,61 +222,44 @@ def words_of(diagnosis: Diagnosis) -> Iterator[str]:
     yield from map(str, diagnosis.patterns)
 
 
-def names(said: str, cause: str) -> bool:
-    """Whether a text has every word of a cause but the small ones."""
-    words = re.findall(r"[\w./-]+", said.lower())
-    return all(word in words for word in re.findall(r"[\w./-]+", cause.lower()) if word not in SMALL)
+def headline(diagnosis: Diagnosis | None) -> str | None:
+    """The first cause of a diagnosis, empty if it says none."""
+    if diagnosis is None:
+        return None
+    return diagnosis.causes[0][0].words if diagnosis.causes else ""
 
 
-def try_fault(fault: HistoricFault, routine: Routine, say: Callable[[str], None]) -> Tried:
-    """Run a suite on a release with a fault until a result gives it away."""
+def try_fault(fault: HistoricFault, asked: Questions, keep: Path | None = None) -> Tried:
+    """Run cases on a release with a fault until a result gives it away; wrong outputs are kept in a folder."""
     began, tried = time.monotonic(), 0
-    caught = None
-    session = Session(replace(routine.options, patches=(fault.patch,)))
-    for target, batch in routine.batches(fault.patch):
-        say(f"{fault.patch.name}: {routine.path.stem} on {target}, {tried} cases so far")
-        caught, done = try_batch(batch, target, session, routine.suite.check.checks, fault.cause)
+    caught, name = None, fault.patch.name
+    session = Session(replace(asked.options, patches=(fault.patch,)))
+    judge = Judge(asked.checks, None if keep is None else Keep(keep, name, fault.patch.changes, asked.name))
+    for target, batch in asked.batches(fault):
+        caught, done = try_batch(batch, target, session, judge)
         tried += done
         if caught is not None:
             break
     seconds = round(time.monotonic() - began, 1)
-    return Tried(fault.patch.name, fault.patch.digest, routine.path.stem, caught, tried, seconds)
+    return Tried(name, fault.patch.changes, asked.name, caught, tried, seconds)
 
 
-def try_batch(
-    cases: Sequence[Case], target: Target, session: Session, checks: Checks, cause: str
-) -> tuple[Caught | None, int]:
+def try_batch(cases: Sequence[Case], target: Target, session: Session, judge: Judge) -> tuple[Caught | None, int]:
     """Judge some cases; the first that gives a fault away, and the number that were judged."""
     try:
         prepare(session, [(case, [target]) for case in cases])
     except BuildError as error:
-        said = str(error)
-        return Caught(str(target), cases[0].name, "build", said.splitlines()[0], names(said, cause)), 0
+        return Caught(str(target), cases[0].name, "build", str(error).splitlines()[0]), 0
     simulation = replace(session.options.simulation, threads=1)
-    judge = Judge(checks)
     job = Job(judge, replace(session.options, simulation=simulation), session.builds, target)
     done = 0
     with closing(judged(job, cases, cores(), session.progress)) as results:
         for result in results:
             done += 1
             if by := given_away(result):
-                said = result.failure or result.reason
-                return Caught(str(target), result.name, by, said, names(said, cause)), done
+                cause = result.cause if isinstance(result, Diagnosed) and by == "verdict" else None
+                return Caught(str(target), result.name, by, result.failure or result.reason, cause), done
     return None, done
-
-
-@dataclass(frozen=True)
-class Judge:
-    """`judged_in_words` with a suite's checks, for a worker process."""
-
-    checks: Checks
-
-    def __call__(self, session: Session, case: Case, target: Target) -> Result:
-        """Judge a case; an error on the way makes it lost."""
-        try:
-            return judged_in_words(session, case, target, self.checks)
-        except FattnProbeError as error:
-            return Result(case.name, case.digest, "lost", str(error), failure=str(error))
 
 
 def given_away(result: Result) -> str:

@@ -10,8 +10,8 @@ HEAD = """\
 
 Made by `scripts/detection page`; do not edit. `scripts/detection faults` makes the results
 ([detection.md](detection.md)). Each fault is planted in b11549, and the cases of a suite that it can change are judged
-until one gives it away, those with the least work first. `named` is whether the verdict, the finding or the diagnosis
-has the words of the fault's cause. Seconds include compiling.
+until one gives it away, those with the least work first. `cause` is the first cause that the diagnosis of a wrong
+output says. Seconds include compiling.
 """
 MOST = 90  # characters of what was said
 
@@ -28,31 +28,30 @@ def page(corpus: Sequence[HistoricFault], results: Sequence[Tried]) -> str:
     return "\n".join(parts)
 
 
-def current(item: Tried, fault: HistoricFault | None) -> bool:
+def current(item: Tried | None, fault: HistoricFault | None) -> bool:
     """Whether a result is about the fault as it is now."""
-    return fault is not None and item.digest == fault.patch.digest
+    return item is not None and fault is not None and item.digest == fault.patch.changes
 
 
 def share(tried: Sequence[Tried], total: int) -> str:
-    """How many are caught and named."""
+    """How many are caught."""
     caught = [item.caught for item in tried if item.caught is not None]
     left = f" {total - len(tried)} of the corpus's {total} were not tried." if len(tried) < total else ""
     percent = 100 * len(caught) / len(tried)
-    named = sum(item.named for item in caught)
-    return f"**{len(caught)} of {len(tried)} caught ({percent:.3g} %)**, {named} with the cause named.{left}"
+    return f"**{len(caught)} of {len(tried)} caught ({percent:.3g} %)**.{left}"
 
 
 def rows(tried: Sequence[Tried], known: dict[str, HistoricFault]) -> Iterator[str]:
     """The table, those first that were not caught."""
-    yield "| fault | family | by | case | cases | s | cause | named | said |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    yield "| fault | family | by | case | cases | s | cause | said |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for item in sorted(tried, key=lambda item: item.caught is not None):
         fault, caught = known[item.fault], item.caught
         if caught is None:
-            by, case, named, said = "**not caught**", "", "", ""
+            by, case, cause, said = "**not caught**", "", "", ""
         else:
-            by, case, named = caught.by, f"{caught.case} on {caught.on}", "yes" if caught.named else "no"
+            by, case, cause = caught.by, f"{caught.case} on {caught.on}", caught.cause or ""
             said = " ".join(caught.said.split())
             said = (said if len(said) <= MOST else f"{said[: MOST - 3]}...").replace("|", "\\|")
-        cells = (item.fault, fault.family, by, case, str(item.cases), f"{item.seconds:.0f}", fault.cause, named, said)
+        cells = (item.fault, fault.family, by, case, str(item.cases), f"{item.seconds:.0f}", cause, said)
         yield f"| {' | '.join(cells)} |"

@@ -57,6 +57,11 @@ class Patch:
         """The sha256 of the file, for build keys."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
+    @property
+    def changes(self) -> str:
+        """The sha256 of the diff without its header, whose words change no result."""
+        return hashlib.sha256(self.text.partition("\n--- ")[2].encode()).hexdigest()
+
 
 @dataclass(frozen=True)
 class Hunk:

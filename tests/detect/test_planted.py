@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.compare.judge.finding import Finding
-from fattn_probe.detect.planted import Caught, Routine, Tried, given_away, names, tried_of
+from fattn_probe.detect.planted import Caught, Routine, Tried, given_away, tried_of
 from fattn_probe.detect.planted_page import page
 from fattn_probe.regress.records import Result
 from fattn_probe.run.session import RunOptions
@@ -54,7 +54,9 @@ def test_cases_of_kernels_that_a_patch_cannot_change_are_left_out(files, expecte
 
 def test_batches_double_and_have_every_case_once_the_cheapest_first():
     made = routine(**{f"n{at}": "vec" for at in range(50)})
-    sizes = [[case.op.sizes.n_kv for case in batch] for _, batch in made.batches(patch("fattn.cu"))]
+    sizes = [
+        [case.op.sizes.n_kv for case in batch] for _, batch in made.batches(replace(FAULT, patch=patch("fattn.cu")))
+    ]
     assert [len(batch) for batch in sizes] == [8, 16, 26]
     assert [n_kv for batch in sizes for n_kv in batch] == [64 * at for at in range(1, 51)]
 
@@ -74,23 +76,11 @@ def test_what_gives_a_fault_away(result, by):
     assert given_away(result) == by
 
 
-@pytest.mark.parametrize(
-    ("said", "named"),
-    [
-        ("out-of-bounds: the rows of queries beyond the last are written", True),
-        ("rows of queries beyond", False),
-        ("rowsof queries beyond the last", False),
-    ],
-)
-def test_a_cause_is_named_if_all_its_words_are_there(said, named):
-    assert names(said, "rows of queries beyond the last") is named
-
-
 def tried(caught):
-    return Tried(FAULT.patch.name, FAULT.patch.digest, "quick", caught, 5, 12.3)
+    return Tried(FAULT.patch.name, FAULT.patch.changes, "quick", caught, 5, 12.3)
 
 
-CAUGHT = Caught("sim:h200", "decode", "verdict", "wrong | rows", named=True)
+CAUGHT = Caught("sim:h200", "decode", "verdict", "wrong | rows", cause="kv-left-out")
 
 
 def test_a_result_survives_its_line():
@@ -100,7 +90,7 @@ def test_a_result_survives_its_line():
 
 def test_the_page_counts_the_latest_result_of_each_fault():
     text = page([FAULT], [tried(None), tried(CAUGHT)])
-    assert "**1 of 1 caught (100 %)**, 1 with the cause named." in text
+    assert "**1 of 1 caught (100 %)**." in text
     assert "wrong \\| rows" in text
     assert "**0 of 1 caught (0 %)**" in page([FAULT], [tried(CAUGHT), tried(None)])
 

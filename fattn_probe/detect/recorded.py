@@ -1,0 +1,102 @@
+"""Wrong outputs of planted faults in files, so that they can be diagnosed again without a build."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fattn_probe.arrays import F32
+from fattn_probe.compare.judge.cases import JudgedCase
+from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.compare.judge.judgement import Judgement
+from fattn_probe.compare.judge.verdict import Status
+from fattn_probe.device import load_devices
+from fattn_probe.device.target import parse_target
+from fattn_probe.errors import InputError
+from fattn_probe.launch.record import parse_launches
+from fattn_probe.run.capture import Capture
+from fattn_probe.run.casefile import inputs_of
+from fattn_probe.run.session import RunOptions, Session
+from fattn_probe.scenario import Case
+from fattn_probe.source import Tree
+
+LARGEST = 600_000
+"""Bytes of the largest output that is kept."""
+MOST = 4
+"""Outputs that are kept of one fault and suite."""
+PROVENANCE = {"engine": "sim", "flavour": "release"}
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """A wrong output: the fault and the digest of its patch, the suite, the case, and the launches as JSON lines."""
+
+    fault: str
+    patch: str
+    suite: str
+    case: str
+    digest: str
+    on: str
+    launches: str
+    dst: F32
+
+    @property
+    def about(self) -> dict[str, str]:
+        """Everything but the output."""
+        return {key: value for key, value in vars(self).items() if key != "dst"}
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The folder for the wrong outputs of one fault and suite."""
+
+    folder: Path
+    fault: str
+    patch: str
+    suite: str
+
+    def add(self, judgement: Judgement) -> None:
+        """Keep a wrong output, if it is small and one of the first."""
+        dst, start = judgement.dst, f"{self.fault}.{self.suite}."
+        if judgement.status is not Status.FAIL or judgement.finding is not None or dst is None or dst.nbytes > LARGEST:
+            return
+        if len(list(self.folder.glob(f"{start}*.npz"))) < MOST:
+            launches = "\n".join(json.dumps(launch.document()) for launch in judgement.launches)
+            about = (self.fault, self.patch, self.suite, judgement.case, judgement.digest, judgement.on)
+            path = self.folder / f"{start}{judgement.digest}.npz"
+            write(Recorded(*about, launches, dst), path)
+
+
+def write(recorded: Recorded, path: Path) -> None:
+    """Write a recorded output."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, dst=recorded.dst, about=np.array(json.dumps(recorded.about)))
+
+
+def read(path: Path) -> Recorded:
+    """Read a recorded output."""
+    with np.load(path) as file:
+        return Recorded(**json.loads(str(file["about"])), dst=file["dst"])
+
+
+def judged_again(recorded: Recorded, cases: Mapping[str, Case], tree: Tree | None) -> Judgement:
+    """Judge a recorded output, with its diagnosis; InputError if no case has its digest.
+
+    `cases` are keyed by digest. Without the source's tree, there is no rounding model.
+    """
+    case = cases.get(recorded.digest)
+    if case is None:
+        raise InputError(f"{recorded.fault}: no case with the digest of {recorded.case}")
+    target = parse_target(recorded.on, load_devices())
+    with inputs_of(case) as inputs:
+        launches = parse_launches(recorded.launches)
+        about = (recorded.case, recorded.digest, case.op, inputs, recorded.dst, launches, "wall", (), "CUDA", "sim")
+        judged = JudgedCase(Session(RunOptions(tree)), case, inputs, Checks())
+        return judged.judged(Capture(*about, PROVENANCE), target)
+
+
+def by_digest(cases: Iterable[Case]) -> dict[str, Case]:
+    """Cases by their digest."""
+    return {case.digest: case for case in cases}
