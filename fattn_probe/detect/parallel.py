@@ -1,6 +1,7 @@
 """Try several faults at once, each with its share of the cores."""
 
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.detect.planted import Questions, Tried, try_fault
+from fattn_probe.errors import FattnProbeError
 from fattn_probe.regress.pool import CONTEXT, prepare
 from fattn_probe.source.faults import HistoricFault
 
@@ -51,8 +53,12 @@ def share(all_cores: Sequence[int], number: int, jobs: int) -> list[int]:
 
 
 def run(task: Task, limits: Limits) -> Tried | None:
-    """Try one fault; None if it is too late."""
+    """Try one fault; None if it is too late, or if it could not be tried, which stderr explains."""
     fault, asked = task
     if time.time() > limits.until:
         return None
-    return try_fault(fault, asked, limits.keep)
+    try:
+        return try_fault(fault, asked, limits.keep)
+    except FattnProbeError as error:
+        print(f"{fault.patch.name}: {asked.name}: {error}", file=sys.stderr)
+        return None

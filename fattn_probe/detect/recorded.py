@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +63,7 @@ class Keep:
         if judgement.status is not Status.FAIL or judgement.finding is not None or dst is None or dst.nbytes > LARGEST:
             return
         if len(list(self.folder.glob(f"{start}*.npz"))) < MOST:
-            launches = "\n".join(json.dumps(launch.document()) for launch in judgement.launches)
+            launches = "\n".join(replace(launch, text="").to_json() for launch in judgement.launches)
             about = (self.fault, self.patch, self.suite, judgement.case, judgement.digest, judgement.on)
             path = self.folder / f"{start}{judgement.digest}.npz"
             write(Recorded(*about, launches, dst), path)

@@ -1,0 +1,59 @@
+"""Recorded outputs: what is kept, and that it can be judged again."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fattn_probe.compare.judge.judgement import Judgement
+from fattn_probe.compare.judge.verdict import Status, Verdict
+from fattn_probe.detect.parallel import share
+from fattn_probe.detect.recorded import MOST, Keep, by_digest, judged_again, read
+from fattn_probe.launch.record import parse_launch
+from fattn_probe.scenario import expand, loads
+
+CASE = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 4\nn_kv: 64\n"
+LAUNCH = parse_launch(
+    '{"order":0,"kernel":"void flash_attn_ext_f16<64, 64, 8, 1, false, false, false>(char)",'
+    '"grid":[2,1,1],"block":[32,2,1],"shared":0}'
+)
+
+
+@pytest.fixture
+def wrong():
+    (case,) = expand(loads(CASE, "case.yaml"))
+    dst = np.zeros(case.op.sizes.dst, np.float32)
+    dst[0, 1, 1] = np.nan
+    verdict = Verdict(Status.FAIL, "x")
+    return case, Judgement(case.name, "sim:h200", case.tolerance, verdict, (LAUNCH,), digest=case.digest, dst=dst)
+
+
+def test_a_recorded_output_is_judged_again(tmp_path, wrong):
+    case, judgement = wrong
+    Keep(tmp_path, "1-fault", "patch", "quick").add(judgement)
+    (path,) = tmp_path.iterdir()
+    found = read(path)
+    assert (found.fault, found.suite, found.case, found.on) == ("1-fault", "quick", case.name, "sim:h200")
+    np.testing.assert_array_equal(found.dst, judgement.dst)
+    again = judged_again(found, by_digest([case]), None)
+    assert again.verdict.status is Status.FAIL
+    assert again.verdict.metrics.nan == 64
+    assert again.kernels == judgement.kernels
+
+
+def test_only_the_first_small_wrong_outputs_are_kept(tmp_path, wrong):
+    keep = Keep(tmp_path, "1-fault", "patch", "quick")
+    keep.add(replace(wrong[1], verdict=Verdict(Status.PASS, "")))
+    keep.add(replace(wrong[1], dst=None))
+    keep.add(replace(wrong[1], dst=np.zeros((1, 1, 1, 200_000), np.float32)))
+    assert list(tmp_path.iterdir()) == []
+    for number in range(MOST + 2):
+        keep.add(replace(wrong[1], digest=str(number)))
+    assert len(list(tmp_path.iterdir())) == MOST
+
+
+def test_jobs_share_all_cores():
+    shares = [share(range(16), number, 6) for number in range(6)]
+    assert {len(own) for own in shares} == {4}
+    assert set().union(*shares) == set(range(16))
+    assert share(range(2), 3, 8) == [0]
