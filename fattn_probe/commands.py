@@ -49,6 +49,10 @@ COMMANDS = {
         "fattn_probe.detect.mutate_cli:mutate",
         "Plant small faults in the attention kernels and their dispatch one by one, and count those a suite notices.",
     ),
+    "fuzz": (
+        "fattn_probe.fuzz.cli:fuzz",
+        "Judge random scenarios on simulated GPUs, and shrink those that fail to the smallest that shows it.",
+    ),
     "diff": (
         "fattn_probe.regress.cli:diff",
         "Compare two llama.cpp versions on the same inputs: kernel, launch, bits, error.",

@@ -57,7 +57,8 @@ error model counts.
 MATRIX = """\
 Keys are dotted paths of the file (`n_kv`, `data.V.mean`, `mask`), values are lists; the cases are all combinations,
 then those of `include`. A key replaces what the file says outside the matrix, which must be complete by itself. Cases
-are named after the file and what varies: `biased-v-n_kv=4096-mean=1`.
+are named after the file and what varies: `biased-v-n_kv=4096-mean=1`. A `name` in an entry of `include` stands there
+instead of what varies.
 
 ```yaml
 matrix:

@@ -8,14 +8,19 @@ from typing import Any
 
 Path = tuple[str | int, ...]
 MAX_CASES = 10_000
+NAME = re.compile(r"[A-Za-z0-9._+-]{1,60}")
 
 
 @dataclass(frozen=True)
 class Variation:
-    """One case of a matrix: its values by dotted key, and the places in the file (paths) that set them."""
+    """One case of a matrix: its values by dotted key, and the places in the file (paths) that set them.
+
+    `name` replaces the values in the case's name.
+    """
 
     values: dict[str, Any]
     places: dict[str, Path]
+    name: str = ""
 
 
 def variations(matrix: dict[str, Any]) -> list[Variation]:
@@ -30,11 +35,16 @@ def variations(matrix: dict[str, Any]) -> list[Variation]:
         for chosen in itertools.product(*(range(len(matrix[key])) for key in keys))
         if keys or not include
     ]
-    made += [
-        Variation(dict(values), {key: ("matrix", "include", i, key) for key in values})
-        for i, values in enumerate(include)
-    ]
-    return made
+    return made + [_included(dict(values), i) for i, values in enumerate(include)]
+
+
+def _included(values: dict[str, Any], number: int) -> Variation:
+    """A case of `include`; a name that is no plain word stays among the keys, which the schema then refuses."""
+    name = values.get("name", "")
+    plain = isinstance(name, str) and NAME.fullmatch(name) and len(values) > 1
+    if plain:
+        del values["name"]
+    return Variation(values, {key: ("matrix", "include", number, key) for key in values}, name if plain else "")
 
 
 def count(matrix: dict[str, Any]) -> int:
@@ -68,7 +78,8 @@ def names(stem: str, cases: list[Variation]) -> list[str]:
     texts = {key: _texts([case.values[key] for case in cases if key in case.values]) for key in keys}
     made: list[str] = []
     for case in cases:
-        parts = [stem, *(f"{keys[key]}={texts[key][repr(value)]}" for key, value in case.values.items())]
+        said = [f"{keys[key]}={texts[key][repr(value)]}" for key, value in case.values.items()]
+        parts = [stem, *([case.name] if case.name else said)]
         name = plain = re.sub(r"[^A-Za-z0-9._=+-]+", "_", "-".join(parts))
         again = 1
         while name in made:

@@ -72,3 +72,12 @@ def test_a_scenario_made_in_python_is_checked_when_it_is_expanded():
     scenario = Scenario(version=1, about="x", hsk=64, n_head=3, n_head_kv=2, n_q=1, n_kv=1)
     with pytest.raises(InputError, match="n_head_kv: 2 K/V heads do not divide 3 heads"):
         expand(scenario)
+
+
+def test_an_included_case_can_have_a_name_of_its_own():
+    text = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 1\nn_kv: 256\nmatrix:\n  include:\n"
+    cases = expand(loads(text + "  - {name: long-1, n_kv: 512}\n  - {n_kv: 768}\n  - {name: long-1, n_kv: 1024}\n"))
+    assert [case.name for case in cases] == ["scenario-long-1", "scenario-n_kv=768", "scenario-long-1-2"]
+    assert [case.op.sizes.n_kv for case in cases] == [512, 768, 1024]
+    with pytest.raises(InputError, match="name"):
+        loads(text + "  - {name: 'a b', n_kv: 512}\n")

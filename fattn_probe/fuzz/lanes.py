@@ -1,0 +1,130 @@
+"""The cases for the GPUs of one architecture: which are run, and the build with their kernels.
+
+A kernel takes as long to compile as dozens of cases take to run. So a lane takes a case with a new kernel only while
+compiling has had less than its share of the time, by the costs below; the other cases with new kernels are left out.
+The choice depends on the seed, the source and the devices, but not on what the cache has or how fast the machine is.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import count, groupby, islice
+
+from fattn_probe.build import Build
+from fattn_probe.device import Target
+from fattn_probe.fuzz.scenarios import case_of, draw
+from fattn_probe.fuzz.shapes import Settings
+from fattn_probe.run.kernels_by_op import op_digest
+from fattn_probe.run.required_kernels import dry_runs, required_sources
+from fattn_probe.run.session import Session, arch_of
+from fattn_probe.scenario import Case
+from fattn_probe.source import KernelCase, kernel_cases
+
+KERNEL_SECONDS, CASE_SECONDS = 10.0, 0.25
+"""Seconds of a core to compile a kernel, and to run and judge a case."""
+FIRST_KERNELS = 6
+"""Kernels that a lane may compile at once."""
+PLANNED_AT_ONCE = 90
+"""Cases of a dry run."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A random case for a target: its number in the sequence of its seed, its settings, and the kernels it needs."""
+
+    number: int
+    settings: Settings
+    case: Case
+    target: Target
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Cases to run, and the builds with their kernels."""
+
+    cases: tuple[Drawn, ...]
+    builds: Mapping[str, Build]
+
+    @property
+    def by_target(self) -> Iterator[tuple[Target, list[Drawn]]]:
+        """The cases of each target."""
+        ordered = sorted(self.cases, key=lambda drawn: str(drawn.target))
+        for _, found in groupby(ordered, key=lambda drawn: str(drawn.target)):
+            cases = list(found)
+            yield cases[0].target, cases
+
+
+@dataclass
+class Lane:
+    """The sequence of cases of the `targets` that share a build, of `all_targets` of the run.
+
+    Case number i is for target i modulo the number of targets. `share` is that of compiling new kernels.
+    """
+
+    session: Session
+    targets: Sequence[Target]
+    all_targets: Sequence[Target]
+    seed: int
+    share: float
+    kernels: dict[str, None] = field(default_factory=dict)
+    accepted: int = 0
+
+    def batch(self, size: int) -> Batch:
+        """The next `size` cases, with their kernels compiled."""
+        cases = tuple(islice(self._cases, size))
+        known = {kernel.name: kernel for kernel in self._all_kernels}
+        wanted = [known[name] for name in self.kernels]
+        sources = required_sources(drawn.case for drawn in cases)
+        for target in self.targets:
+            self.session.add_kernels(target, wanted, sources=sources)
+        return Batch(cases, dict(self.session.builds))
+
+    @cached_property
+    def _all_kernels(self) -> Sequence[KernelCase]:
+        assert self.session.options.tree is not None
+        return kernel_cases(self.session.options.tree)
+
+    @cached_property
+    def _cases(self) -> Iterator[Drawn]:
+        """The cases that are run, in order."""
+        for drawn in self._planned():
+            new = [name for name in drawn.kernels if name not in self.kernels]
+            if len(self.kernels) + len(new) <= self._allowed or not new:
+                self.kernels |= dict.fromkeys(new)
+                self.accepted += 1
+                yield drawn
+
+    @property
+    def _allowed(self) -> float:
+        """The number of kernels that may have been compiled by now."""
+        rate = self.share / (1 - self.share) * CASE_SECONDS / KERNEL_SECONDS
+        return FIRST_KERNELS + rate * self.accepted
+
+    def _planned(self) -> Iterator[Drawn]:
+        """All cases with the kernels that they need. A case whose dry run fails needs none: its real run shows why."""
+        numbers = (number for number in count() if self._target(number) in self.targets)
+        while True:
+            cases = {}
+            for number in islice(numbers, PLANNED_AT_ONCE):
+                settings = draw(self.seed, number)
+                cases[number] = settings, case_of(settings, f"fuzz-{self.seed}-{number}")
+            names = {}
+            for target in self.targets:
+                of_target = [case for number, (_, case) in cases.items() if self._target(number) == target]
+                names[str(target)] = dry_runs(self.session, {op_digest(case.op): case for case in of_target}, target)
+            for number, (settings, case) in cases.items():
+                target = self._target(number)
+                found = names[str(target)].get(op_digest(case.op), ())
+                yield Drawn(number, settings, case, target, found)
+
+    def _target(self, number: int) -> Target:
+        return self.all_targets[number % len(self.all_targets)]
+
+
+def lanes(session: Session, targets: Sequence[Target], seed: int, share: float) -> list[Lane]:
+    """A lane for each architecture of the targets."""
+    by_arch: dict[str, list[Target]] = {}
+    for target in targets:
+        by_arch.setdefault(arch_of(target), []).append(target)
+    return [Lane(Session(session.options, session.progress), same, targets, seed, share) for same in by_arch.values()]

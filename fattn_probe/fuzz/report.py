@@ -1,0 +1,120 @@
+"""The counts of a run, and its failures by kind."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fattn_probe.compare.judge.known import PAGE
+from fattn_probe.fuzz.findings import Kind, family_of, kind_of
+from fattn_probe.fuzz.run import Judged
+from fattn_probe.fuzz.shapes import flop
+from fattn_probe.fuzz.smallest import Smallest
+from fattn_probe.tables import Table
+
+COLUMNS = ("pass", "unsupported", "known defect", "finding")
+
+
+@dataclass
+class Tally:
+    """The results of a run by target and kernel family, and the cheapest case of each kind of failure on a target."""
+
+    counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    failures: Counter[tuple[Kind, str]] = field(default_factory=Counter)
+    cheapest: dict[tuple[Kind, str], Judged] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def add(self, judged: Judged) -> str:
+        """Count a result; returns the column that it is in."""
+        kind = kind_of(judged.result)
+        column = judged.result.status if kind is None else COLUMNS[2] if kind.known else COLUMNS[3]
+        self.counts[judged.on, family_of(judged.result), column] += 1
+        if kind is not None:
+            key = kind, judged.on
+            self.failures[key] += 1
+            if key not in self.cheapest or flop(judged.drawn.settings) < flop(self.cheapest[key].drawn.settings):
+                self.cheapest[key] = judged
+        return column
+
+    @property
+    def cases(self) -> int:
+        """The number of cases that were judged."""
+        return self.counts.total()
+
+    @property
+    def findings(self) -> list[tuple[Kind, str]]:
+        """The kinds of failures, with their targets, that no known defect explains."""
+        return sorted(key for key in self.failures if not key[0].known)
+
+    def number(self, column: str) -> int:
+        """The number of cases in a column."""
+        return sum(count for key, count in self.counts.items() if key[2] == column)
+
+
+def document(tally: Tally, smallest: Sequence[Smallest] = ()) -> dict[str, Any]:
+    """A run for `--json`; a finding has its smallest scenario if it was shrunk."""
+    found = {(one.kind, one.on): one for one in smallest}
+    return {
+        "cases": tally.cases,
+        "interrupted": tally.interrupted,
+        "counts": [
+            {"on": on, "family": family, **{column: tally.counts[on, family, column] for column in COLUMNS}}
+            for on, family in sorted({(on, family) for on, family, _ in tally.counts})
+        ],
+        "known_defects": dict(known_defects(tally)),
+        "findings": [one_document(tally, kind, on, found.get((kind, on))) for kind, on in tally.findings],
+    }
+
+
+def one_document(tally: Tally, kind: Kind, on: str, smallest: Smallest | None) -> dict[str, Any]:
+    """A kind of failure on a target for `--json`."""
+    judged = tally.cheapest[kind, on]
+    shown, settings = (
+        (judged.result, judged.drawn.settings) if smallest is None else (smallest.result, smallest.settings)
+    )
+    said = {"on": on, "cases": tally.failures[kind, on], "case": shown.name, "reason": shown.reason}
+    return asdict(kind) | said | {"scenario": settings}
+
+
+def known_defects(tally: Tally) -> Counter[str]:
+    """The number of cases that fail by each known defect of upstream's."""
+    found: Counter[str] = Counter()
+    for (kind, _), count in tally.failures.items():
+        if kind.known:
+            found[kind.known] += count
+    return found
+
+
+def render(tally: Tally, smallest: Sequence[Smallest] = ()) -> RenderableType:
+    """A row per target and kernel family; below it the known defects and the findings, with their scenarios."""
+    rows = sorted({(on, family) for on, family, _ in tally.counts})
+    table = Table(
+        ("on", "kernels", "cases", *COLUMNS),
+        tuple((*row, str(sum(cells_of(tally, row))), *map(str, cells_of(tally, row))) for row in rows),
+    )
+    return Group(table, Text(), *map(Text, summary(tally)), *(Text(shown(one)) for one in smallest))
+
+
+def shown(smallest: Smallest) -> str:
+    """A shrunk finding: its scenario, its verdict, and the command that runs it again."""
+    command = f"fattn-probe compare {smallest.path or 'FILE'}"
+    return f"\n{smallest.text}# {smallest.result.reason}\n$ {command}"
+
+
+def cells_of(tally: Tally, row: tuple[str, str]) -> list[int]:
+    """The numbers of a row."""
+    return [tally.counts[(*row, column)] for column in COLUMNS]
+
+
+def summary(tally: Tally) -> Iterator[str]:
+    """The totals, the known defects, and each finding with its first case."""
+    numbers = ", ".join(f"{tally.number(column)} {column}" for column in COLUMNS)
+    yield f"{tally.cases} cases: {numbers}" + (" (interrupted)" if tally.interrupted else "")
+    for known, count in sorted(known_defects(tally).items()):
+        yield f"{count} fail{'s' * (count == 1)} by {known}, a known defect of upstream's ({PAGE})"
+    for kind, on in tally.findings:
+        result, count = tally.cheapest[kind, on].result, tally.failures[kind, on]
+        yield f"finding: {kind} on {on}, {count} case{'s' * (count > 1)}, such as {result.name}: {result.reason}"

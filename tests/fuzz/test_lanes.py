@@ -1,0 +1,58 @@
+"""Which random cases a lane runs: by its kernels' share of the time, the same in batches of any size."""
+
+from itertools import islice
+
+import pytest
+
+from fattn_probe.device import load_devices, parse_targets
+from fattn_probe.fuzz import lanes as module
+from fattn_probe.fuzz.lanes import CASE_SECONDS, FIRST_KERNELS, KERNEL_SECONDS, lanes
+from fattn_probe.run.kernels_by_op import op_digest
+from fattn_probe.run.session import RunOptions, Session
+
+TARGETS = parse_targets("sim:h200,sim:rtx4090,sim:l40s", load_devices())
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Dry runs that say: a kernel for each head size."""
+
+    def dry_runs(session, cases, target):
+        sizes = {op_digest(case.op): case.op.sizes for case in cases.values()}
+        return {digest: (str(size.hsk),) for digest, size in sizes.items()}
+
+    monkeypatch.setattr(module, "dry_runs", dry_runs)
+
+
+def made(share=0.4, seed=1):
+    return lanes(Session(RunOptions(None)), TARGETS, seed, share)
+
+
+def taken(lane, number):
+    return [(drawn.number, str(drawn.target)) for drawn in islice(lane._cases, number)]
+
+
+@pytest.mark.usefixtures("planned")
+def test_targets_of_one_architecture_share_a_lane():
+    first, second = made()
+    assert [list(map(str, lane.targets)) for lane in (first, second)] == [["sim:h200"], ["sim:rtx4090", "sim:l40s"]]
+    assert {number % 3 for number, on in taken(first, 50)} == {0}
+    assert {(number % 3, on) for number, on in taken(second, 50)} == {(1, "sim:rtx4090"), (2, "sim:l40s")}
+
+
+@pytest.mark.usefixtures("planned")
+def test_batches_of_any_size_give_the_same_cases():
+    (one, _), (other, _), (third, _) = made(), made(), made(seed=2)
+    whole = taken(one, 60)
+    assert taken(other, 7) + taken(other, 1) + taken(other, 52) == whole
+    assert taken(third, 60) != whole
+
+
+@pytest.mark.usefixtures("planned")
+def test_new_kernels_have_their_share_of_the_time():
+    for share in (0.0, 0.4):
+        lane, _ = made(share)
+        taken(lane, 150)
+        compiling, running = KERNEL_SECONDS * (len(lane.kernels) - FIRST_KERNELS), CASE_SECONDS * 150
+        assert compiling / (compiling + running) <= share
+        assert len(lane.kernels) >= FIRST_KERNELS + (share > 0)
