@@ -218,7 +218,7 @@ def diagnosed(judgement: Judgement) -> Diagnosed:
 
 def words_of(diagnosis: Diagnosis) -> Iterator[str]:
     """A diagnosis: the causes, best first, then the patterns."""
-    yield from (f"{cause.words} ({cause.detail})" if cause.detail else cause.words for cause, _ in diagnosis.causes)
+    yield from (str(said.cause) for said in diagnosis.causes)
     yield from map(str, diagnosis.patterns)
 
 
@@ -226,7 +226,7 @@ def headline(diagnosis: Diagnosis | None) -> str | None:
     """The first cause of a diagnosis, empty if it says none."""
     if diagnosis is None:
         return None
-    return diagnosis.causes[0][0].words if diagnosis.causes else ""
+    return diagnosis.causes[0].cause.kind if diagnosis.causes else ""
 
 
 def try_fault(fault: HistoricFault, asked: Questions, keep: Path | None = None) -> Tried:

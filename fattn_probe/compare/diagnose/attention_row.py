@@ -31,28 +31,34 @@ class Head:
 
 @dataclass(frozen=True, eq=False)
 class AttentionRow:
-    """A row: `raw` logits before softcap and mask; `mask` as added, -inf where hidden; `sink` or None."""
+    """A row: `raw` logits before softcap and mask; `mask` as added, -inf where hidden; `sink` or None.
 
+    `slope` is ALiBi's, 1 without it; `mask` is already multiplied by it.
+    """
+
+    K: F64
     V: F64
     raw: F64
     mask: F64
     softcap: float
     sink: float | None
+    slope: float = 1.0
 
     @classmethod
     def of(cls, head: Head, query: int, q_head: int) -> "AttentionRow":
         """The row of a query in a head of Q."""
         case, params = head.case, head.case.op.params.stored
         q = np.asarray(stored_rows(case.op.tensors["Q"], head.inputs))[head.sequence, q_head, query].astype(np.float64)
-        mask = np.zeros(case.op.sizes.n_kv)
+        mask, slope = np.zeros(case.op.sizes.n_kv), 1.0
         if "mask" in case.op.tensors:
             stored = np.asarray(stored_rows(case.op.tensors["mask"], head.inputs))
             mask = stored[head.sequence % len(stored), 0, query].astype(np.float64)
-            mask = mask * alibi_slopes(case.op.sizes.n_head, params.max_bias)[q_head]
+            slope = float(alibi_slopes(case.op.sizes.n_head, params.max_bias)[q_head])
+            mask = mask * slope
         sink = None
         if "sinks" in case.op.tensors:
             sink = float(np.asarray(stored_rows(case.op.tensors["sinks"], head.inputs)).ravel()[q_head])
-        return cls(head.V, head.K @ q * params.scale, mask, params.logit_softcap, sink)
+        return cls(head.K, head.V, head.K @ q * params.scale, mask, params.logit_softcap, sink, slope)
 
     @property
     def logits(self) -> F64:

@@ -1,19 +1,30 @@
 """Diagnose a wrong output: the wrong elements, what they have in common, their blocks, and the likely fault."""
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.arrays import F32, F64, Bools
+from fattn_probe.compare.diagnose.around import Around
 from fattn_probe.compare.diagnose.attention_row import AttentionRow, Head
-from fattn_probe.compare.diagnose.causes import Cause, Suspect, cause_of
+from fattn_probe.compare.diagnose.candidates import Candidate, Cause, Suspect
+from fattn_probe.compare.diagnose.causes import (
+    AGREED,
+    Said,
+    agreed,
+    best_of,
+    candidates_of,
+    candidates_within,
+    in_order,
+)
+from fattn_probe.compare.diagnose.not_finite import Spoiled, not_finite
 from fattn_probe.compare.diagnose.patterns import Labelling, Pattern, find_patterns
 from fattn_probe.compare.diagnose.properties import MaskFacts, labellings
-from fattn_probe.compare.judge.metrics import Coordinate, Deviation
+from fattn_probe.compare.judge.metrics import Coordinate, Deviation, unwritten_elements
+from fattn_probe.compare.judge.wrong_rows import ranges
 from fattn_probe.launch.geometry import Geometry, Part
 from fattn_probe.launch.tiles import Tile
 from fattn_probe.scenario import Case
@@ -29,8 +40,12 @@ MOST_KV = 1 << 26
 """Largest K/V head, in values, for which a cause is sought."""
 MOST_ROWS = 1 << 22
 """Most rows of an output whose properties are compared with the wrong elements."""
-AGREED = 0.5
-"""The share of the examined rows that must have the same cause."""
+MOST_COLUMNS = 0.75
+"""Share of columns above which they are not a part."""
+LEAST_ROWS, MOST_SHARED, LEAST_SPOILED = 4, 0.9, 0.1
+"""Wrong rows, share of rows in shared tiles, and share of these that is wrong, for an error to be one of sharing."""
+ROUNDING = 2**-8
+"""Relative error of a row up to which it may be a rounding."""
 RowIndex = tuple[int, int, int]
 
 
@@ -94,13 +109,13 @@ class Element:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`worst` elements, one per row; `patterns`, best first; `causes`, each with its number of examined rows."""
+    """`worst` elements, one per row; `patterns`, best first; `causes`, the one that explains most rows first."""
 
     wrong: int
     elements: int
     worst: tuple[Element, ...]
     patterns: tuple[Pattern, ...]
-    causes: tuple[tuple[Cause, int], ...]
+    causes: tuple[Said, ...]
     rows_tried: int
 
 
@@ -108,13 +123,87 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     """Diagnose a wrong output."""
     wrong = evidence.wrong
     found = tuple(find_patterns(wrong, evidence.labellings()))
-    rows = _rows_to_try(evidence)
-    causes = {row: _cause(evidence, row) for row in rows}
-    known = [cause for cause in causes.values() if cause is not None]
-    votes = [pair for pair in Counter(cause.words for cause in known).most_common() if pair[1] >= AGREED * len(rows)]
-    first = [(next(cause for cause in known if cause.words == words), number) for words, number in votes]
-    worst = tuple(_element(evidence, row, causes[row]) for row in rows[:WORST])
-    return Diagnosis(int(wrong.sum()), wrong.size, worst, found, tuple(first), len(rows))
+    rows, finite = _rows_to_try(evidence, wrong), _rows_to_try(evidence, wrong & _finite(evidence)[..., None])
+    candidates = {row: _candidates(evidence, row) for row in finite}
+    causes = tuple(all_causes(evidence, candidates))
+    worst = tuple(_element(evidence, row, best_of(candidates.get(row, ()), causes)) for row in rows[:WORST])
+    return Diagnosis(int(wrong.sum()), wrong.size, worst, found, causes, len(candidates))
+
+
+def all_causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate]]) -> list[Said]:
+    """The causes of the rows that are finite, and of those that are not, the one that explains most rows first."""
+    rows = evidence.wrong.any(axis=3)
+    bad = rows & ~_finite(evidence)
+    number, spoiled = int(rows.sum()), int(bad.sum())
+    share = (number - spoiled) / number if number else 0.0
+    found = agreed(list(candidates.values()), share) if candidates else []
+    if spoiled:
+        found += [Said(cause, spoiled, number, spoiled / number) for cause in not_finite(_spoiled(evidence, bad))]
+    return in_order(found) or [one for one in by_place(evidence, list(candidates), share) if one.share >= AGREED]
+
+
+def by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Iterator[Said]:
+    """Causes that the places and the size of the errors show, if nothing explains the values."""
+    wrong = np.asarray(evidence.wrong.any(axis=3))
+    unwritten = unwritten_elements(evidence.dst).any(axis=3)
+    if unwritten.any():
+        number = int(wrong.sum())
+        never = Cause("unwritten", "elements are never written", "")
+        yield Said(never, int(unwritten.sum()), number, float(unwritten.sum()) / number)
+    if rows and (columns := wrong_columns(evidence.wrong[_finite(evidence)])) is not None:
+        found = [_candidates(evidence, row, columns) for row in rows]
+        where = f"d {ranges(np.flatnonzero(columns).tolist())}"
+        yield from agreed(found, share)
+        values = Cause("v-values", "V's values are wrong in some columns, and the weights are right", where)
+        yield Said(values, len(rows), len(rows), share)
+    if (within := shared_only(wrong, evidence)) is not None:
+        lost = "what the blocks of shared tiles contribute is combined wrongly"
+        detail = f"{within} rows, all of them in tiles that several CUDA blocks share"
+        yield Said(Cause("share", lost, detail), within, within, 1.0)
+    if rows and share == 1.0 and is_rounding(evidence, rows):
+        yield Said(Cause("rounding", "the errors are as small as a rounding to f16", ""), len(rows), len(rows), 1.0)
+
+
+def wrong_columns(wrong: Bools) -> Bools | None:
+    """The columns that are wrong in some rows (rows, hsv), if at least a quarter is right everywhere."""
+    often = wrong[wrong.any(axis=1)].mean(axis=0) if wrong.any() else np.zeros(wrong.shape[1])
+    columns = np.asarray(often > 0)
+    return (
+        columns
+        if columns.any() and (often[columns] > AGREED).mean() > AGREED and columns.mean() <= MOST_COLUMNS
+        else None
+    )
+
+
+def shared_only(wrong: Bools, evidence: Evidence) -> int | None:
+    """The number of wrong rows, if all are in tiles that several blocks share and a good part of the others is not."""
+    geometry = evidence.geometry
+    if geometry is None or evidence.rows is not None or wrong.sum() < LEAST_ROWS:
+        return None
+    several = np.array([sum(part.start < part.stop for part in parts) > 1 for parts in geometry.parts])
+    shared = several[geometry.indices(wrong.shape)]
+    inside = bool(shared.mean() <= MOST_SHARED and not (wrong & ~shared).any())
+    return int(wrong.sum()) if inside and wrong.sum() >= LEAST_SPOILED * shared.sum() else None
+
+
+def is_rounding(evidence: Evidence, rows: Sequence[RowIndex]) -> bool:
+    """Whether the errors of most rows are so small that a rounding to f16 can make them."""
+    sizes = [
+        float(np.linalg.norm(evidence.dst[row] - evidence.base[row]) / (np.linalg.norm(evidence.base[row]) or 1e-30))
+        for row in rows
+    ]
+    return float(np.median(sizes)) <= ROUNDING
+
+
+def _finite(evidence: Evidence) -> Bools:
+    """The rows without NaN and infinities, (n_seq, n_q, n_head)."""
+    return np.asarray((np.isfinite(evidence.dst) & np.isfinite(evidence.base)).all(axis=3))
+
+
+def _spoiled(evidence: Evidence, bad: Bools) -> Spoiled:
+    """All rows of the arrays, and which of them are not finite."""
+    places = [evidence.place((int(s), int(q), int(h))) for s, q, h in np.ndindex(bad.shape)]
+    return Spoiled(evidence.case, evidence.inputs, evidence.geometry, places, bad.ravel())
 
 
 def _group(case: Case) -> int:
@@ -129,10 +218,12 @@ def _mask(evidence: Evidence) -> MaskFacts | None:
     return MaskFacts.of(mask, case.op.sizes.n_seq, case.op.sizes.n_q, geometry.rows if geometry else case.op.sizes.n_kv)
 
 
-def _rows_to_try(evidence: Evidence) -> list[RowIndex]:
+def _rows_to_try(evidence: Evidence, wrong: Bools) -> list[RowIndex]:
     """The rows with the largest errors, and others spread over the wrong rows."""
-    error = np.where(evidence.wrong, evidence.deviation.of(evidence.dst), -1.0).max(axis=3)
-    order = np.argsort(-error, axis=None, kind="stable")[: int(evidence.wrong.any(axis=3).sum())]
+    error = np.where(wrong, evidence.deviation.of(evidence.dst), -1.0).max(axis=3)
+    order = np.argsort(-error, axis=None, kind="stable")[: int(wrong.any(axis=3).sum())]
+    if not len(order):
+        return []
     chosen = list(dict.fromkeys([*order[:WORST], *order[np.linspace(0, len(order) - 1, ROWS_TRIED).astype(int)]]))
     places = [np.unravel_index(int(index), error.shape) for index in chosen[:ROWS_TRIED]]
     return [(int(sequence), int(query), int(head)) for sequence, query, head in places]
@@ -166,18 +257,23 @@ def _blamed(parts: Sequence[Part], cause: Cause | None) -> Sequence[Part]:
     return [part for part in parts if cause.step in range(part.start, part.stop, part.every)] or parts
 
 
-def _cause(evidence: Evidence, row: RowIndex) -> Cause | None:
-    if not np.isfinite(evidence.dst[row]).all() or not np.isfinite(evidence.base[row]).all():
-        return None
+def _candidates(evidence: Evidence, row: RowIndex, columns: Bools | None = None) -> list[Candidate]:
+    """The faults that explain a row, or its errors in some columns."""
     (sequence, query, head), case, geometry = evidence.place(row), evidence.case, evidence.geometry
     if case.op.sizes.n_kv * (case.op.sizes.hsk + case.op.sizes.hsv) > MOST_KV:
-        return None
+        return []
     kv = Head.of(case, evidence.inputs, sequence, head // _group(case))
     step = 0 if geometry is None or geometry.kernel.sparse else geometry.rows
     suspect = Suspect(
-        AttentionRow.of(kv, query, head), step, _parts(evidence, row) if step else (), _other_rows(evidence, row)
+        AttentionRow.of(kv, query, head),
+        step,
+        _parts(evidence, row) if step else (),
+        _other_rows(evidence, row),
+        float(evidence.deviation.unit[row]),
+        Around(case, evidence.inputs, sequence, query, head),
     )
-    return cause_of(evidence.dst[row] - evidence.base[row], suspect)
+    error = evidence.dst[row] - evidence.base[row]
+    return candidates_of(error, suspect) if columns is None else candidates_within(error, suspect, columns)
 
 
 def _other_rows(evidence: Evidence, row: RowIndex) -> list[tuple[str, F64]]:

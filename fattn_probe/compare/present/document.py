@@ -84,7 +84,7 @@ def _diagnosis(found: Diagnosis) -> dict[str, Any]:
         "wrong": found.wrong,
         "elements": found.elements,
         "patterns": [_pattern(pattern) for pattern in found.patterns],
-        "causes": [{**asdict(cause), "rows": rows} for cause, rows in found.causes],
+        "causes": [{**asdict(said.cause), "rows": said.rows} for said in found.causes],
         "rows_tried": found.rows_tried,
         "worst": [_element(element) for element in found.worst],
     }

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from fattn_probe.compare.diagnose.causes import Said
 from fattn_probe.compare.diagnose.diagnosis import Diagnosis, Element
 from fattn_probe.compare.diagnose.difference import Apart, Cut, Difference
 from fattn_probe.compare.judge.expected import Design
@@ -189,15 +190,16 @@ def _diagnosis(found: Diagnosis) -> RenderableType:
     lines += [Text.assemble("       ", (str(pattern), "bold")) for pattern in found.patterns]
     if not found.patterns:
         lines.append(Text("       no pattern: they are everywhere or scattered", "dim"))
-    for cause, number in found.causes:
-        detail = f" ({cause.detail})" if cause.detail else ""
-        explains = (
-            f"{number} of {found.rows_tried} rows examined, {100 * cause.explained:.3g} % of the first one's error"
-        )
-        lines.append(Text.assemble("what:  ", (f"{cause.words}{detail}", "bold"), f": {explains}"))
+    lines += [Text.assemble("what:  ", (str(said.cause), "bold"), f": {_explains(said)}") for said in found.causes]
     columns = (*PLACE, "value", "expected", "tile", "blocks", "cause")
     rows = tuple(_worst(element) for element in found.worst)
     return Group(*lines, Table(columns, rows, frozenset(columns[:6]), frozenset({"cause"}), heading=PLACE))
+
+
+def _explains(said: Said) -> str:
+    """How much a cause explains."""
+    error = f", {100 * said.cause.explained:.3g} % of the first one's error" if said.cause.explained else ""
+    return f"{said.rows} of {said.of} rows examined{error}"
 
 
 def _worst(element: Element) -> tuple[str, ...]:

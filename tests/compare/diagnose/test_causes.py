@@ -1,10 +1,13 @@
 """A planted fault is identified by the direction of the error; the rounding model stands in for the kernel."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fattn_probe.compare.diagnose.attention_row import AttentionRow, Head
-from fattn_probe.compare.diagnose.causes import Suspect, cause_of
+from fattn_probe.compare.diagnose.candidates import Suspect
+from fattn_probe.compare.diagnose.causes import candidates_of
 from fattn_probe.compare.diagnose.diagnosis import Evidence, diagnose
 from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.verdict import Status, judge
@@ -46,8 +49,8 @@ def test_the_model_itself_passes(run):
 def test_the_fault_is_named(run, fault):
     case, inputs, dst, _, geometry = run
     found = diagnosis_of(run, planted(fault, case, inputs, dst, geometry))
-    assert FAULTS[fault] in [cause.words for cause, _ in found.causes]
-    assert found.causes[0][0].explained > 0.99
+    assert FAULTS[fault] in [said.cause.words for said in found.causes]
+    assert found.causes[0].cause.explained > 0.99
 
 
 def test_place_tile_block_and_step_of_the_worst(run):
@@ -70,9 +73,9 @@ def test_another_rows_answer(run):
     dst = run[2].copy()
     dst[0, :, 1] = run[2][0, :, 2]
     found = diagnosis_of(run, dst)
-    ((cause, number),) = found.causes
-    assert (cause.words, cause.detail) == ("another row's answer stands there", "that of head 2")
-    assert number == found.rows_tried
+    (said,) = found.causes
+    assert str(said.cause) == "another row's answer stands there (that of head 2)"
+    assert (said.rows, said.share) == (found.rows_tried, 1.0)
 
 
 def test_noise_is_not_reported(run):
@@ -110,12 +113,12 @@ def test_a_part_of_the_op_that_is_ignored(part):
     (case,) = expand(loads(IGNORING, "ignoring.yaml"))
     row = AttentionRow.of(Head.of(case, make_inputs(case), 0, 1), 1, 1)
     without = {
-        "mask": AttentionRow(row.V, row.raw, np.zeros(64), row.softcap, row.sink),
-        "softcap": AttentionRow(row.V, row.raw, row.mask, 0.0, row.sink),
-        "sink": AttentionRow(row.V, row.raw, row.mask, row.softcap, None),
+        "mask": replace(row, mask=np.zeros(64)),
+        "softcap": replace(row, softcap=0.0),
+        "sink": replace(row, sink=None),
     }[part]
     error = without.output(without.logits) - row.output(row.logits)
-    assert cause_of(error, Suspect(row)).words == f"the {part} is ignored"
+    assert candidates_of(error, Suspect(row))[0].cause.words == f"the {part} is ignored"
 
 
 def test_blocks_without_a_kv_step_have_no_share():
@@ -124,7 +127,7 @@ def test_blocks_without_a_kv_step_have_no_share():
     row = AttentionRow.of(Head.of(case, make_inputs(case), 0, 1), 3, 1)
     parts = tuple(Part(turn, turn, 2, 4, False) for turn in range(4))
     error = 0.01 * row.output(row.logits)
-    assert cause_of(error, Suspect(row, 32, parts)).words == "the output is scaled"
+    assert candidates_of(error, Suspect(row, 32, parts))[0].cause.words == "the output is scaled"
 
 
 def test_a_row_is_what_the_reference_says():

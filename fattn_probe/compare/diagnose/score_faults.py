@@ -1,0 +1,120 @@
+"""Faults in the logits and in the softmax, and other answers in place of the right one."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from fattn_probe.arrays import F64
+from fattn_probe.compare.diagnose.attention_row import AttentionRow
+from fattn_probe.compare.diagnose.candidates import Cause, Family, Suspect, answers
+from fattn_probe.figures import times
+
+FACTORS = (0.0, 0.125, 0.25, 0.5, 0.9, 1.1, 2.0, 4.0, 8.0)
+NEWTON = 8  # steps
+WHOLE = 0.06
+
+
+def score_faults(error: F64, suspect: Suspect) -> Iterator[Family]:
+    """All faults of these kinds."""
+    row = suspect.row
+    out = row.output(row.logits)
+    yield Family(out[None], _output_scaled(row), free=True, rarity=2.0)  # a sink does the same
+    if row.sink is not None:
+        yield from answers("sink", out, [("the sink is ignored", _without_sink(row))])
+        yield Family(out[None], _sink_often(row), free=True)
+    yield from _searched("scale", "the logits are scaled", error, out, lambda f: _scaled(row, f))
+    if row.softcap:
+        yield from answers("softcap", out, _softcaps(row))
+    if row.slope != 1.0:
+        yield from _searched("alibi", "the slope of ALiBi is wrong", error, out, lambda f: _sloped(row, f))
+    yield from answers("rounding", out, _rounded(row), rarity=2.0)
+    yield from answers("zero", out, [("the output is zero", np.zeros_like(out))])
+    yield from answers("row-elsewhere", out, list(suspect.others), "another row's answer stands there")
+
+
+def _output_scaled(row: AttentionRow) -> Callable[[int, float], Cause]:
+    return lambda _, a: Cause("output-scale", "the output is scaled", f"by {1 + a:.4g}", factor=1 + a)
+
+
+def _without_sink(row: AttentionRow) -> F64:
+    other = replace(row, sink=None)
+    return other.output(other.logits)
+
+
+def _sink_often(row: AttentionRow) -> Callable[[int, float], Cause | None]:
+    """The sink adds its weight s to the sum; n times, it scales the output by 1 / (1 + (n - 1) s)."""
+    s = 1 - float(row.weights(row.logits).sum())
+
+    def say(_: int, a: float) -> Cause | None:
+        often = (1 / (1 + a) - 1) / s + 1 if a > -1 and s > 0 else -1.0
+        if often < -WHOLE or abs(often - round(often)) > WHOLE * max(1, often / 4) or round(often) == 1:
+            return None
+        return Cause(
+            "sink", "the sink counts several times" if often > 1 else "the sink is ignored", f"{round(often)} times"
+        )
+
+    return say
+
+
+def _scaled(row: AttentionRow, factor: float) -> F64:
+    other = replace(row, raw=row.raw * factor)
+    return other.output(other.logits)
+
+
+def _sloped(row: AttentionRow, factor: float) -> F64:
+    other = replace(
+        row, mask=np.where(np.isneginf(row.mask), -np.inf, np.where(np.isneginf(row.mask), 0, row.mask) * factor)
+    )
+    return other.output(other.logits)
+
+
+def _searched(kind: str, words: str, error: F64, out: F64, answer: Callable[[float], F64]) -> Iterator[Family]:
+    """A fault with one factor: the factor whose answer is nearest, by Gauss and Newton from several starts."""
+
+    def distance(factor: float) -> float:
+        return float(((answer(factor) - out - error) ** 2).sum())
+
+    best = min((*FACTORS, 1.0), key=distance)
+    for _ in range(NEWTON):
+        width = 1e-4 * max(abs(best), 1e-2)
+        slope = (answer(best + width) - answer(best - width)) / (2 * width)
+        size = float(slope @ slope)
+        step = float(slope @ (error + out - answer(best))) / size if size else 0.0
+        if abs(step) < 1e-7 or distance(best + step) >= distance(best):
+            break
+        best += step
+    yield Family(
+        (answer(best) - out)[None],
+        lambda _, __: Cause(kind, words, f"by {times(best, 4)}", factor=best if kind == "scale" else None),
+        rarity=4.0,
+    )
+
+
+def _softcaps(row: AttentionRow) -> list[tuple[str, F64]]:
+    cap = row.softcap
+    variants = {
+        "the softcap is ignored": replace(row, softcap=0.0),
+        "the logits are not divided by the softcap": replace(row, raw=row.raw * cap),
+        "the logits are divided by the softcap twice": replace(row, raw=row.raw / cap),
+        "the logits are not multiplied by the softcap": replace(row, softcap=1.0, raw=row.raw / cap),
+    }
+    return [(words, other.output(other.logits)) for words, other in variants.items()]
+
+
+def _rounded(row: AttentionRow) -> list[tuple[str, F64]]:
+    """Logits or the softmax's sum rounded to f16, where the rounding can be repeated."""
+    cap = row.softcap or 1.0
+    logits = replace(row, raw=_f16(row.raw / cap) * cap)
+    found = [("the logits are rounded to f16", logits.output(logits.logits))]
+    before = replace(row, raw=_f16(row.raw))
+    found.append(("the logits are rounded to f16", before.output(before.logits)))
+    total = float(np.exp(row.logits - row.logits.max()).sum())
+    if np.isfinite(total) and total:
+        found.append(("1/sum is rounded to f16", row.output(row.logits) * float(_f16(np.array(1 / total))) * total))
+    return found
+
+
+def _f16(values: F64) -> F64:
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16).astype(np.float64)
