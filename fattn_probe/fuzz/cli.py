@@ -42,6 +42,9 @@ def fuzz(
     findings: Annotated[
         Path, typer.Option(file_okay=False, help="Write the scenario of each finding to this folder.", metavar="FOLDER")
     ] = FINDINGS,
+    shrink: Annotated[
+        float, typer.Option(callback=flags.seconds, help="Seconds for shrinking all findings, after the run.")
+    ] = 120.0,
     keep: Annotated[
         Path | None,
         typer.Option(
@@ -69,10 +72,14 @@ def fuzz(
         report = setup.session_of(options, activity).progress
         fuzzer = Fuzzer(options, targets, seed, min(new_kernels, MOST_NEW), Checks(repeat=repeat), limits, report)
         run.judge(fuzzer, activity)
-        run.shrink(fuzzer, findings, activity)
+        run.shrink(fuzzer, shrink, findings, activity)
         for path in write_cases(run.kept.cases, keep) if keep is not None else ():
             activity.note(f"wrote {path}")
-    show(document(run.tally, run.smallest), lambda: render(run.tally, run.smallest), as_json)
+    words = {"--source": source, "--devices": devices, "--repeat": repeat, "--schedule": schedule}
+    plain = {"--source": DEFAULT_SOURCE, "--devices": None, "--repeat": 1, "--schedule": 0}
+    again = [word for flag, value in words.items() if value != plain[flag] for word in (flag, str(value))]
+    again += [word for name in patch for word in ("--patch", name)] + ["--check"] * check
+    show(document(run.tally, run.smallest), lambda: render(run.tally, run.smallest, again), as_json)
     raise_if_found(run.tally)
 
 

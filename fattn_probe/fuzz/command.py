@@ -34,15 +34,18 @@ class Run:
         except KeyboardInterrupt:
             self.tally.interrupted = True
 
-    def shrink(self, fuzzer: Fuzzer, folder: Path, activity: Activity) -> None:
-        """Shrink the cheapest case of each finding, and write it to a folder."""
+    def shrink(self, fuzzer: Fuzzer, seconds: float, folder: Path, activity: Activity) -> None:
+        """Shrink the cheapest case of each finding, for so many seconds in all, and write them to a folder."""
         cheapest = [(kind, self.tally.cheapest[kind, on]) for kind, on in self.tally.findings[:MOST_SHRUNK]]
         failures = [Failure(kind, one.drawn.settings, one.result, fuzzer.jobs[one.on]) for kind, one in cheapest]
         activity.step(f"shrinking {len(failures)} findings")
-        for smallest in shrunk(failures, fuzzer.limits.workers):
-            make_folder(folder, "--findings")
-            self.smallest.append(smallest.written(folder))
-            activity.note(f"wrote {self.smallest[-1].path}")
+        try:
+            for smallest in shrunk(failures, fuzzer.limits.workers, seconds):
+                make_folder(folder, "--findings")
+                self.smallest.append(smallest.written(folder))
+                activity.note(f"wrote {self.smallest[-1].path}")
+        except KeyboardInterrupt:
+            self.tally.interrupted = True
 
 
 def left(fuzzer: Fuzzer) -> str:

@@ -14,6 +14,7 @@ from fattn_probe.build import Build
 from fattn_probe.device import Target
 from fattn_probe.fuzz.scenarios import case_of, draw
 from fattn_probe.fuzz.shapes import Settings
+from fattn_probe.regress.pool import cores
 from fattn_probe.run.kernels_by_op import op_digest
 from fattn_probe.run.required_kernels import dry_runs, required_sources
 from fattn_probe.run.session import Session, arch_of
@@ -24,19 +25,29 @@ KERNEL_SECONDS, CASE_SECONDS = 10.0, 0.25
 """Seconds of a core to compile a kernel, and to run and judge a case."""
 FIRST_KERNELS = 6
 """Kernels that a lane may compile at once."""
-PLANNED_AT_ONCE = 90
-"""Cases of a dry run."""
+UNSUPPORTED_EVERY = 20
+"""Of the cases that a GPU does not support, one in so many is run: they cost little, and show little."""
+PLANNED_A_CORE = 45
+"""Cases that are planned at once, for each core: processes share their dry runs."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A random case for a target: its number in the sequence of its seed, its settings, and the kernels it needs."""
+    """A random case for a target: its number in the sequence of its seed, its settings, and the kernels it needs.
+
+    `kernels` is None if the dry run failed: the real run shows why.
+    """
 
     number: int
     settings: Settings
     case: Case
     target: Target
-    kernels: tuple[str, ...]
+    kernels: tuple[str, ...] | None
+
+    @property
+    def left_out(self) -> bool:
+        """Whether the case is one of the many that are not supported and not run."""
+        return self.kernels == () and self.number % UNSUPPORTED_EVERY != 0
 
 
 @dataclass(frozen=True)
@@ -89,8 +100,8 @@ class Lane:
     def _cases(self) -> Iterator[Drawn]:
         """The cases that are run, in order."""
         for drawn in self._planned():
-            new = [name for name in drawn.kernels if name not in self.kernels]
-            if len(self.kernels) + len(new) <= self._allowed or not new:
+            new = [name for name in drawn.kernels or () if name not in self.kernels]
+            if not drawn.left_out and (len(self.kernels) + len(new) <= self._allowed or not new):
                 self.kernels |= dict.fromkeys(new)
                 self.accepted += 1
                 yield drawn
@@ -102,11 +113,11 @@ class Lane:
         return FIRST_KERNELS + rate * self.accepted
 
     def _planned(self) -> Iterator[Drawn]:
-        """All cases with the kernels that they need. A case whose dry run fails needs none: its real run shows why."""
+        """All cases with the kernels that they need."""
         numbers = (number for number in count() if self._target(number) in self.targets)
         while True:
             cases = {}
-            for number in islice(numbers, PLANNED_AT_ONCE):
+            for number in islice(numbers, PLANNED_A_CORE * cores()):
                 settings = draw(self.seed, number)
                 cases[number] = settings, case_of(settings, f"fuzz-{self.seed}-{number}")
             names = {}
@@ -115,8 +126,7 @@ class Lane:
                 names[str(target)] = dry_runs(self.session, {op_digest(case.op): case for case in of_target}, target)
             for number, (settings, case) in cases.items():
                 target = self._target(number)
-                found = names[str(target)].get(op_digest(case.op), ())
-                yield Drawn(number, settings, case, target, found)
+                yield Drawn(number, settings, case, target, names[str(target)].get(op_digest(case.op)))
 
     def _target(self, number: int) -> Target:
         return self.all_targets[number % len(self.all_targets)]

@@ -1,5 +1,6 @@
 """The counts of a run, and its failures by kind."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -88,19 +89,22 @@ def known_defects(tally: Tally) -> Counter[str]:
     return found
 
 
-def render(tally: Tally, smallest: Sequence[Smallest] = ()) -> RenderableType:
-    """A row per target and kernel family; below it the known defects and the findings, with their scenarios."""
+def render(tally: Tally, smallest: Sequence[Smallest] = (), words: Sequence[str] = ()) -> RenderableType:
+    """A row per target and kernel family; below it the known defects and the findings, with their scenarios.
+
+    `words` are the flags that `compare` needs to run them again.
+    """
     rows = sorted({(on, family) for on, family, _ in tally.counts})
     table = Table(
         ("on", "kernels", "cases", *COLUMNS),
         tuple((*row, str(sum(cells_of(tally, row))), *map(str, cells_of(tally, row))) for row in rows),
     )
-    return Group(table, Text(), *map(Text, summary(tally)), *(Text(shown(one)) for one in smallest))
+    return Group(table, Text(), *map(Text, summary(tally)), *(Text(shown(one, words)) for one in smallest))
 
 
-def shown(smallest: Smallest) -> str:
+def shown(smallest: Smallest, words: Sequence[str]) -> str:
     """A shrunk finding: its scenario, its verdict, and the command that runs it again."""
-    command = f"fattn-probe compare {smallest.path or 'FILE'}"
+    command = shlex.join(["fattn-probe", "compare", str(smallest.path), *words])
     return f"\n{smallest.text}# {smallest.result.reason}\n$ {command}"
 
 

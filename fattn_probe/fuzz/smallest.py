@@ -23,8 +23,6 @@ from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
 
-MOST_SECONDS = 120.0
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -61,13 +59,17 @@ class Smallest:
         return replace(self, path=path)
 
 
-def shrunk(failures: Sequence[Failure], workers: int) -> Iterator[Smallest]:
-    """The smallest scenario of each failure, as it is found."""
+def shrunk(failures: Sequence[Failure], workers: int, seconds: float) -> Iterator[Smallest]:
+    """The smallest scenario of each failure that is found in so many seconds for all."""
     if not failures:
         return
-    with ProcessPoolExecutor(min(workers, len(failures)), CONTEXT) as pool:
-        for future in as_completed([pool.submit(smallest, sendable(failure)) for failure in failures]):
+    ends = time.monotonic() + seconds
+    pool = ProcessPoolExecutor(min(workers, len(failures)), CONTEXT)
+    try:
+        for future in as_completed([pool.submit(smallest, sendable(failure), ends) for failure in failures]):
             yield future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def sendable(failure: Failure) -> Failure:
@@ -75,9 +77,9 @@ def sendable(failure: Failure) -> Failure:
     return replace(failure, job=replace(failure.job, target=picklable(failure.job.target)))
 
 
-def smallest(failure: Failure) -> Smallest:
-    """Shrink one failure, for at most `MOST_SECONDS`."""
-    job, name, ends = failure.job, failure.result.name, time.monotonic() + MOST_SECONDS
+def smallest(failure: Failure, ends: float) -> Smallest:
+    """Shrink one failure until the machine's monotonic clock shows `ends`."""
+    job, name = failure.job, failure.result.name
     session = Session(job.options, builds=dict(job.builds))
     last = [failure.result]
 

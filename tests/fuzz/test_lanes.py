@@ -6,7 +6,7 @@ import pytest
 
 from fattn_probe.device import load_devices, parse_targets
 from fattn_probe.fuzz import lanes as module
-from fattn_probe.fuzz.lanes import CASE_SECONDS, FIRST_KERNELS, KERNEL_SECONDS, lanes
+from fattn_probe.fuzz.lanes import CASE_SECONDS, FIRST_KERNELS, KERNEL_SECONDS, UNSUPPORTED_EVERY, lanes
 from fattn_probe.run.kernels_by_op import op_digest
 from fattn_probe.run.session import RunOptions, Session
 
@@ -56,3 +56,12 @@ def test_new_kernels_have_their_share_of_the_time():
         compiling, running = KERNEL_SECONDS * (len(lane.kernels) - FIRST_KERNELS), CASE_SECONDS * 150
         assert compiling / (compiling + running) <= share
         assert len(lane.kernels) >= FIRST_KERNELS + (share > 0)
+
+
+def test_most_unsupported_cases_are_left_out_but_no_failing_dry_run(monkeypatch):
+    monkeypatch.setattr(module, "dry_runs", lambda session, cases, target: dict.fromkeys(cases, ()))
+    lane, _ = made()
+    assert all(number % UNSUPPORTED_EVERY == 0 for number, _ in taken(lane, 20))
+    monkeypatch.setattr(module, "dry_runs", lambda session, cases, target: {})
+    lane, _ = made()
+    assert [number for number, _ in taken(lane, 20)] == list(range(0, 60, 3))
