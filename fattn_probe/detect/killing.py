@@ -1,129 +1,123 @@
-"""Which mutants a suite kills: each is run by the cases that reach it, the fastest first, until one gives it away."""
+"""Which mutants are killed: each is run by the cases that reach it, until one gives it away.
 
+The next case of a mutant is the one that killed most for its seconds so far; workers take many mutants of one case at
+once, so that the case is set up once.
+"""
+
+import math
 import multiprocessing
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
-from threadpoolctl import threadpool_limits
-
-from fattn_probe.build import Build
-from fattn_probe.compare.judge.cases import judge_case
-from fattn_probe.compare.judge.checks import Checks
-from fattn_probe.detect.mutants import Mutant
-from fattn_probe.detect.planted import given_away
-from fattn_probe.device import Target
+from fattn_probe.detect.bench import Alone, Trial, Work, run_alone, run_mutants, start
 from fattn_probe.device.target import picklable
-from fattn_probe.errors import FattnProbeError
 from fattn_probe.regress.pool import cores
-from fattn_probe.regress.records import Result
-from fattn_probe.regress.results import recorded
-from fattn_probe.run.session import RunOptions, Session
-from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
-from fattn_probe.scratch import scratch
 
 CONTEXT = multiprocessing.get_context("forkserver")
-LEAST_SECONDS = 20.0
-SLOWER = 20.0
-"""A run that takes so many times longer than without a mutant hangs."""
+SET_UP = 0.05
+"""Seconds that a run takes in addition to its kernels."""
+TURN = 3.0
+"""Seconds of runs that a worker is given at once."""
+MOST_AT_ONCE = 128
+"""Mutants under way for each worker: those of a run that is stopped are begun anew."""
 
 
-@dataclass(frozen=True)
-class Work:
-    """What every run of a target needs."""
-
-    options: RunOptions
-    builds: Mapping[str, Build]
-    target: Target
-    checks: Checks
-
-
-@dataclass(frozen=True)
-class Alone:
-    """A case without a mutant: its result, its seconds, and the numbers of the mutants that it reaches."""
-
-    case: Case
-    result: Result
-    seconds: float
-    reached: frozenset[int]
+@contextmanager
+def workers(works: Sequence[Work]) -> Iterator[ProcessPoolExecutor]:
+    """Processes with a bench each."""
+    works = [replace(work, target=picklable(work.target)) for work in works]
+    with ProcessPoolExecutor(cores(), CONTEXT, start, (works,)) as pool:
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What became of a mutant: killed `by` what, in which case, or a survivor (`by` empty) of `cases` that reach it."""
-
-    mutant: Mutant
-    on: str
-    by: str
-    case: str
-    said: str
-    cases: int
-    seconds: float
-
-    @property
-    def fate(self) -> str:
-        """Killed, survived or not reached."""
-        return "killed" if self.by else "survived" if self.cases else "not reached"
-
-    def document(self) -> dict[str, Any]:
-        """The verdict for JSON."""
-        return asdict(self) | {"fate": self.fate}
+def alone(pool: ProcessPoolExecutor, cases: Iterable[tuple[int, Case]]) -> Iterator[Alone]:
+    """Every case without a mutant, as it is done; those with most work first."""
+    ordered = sorted(cases, key=lambda item: -item[1].op.sizes.flop)
+    futures = {pool.submit(run_alone, *item) for item in ordered}
+    while futures:
+        done, futures = wait(futures, return_when=FIRST_COMPLETED)
+        yield from (future.result() for future in done)
 
 
-def run_alone(work: Work, case: Case) -> Alone:
-    """Judge a case with every switch off."""
-    with scratch() as folder, threadpool_limits(1, "blas"):
-        file = folder / "reached"
-        began = time.monotonic()
-        result = judged(work, case, Simulation(threads=1, reached=file))
-        seconds = time.monotonic() - began
-        reached = frozenset(map(int, file.read_text().split())) if file.is_file() else frozenset()
-    return Alone(case, result, seconds, reached)
+@dataclass
+class Hunt:
+    """Mutants by number, and the cases that reach each; `most` is the number of cases that each is tried by (0: all).
 
+    With `to_end`, a mutant that is killed is tried by the other cases too.
+    """
 
-def judged(work: Work, case: Case, simulation: Simulation) -> Result:
-    """Judge a case in a runner of its own; an error on the way makes it lost."""
-    options = replace(work.options, simulation=simulation)
-    try:
-        return recorded(
-            judge_case(Session(options, builds=dict(work.builds)), case, work.target, work.checks), timed=False
-        )
-    except FattnProbeError as error:
-        return Result(case.name, case.digest, "lost", str(error), failure=str(error))
+    cases: Sequence[Alone]
+    to_end: bool = False
+    runs: list[int] = field(init=False)
+    kills: list[int] = field(init=False)
+    left: dict[int, set[int]] = field(default_factory=dict)
+    waiting: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
 
+    def __post_init__(self) -> None:
+        self.runs, self.kills = ([0] * len(self.cases) for _ in range(2))
 
-def try_mutant(work: Work, mutant: Mutant, cases: Sequence[Alone]) -> Verdict:
-    """Run the cases that reach a mutant, the fastest first, until one gives it away."""
-    began = time.monotonic()
-    with threadpool_limits(1, "blas"):
-        for done, alone in enumerate(cases, 1):
-            limited = replace(work, options=replace(work.options, timeout=max(LEAST_SECONDS, SLOWER * alone.seconds)))
-            result = judged(limited, alone.case, Simulation(threads=1, mutant=mutant.id))
-            if by := given_away(result):
-                seconds = time.monotonic() - began
-                return Verdict(mutant, str(work.target), by, result.name, result.reason, done, round(seconds, 1))
-    return Verdict(mutant, str(work.target), "", "", "", len(cases), round(time.monotonic() - began, 1))
+    def worth(self, case: int) -> float:
+        """The kills of a case that a second can be expected to give."""
+        return (1 + self.kills[case]) / (2 + self.runs[case]) / (self.cases[case].seconds + SET_UP)
 
+    def add(self, mutant: int, cases: Iterable[int]) -> None:
+        """A mutant to be tried by some cases, at least one."""
+        self.left[mutant] = set(cases)
+        self.queue(mutant)
 
-def alone(work: Work, cases: Sequence[Case]) -> Iterator[Alone]:
-    """Every case without a mutant, as it is done."""
-    work = replace(work, target=picklable(work.target))
-    with ProcessPoolExecutor(cores(), CONTEXT) as pool:
-        for future in as_completed([pool.submit(run_alone, work, case) for case in cases]):
-            yield future.result()
+    def queue(self, mutant: int) -> None:
+        """Let a mutant wait for its next case."""
+        left = self.left[mutant]
+        case = max(left, key=lambda case: (self.worth(case), -case))
+        left.remove(case)
+        self.waiting[case].append(mutant)
 
+    def turn(self, processes: int) -> tuple[int, list[int]]:
+        """The next case and mutants for a worker: the case that most mutants wait for."""
+        case = max(self.waiting, key=lambda case: len(self.waiting[case]) * self.worth(case))
+        waiting = self.waiting[case]
+        fair = math.ceil(sum(map(len, self.waiting.values())) / processes)
+        number = max(1, min(len(waiting), fair, int(TURN / (self.cases[case].seconds + SET_UP))))
+        taken, self.waiting[case] = waiting[:number], waiting[number:]
+        if not self.waiting[case]:
+            del self.waiting[case]
+        return case, taken
 
-def verdicts(work: Work, mutants: Sequence[Mutant], baseline: Sequence[Alone]) -> Iterator[Verdict]:
-    """What becomes of each mutant, as it is known. Only cases that pass without a mutant can kill."""
-    work = replace(work, target=picklable(work.target))
-    passing = sorted((item for item in baseline if item.result.status == "pass"), key=lambda item: item.seconds)
-    with ProcessPoolExecutor(cores(), CONTEXT) as pool:
-        futures = [
-            pool.submit(try_mutant, work, mutant, [item for item in passing if mutant.id in item.reached])
-            for mutant in mutants
-        ]
-        for future in as_completed(futures):
-            yield future.result()
+    def tell(self, case: int, trial: Trial) -> bool:
+        """Take a trial into account; whether the mutant's hunt is over."""
+        self.runs[case] += 1
+        self.kills[case] += bool(trial.by)
+        if (trial.by and not self.to_end) or not self.left[trial.mutant]:
+            del self.left[trial.mutant]
+            return True
+        self.queue(trial.mutant)
+        return False
+
+    def trials(
+        self, pool: ProcessPoolExecutor, mutants: Iterable[tuple[int, Sequence[int]]], until: float = math.inf
+    ) -> Iterator[tuple[int, Trial, bool]]:
+        """Each trial as (case, trial, whether it was the mutant's last); starts none after a time (`monotonic`)."""
+        fresh, processes = iter(mutants), cores()
+        running: dict[Future[list[Trial]], int] = {}
+        while True:
+            over = time.monotonic() > until
+            while not over and len(self.left) < MOST_AT_ONCE * processes and (item := next(fresh, None)) is not None:
+                self.add(*item)
+            while not over and self.waiting and len(running) < processes:
+                case, taken = self.turn(processes)
+                running[pool.submit(run_mutants, self.cases[case].work, self.cases[case].case, taken)] = case
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                case = running.pop(future)
+                for trial in future.result():
+                    yield case, trial, self.tell(case, trial)

@@ -1,33 +1,35 @@
 """Small faults in the attention kernels, each behind a switch: a build has all of them, and a run switches one on.
 
-A mutant changes one expression or drops one statement. The changed file is C++ as before, with the original in place
-and the same lines: `if (a < b)` becomes `if ((simt::mutant(7) ? (a <= b) : (a < b)))`.
+A mutant changes one expression, or drops or moves one statement. The changed file is C++ as before, with the original
+in place and the same lines: `if (a < b)` becomes `if ((simt::mutant(7) ? (a <= b) : (a < b)))`.
 """
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fattn_probe.cxx.statements import Function, Span, Statement, functions, parse
 from fattn_probe.cxx.tokens import Draft, draft_of, tokenize
-
-RELATIONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "&&": "||", "||": "&&"}
-ARITHMETIC = {"+": "-", "-": "+", "*": "+", "/": "*", "%": "/"}
-COMPOUND = {"+=": "-=", "-=": "+=", "*=": "+="}
-JUMPS = {"continue": "break", "break": "continue"}
-SWAPPED = (
-    *(("ne01", "ne02"), ("ne11", "ne12"), ("nb01", "nb02"), ("nb31", "nb33"), ("ncols1", "ncols2")),
-    *((f"nb1{dim}", f"nb2{dim}") for dim in "123"),
-    *(("stride_K", "stride_V"), ("nthreads_KQ", "nthreads_V"), ("DKQ", "DV")),
+from fattn_probe.detect.mutant_expressions import (
+    Change,
+    floats_of,
+    of_condition,
+    of_expression,
+    of_template,
+    rounded,
+    shortened,
 )
-"""Names that are mistaken for one another: strides and sizes of other tensors or dimensions."""
-OTHER_NAMES = dict(SWAPPED) | {b: a for a, b in SWAPPED}
-WAITS = frozenset({"__syncthreads", "__syncwarp", "cp_async_wait_all"})
+
+JUMPS = {"continue": "break", "break": "continue"}
+WAITS = frozenset({"__syncthreads", "__syncwarp", "cp_async_wait_all", "cp_async_wait_group", "__threadfence"})
 ASSIGNMENTS = frozenset({"=", "+=", "-=", "*="})
 NOT_SWITCHED = frozenset({"constexpr", "static", "static_assert", "using", "typedef", "extern", "__shared__", "asm"})
 """A statement with one of these needs a constant, or declares what the next statements use."""
-NUMBER = re.compile(r"\d+")
+OTHER_VENDORS = re.compile(r"\bamd_\w+|_CC_IS_(AMD|RDNA|CDNA|GCN|MTHREADS)")
+"""A condition that starts with one of these never holds on NVIDIA's GPUs."""
+NOT_THE_RESULT = re.compile(r"GGML_|CUDA_SET_|NO_DEVICE_CODE|static_assert")
+"""Calls that check, abort or report."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +50,6 @@ class Mutant:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.operator}: {self.before} -> {self.after}"
-
-
-@dataclass(frozen=True)
-class Change:
-    """A fault in the tokens [start, stop): the text of the whole that replaces them, and what differs in it."""
-
-    start: int
-    stop: int
-    text: str
-    operator: str
-    before: str
-    after: str
 
 
 def mutate(text: str, file: str, first: int = 1, without: frozenset[int] = frozenset()) -> tuple[str, list[Mutant]]:
@@ -86,6 +76,9 @@ def switch(draft: Draft, chosen: list[tuple[int, Change]]) -> None:
         draft.before(
             start, "".join(f"if (simt::mutant({number})) {{ {change.text} }} else " for number, change in chosen)
         )
+        for number, change in chosen:
+            if change.later:
+                draft.after(change.later[0], f" if (simt::mutant({number})) {{ {change.later[1]} }}")
         return
     draft.before(
         start, "(" + "".join(f"simt::mutant({number}) ? ({change.text}) : " for number, change in chosen) + "("
@@ -95,11 +88,10 @@ def switch(draft: Draft, chosen: list[tuple[int, Change]]) -> None:
 
 def switched_spans(draft: Draft) -> Iterator[list[Change]]:
     """The changes of each expression and each statement that can be switched, in source order."""
+    floats = floats_of(draft)
     for function in functions(draft):
         if not is_constexpr(draft, function):
-            for top in parse(draft, function.start, function.stop):
-                for statement in top.all():
-                    yield from of_statement(draft, statement)
+            yield from of_statements(draft, parse(draft, function.start, function.stop), floats)
 
 
 def is_constexpr(draft: Draft, function: Function) -> bool:
@@ -110,34 +102,117 @@ def is_constexpr(draft: Draft, function: Function) -> bool:
     return "constexpr" in draft.words[began : function.arguments[0]]
 
 
-def of_statement(draft: Draft, statement: Statement) -> Iterator[list[Change]]:
+def of_statements(draft: Draft, statements: Sequence[Statement], floats: frozenset[str]) -> Iterator[list[Change]]:
+    """The changes of the statements of one block, and of those inside them."""
+    for index, statement in enumerate(statements):
+        following = statements[index + 1] if index + 1 < len(statements) else None
+        yield from of_statement(draft, statement, following, floats)
+        if not is_for_others(draft, statement):
+            yield from of_statements(draft, statement.body, floats)
+        yield from of_statements(draft, statement.orelse, floats)
+        if body := of_lambda(draft, statement):
+            yield from of_statements(draft, parse(draft, *body), floats)
+
+
+def is_for_others(draft: Draft, statement: Statement) -> bool:
+    """Whether the body of an `if` runs on other vendors' GPUs only."""
+    return statement.kind == "if" and bool(OTHER_VENDORS.match(draft.written(*statement.head).lstrip("( ")))
+
+
+def of_lambda(draft: Draft, statement: Statement) -> Span | None:
+    """The body of a lambda that a declaration names: `auto load = [&] (const int n) { ... };`."""
+    words = draft.words[statement.start : statement.stop]
+    if statement.kind != "plain" or words[:1] != ["auto"] or words[2:4] != ["=", "["] or "{" not in words:
+        return None
+    brace = statement.start + words.index("{")
+    return brace + 1, draft.mates[brace]
+
+
+def of_statement(
+    draft: Draft, statement: Statement, following: Statement | None, floats: frozenset[str]
+) -> Iterator[list[Change]]:
     """The changes of one statement, without those inside it."""
     words = draft.words[statement.start : statement.stop]
-    if draft.directives(statement.start, max(statement.start, statement.stop - 1)):
+    if draft.directives(statement.start, max(statement.start, statement.stop - 1)) and statement.kind == "plain":
         return
     if statement.kind in ("if", "while"):
-        yield [*of_condition(draft, statement.head), *(of_guard(draft, statement) if statement.kind == "if" else ())]
+        if not is_for_others(draft, statement) and not draft.directives(*statement.head):
+            guard = of_guard(draft, statement) if statement.kind == "if" else ()
+            yield [*of_condition(draft, statement.head), *guard]
     elif statement.kind == "for":
         yield from ([*of_condition(draft, span)] for span in loop_conditions(draft, statement.head))
     elif statement.kind == "return" and statement.head[0] < statement.head[1] and "{" not in words:
         yield [*of_expression(draft, statement.head)]
     elif statement.kind == "plain" and not NOT_SWITCHED & set(words) and "{" not in words and len(words) > 1:
-        yield from of_plain(draft, statement)
+        yield from of_plain(draft, statement, following, floats)
 
 
-def of_plain(draft: Draft, statement: Statement) -> Iterator[list[Change]]:
-    """The changes of an assignment, a declaration with a value, a jump, or a wait."""
+def of_plain(
+    draft: Draft, statement: Statement, following: Statement | None, floats: frozenset[str]
+) -> Iterator[list[Change]]:
+    """The changes of an assignment, a declaration with a value, a jump, a wait, or a call."""
     start, stop = statement.start, statement.stop
     first = draft.words[start]
     if first in JUMPS:
         yield [Change(start, stop, f"{JUMPS[first]};", "jump", first, JUMPS[first])]
     elif first in WAITS:
-        yield [Change(start, stop, ";", "wait dropped", draft.written(start, stop - 1), "nothing")]
-    else:
+        yield [*of_wait(draft, statement, following)]
+    elif not NOT_THE_RESULT.match(first):
         equals = next((index for index in draft.outer(start, stop) if draft.words[index] in ASSIGNMENTS), None)
-        if equals is None or equals == start:
-            return
-        yield [*of_expression(draft, (equals + 1, stop - 1))]
+        if equals is None:
+            yield from of_call(draft, (start, stop))
+        elif equals > start:
+            yield from of_indices(draft, (start, equals))
+            value = equals + 1, stop - 1
+            declared = draft.words[start:equals]
+            yield [
+                *of_expression(draft, value),
+                *of_template(draft, value),
+                *shortened(draft, value, declared),
+                *rounded(draft, value, declared, floats),
+            ]
+
+
+def of_wait(draft: Draft, statement: Statement, following: Statement | None) -> Iterator[Change]:
+    """No wait; or the wait after the next statement instead of before it."""
+    start, stop = statement.start, statement.stop
+    before = draft.written(start, stop - 1)
+    yield Change(start, stop, ";", "wait dropped", before, "nothing")
+    if following is None or following.kind in ("return", "case") or draft.words[following.start] in (*JUMPS, *WAITS):
+        return
+    if not draft.directives(start, following.stop - 1):
+        later = following.stop - 1, draft.written(start, stop)
+        after = f"after {draft.written(following.start, min(following.start + 4, following.stop))}"
+        yield Change(start, stop, ";", "wait moved", before, after, later)
+
+
+def of_call(draft: Draft, span: Span) -> Iterator[list[Change]]:
+    """The changes of a call's arguments; of a call of a template, the template's arguments too."""
+    opener = next((index for index in draft.outer(*span) if draft.words[index] == "("), None)
+    if opener is None or opener == span[0] or draft.mates[opener] != span[1] - 2:
+        return
+    yield [
+        Change(*span, f"{change.text};", change.operator, change.before, change.after)
+        for change in of_template(draft, (span[0], span[1] - 1))
+    ]
+    for argument in arguments(draft, opener):
+        yield [*of_expression(draft, argument)]
+
+
+def of_indices(draft: Draft, span: Span) -> Iterator[list[Change]]:
+    """The changes of the indices of what is assigned to: `dst[j*stride + i] = ...`."""
+    for opener in draft.outer(*span):
+        if draft.words[opener] == "[" and draft.words[span[0]] not in ("const", "float", "int", "half2", "half"):
+            yield [*of_expression(draft, (opener + 1, draft.mates[opener]))]
+
+
+def arguments(draft: Draft, opener: int) -> Iterator[Span]:
+    """The arguments in the parentheses that open at a token."""
+    start, stop = opener + 1, draft.mates[opener]
+    for index in [*(index for index in draft.outer(start, stop) if draft.words[index] == ","), stop]:
+        if start < index:
+            yield start, index
+        start = index + 1
 
 
 def of_guard(draft: Draft, statement: Statement) -> Iterator[Change]:
@@ -152,84 +227,3 @@ def loop_conditions(draft: Draft, head: Span) -> Iterator[Span]:
     ends = [index for index in draft.outer(*head) if draft.words[index] == ";"]
     if len(ends) == 2 and ends[0] + 1 < ends[1]:
         yield ends[0] + 1, ends[1]
-
-
-def of_condition(draft: Draft, span: Span) -> Iterator[Change]:
-    """Relations that are off by one or turned around, and what an expression can have."""
-    for index in range(*span):
-        word = draft.words[index]
-        shift = word in "<>" and word in (draft.word(index - 1), draft.word(index + 1))
-        if word in RELATIONS and not shift and not in_template(draft, index):
-            yield changed(draft, span, (index, index + 1), RELATIONS[word], "relation")
-    yield from of_expression(draft, span)
-
-
-def of_expression(draft: Draft, span: Span) -> Iterator[Change]:
-    """Arithmetic, numbers, names of other strides, casts to fewer bits."""
-    for index in range(*span):
-        word = draft.words[index]
-        if word in ARITHMETIC and is_binary(draft, index, span):
-            yield changed(draft, span, (index, index + 1), ARITHMETIC[word], "arithmetic")
-        elif NUMBER.fullmatch(word) and not in_template(draft, index):
-            yield changed(draft, span, (index, index + 1), str(int(word) + 1), "constant")
-        elif word in OTHER_NAMES and draft.word(index - 1) not in (".", "->", "::") and not in_template(draft, index):
-            yield changed(draft, span, (index, index + 1), OTHER_NAMES[word], "other name")
-        elif word == "int64_t" and draft.word(index + 1) in ("(", ")"):
-            yield changed(draft, span, (index, index + 1), "int", "32 bits")
-        elif word == "threadIdx" and draft.words[index + 1 : index + 3] == [".", "y"]:
-            yield changed(draft, span, (index, index + 3), "0", "warp forgotten")
-
-
-def changed(draft: Draft, span: Span, part: Span, text: str, operator: str) -> Change:
-    """The expression with a part replaced."""
-    pieces = (draft.written(span[0], part[0]), text, draft.written(part[1], span[1]))
-    before = draft.written(*part)
-    near = [draft.written(max(span[0], part[0] - 3), part[0]), draft.written(part[1], min(span[1], part[1] + 3))]
-    shown = [" ".join(filter(None, (near[0], middle, near[1]))) for middle in (before, text)]
-    return Change(span[0], span[1], " ".join(filter(None, pieces)), operator, shown[0], shown[1])
-
-
-def is_binary(draft: Draft, index: int, span: Span) -> bool:
-    """Whether an operator is between two values: neither a sign, nor a pointer's star, nor a template's."""
-    if index <= span[0] or index + 1 >= span[1]:
-        return False
-    before, after = draft.word(index - 1), draft.word(index + 1)
-    value = draft.is_name(index - 1) or NUMBER.match(before) is not None or before in (")", "]")
-    pointer = draft.words[index] == "*" and (after in (")", ">", ",", "const", "*") or before == "const")
-    cast = before == ")" and is_cast(draft, index - 1)
-    return value and not pointer and not cast and not in_template(draft, index)
-
-
-def is_cast(draft: Draft, closer: int) -> bool:
-    """Whether a `)` ends a C cast to a pointer or a number: `(const half2 *)`, `(float)`."""
-    inside = draft.words[draft.mates[closer] + 1 : closer]
-    return bool(inside) and (inside[-1] == "*" or inside in (["float"], ["int"], ["int64_t"], ["half"], ["float2"]))
-
-
-def in_template(draft: Draft, index: int) -> bool:
-    """Whether a token is `<`, `>` or an argument of a template, as far as its line shows."""
-    word = draft.words[index]
-    if word == "<":
-        return draft.is_name(index - 1) and closing_angle(draft, index) is not None
-    for opener in range(index, max(index - 24, -1), -1):
-        if draft.words[opener] in (";", "{", "}"):
-            return False
-        if draft.words[opener] == "<" and opener != index and draft.is_name(opener - 1):
-            closer = closing_angle(draft, opener)
-            if closer is not None and closer >= index:
-                return True
-    return False
-
-
-def closing_angle(draft: Draft, index: int) -> int | None:
-    """The `>` that ends the template arguments from `<` on, if these are followed by `(`, `::`, `>` or a name."""
-    depth = 0
-    for at in range(index, min(index + 40, len(draft.words))):
-        word = draft.words[at]
-        if word in (";", "{", "}", "&&", "||", "?"):
-            return None
-        depth += (word == "<") - (word == ">") - 2 * (word == ">>")
-        if depth <= 0:
-            after = draft.word(at + 1)
-            return at if after in ("(", "::", ">", ",", ")", "{", ";", ":") or draft.is_name(at + 1) else None
-    return None

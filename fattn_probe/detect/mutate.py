@@ -1,105 +1,304 @@
 """`fattn-probe mutate`: the flow from a suite to the fate of each mutant, and the results file."""
 
+import hashlib
 import json
+import math
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from fattn_probe.detect.killing import Alone, Verdict, Work, alone, verdicts
+from fattn_probe.build import RUNNER
+from fattn_probe.build.symbols import case_of, demangle
+from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.detect.bench import MISSING, Alone, Trial, Work
+from fattn_probe.detect.killing import Hunt, alone, workers
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.schemata import Schemata, compiling
 from fattn_probe.device import Target
+from fattn_probe.errors import BuildError
+from fattn_probe.regress.entries import session_for
 from fattn_probe.regress.selection import select
-from fattn_probe.regress.suite import Suite
-from fattn_probe.run.prepare import prepare
-from fattn_probe.run.required_kernels import required_kernels
+from fattn_probe.regress.suite import Entry
+from fattn_probe.run.required_kernels import required_kernels, required_sources
 from fattn_probe.run.session import Session, arch_of
 from fattn_probe.scenario import Case
-from fattn_probe.source import Tree
+from fattn_probe.source import KernelCase, ggml_types, kernel_cases
 
 OnStep = Callable[[str], None]
-OnVerdict = Callable[[Verdict, int, int], None]
+ROUNDS = 3
+"""Times that kernels are compiled which only mutants need."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant: killed `by` what, on what, in which case, or a survivor of `cases` that reach it.
+
+    `changed`: its outputs are right, but a case launches other kernels or grids.
+    """
+
+    mutant: Mutant
+    on: str
+    by: str
+    case: str
+    said: str
+    cases: int
+    seconds: float
+    changed: bool = False
+
+    @property
+    def fate(self) -> str:
+        """Killed, another kernel, survived or not reached."""
+        if self.by:
+            return "killed"
+        return "not reached" if not self.cases else "another kernel" if self.changed else "survived"
+
+    def document(self) -> dict[str, Any]:
+        """The verdict for JSON."""
+        return asdict(self) | {"fate": self.fate}
+
+
+@dataclass(frozen=True)
+class Part:
+    """An entry of a suite on a target, how it is judged, and its cases."""
+
+    entry: Entry
+    target: Target
+    checks: Checks
+    cases: tuple[Case, ...]
+
+    @property
+    def name(self) -> str:
+        """What tables call it: `sim:h200`, `races on sim:h200`."""
+        return f"{self.entry.name} on {self.target}" if self.entry.name else str(self.target)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A suite on one target, and the mutants to try: those of some `files`, a `sample` of them by digest (0: all)."""
+    """A suite's entries on their targets, and the mutants to try: those of some `files`, a `sample` of them (0: all).
 
-    suite: Suite
-    folder: Path
-    target: Target
+    `upstream`: judge as upstream's test does. No case is begun after `seconds`.
+    """
+
+    parts: tuple[Part, ...]
     files: tuple[str, ...] = ()
     sample: int = 0
+    upstream: bool = False
+    seconds: float = math.inf
 
     def chosen(self, mutants: Iterable[Mutant]) -> list[Mutant]:
-        """The mutants to try. A smaller sample is a part of a larger one."""
+        """The mutants to try, by digest. A smaller sample is a part of a larger one."""
         found = sorted((m for m in mutants if not self.files or m.file in self.files), key=lambda m: m.digest)
         return found[: self.sample or None]
+
+    def key(self, session: Session) -> str:
+        """What a verdict depends on besides the mutant: the release, its patches, every case and its judgement."""
+        tree = session.options.tree
+        assert tree is not None
+        patches = [patch.digest for patch in session.options.patches]
+        parts = [
+            (part.name, part.entry.flavour, part.entry.sanitize, str(part.checks), [case.digest for case in part.cases])
+            for part in self.parts
+        ]
+        text = json.dumps([tree.digest, patches, self.upstream, parts])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Mutated:
-    """The fates of mutants, and the cases whose bits the switches alone change."""
+    """The fates of mutants; of the cases, those that fail without a mutant, and whose bits the switches change.
 
-    on: str
+    `other_bits` is None if that was not found out. `compiled` is the number of mutants that there are, `left` of those
+    without a verdict yet.
+    """
+
+    on: tuple[str, ...]
     cases: int
-    other_bits: tuple[str, ...]
+    failing: tuple[str, ...]
+    other_bits: tuple[str, ...] | None
     verdicts: tuple[Verdict, ...]
     compiled: int
+    left: int
 
 
-def run(plan: Plan, session: Session, results: Path, say: OnStep, on_verdict: OnVerdict) -> Mutated:
+@dataclass
+class Laboratory:
+    """A release with its mutants, built for every part of a plan; what its cases give without a mutant."""
+
+    plan: Plan
+    session: Session
+    say: OnStep
+    schemata: Schemata = field(init=False)
+    sessions: list[Session] = field(init=False)
+    baseline: list[Alone] = field(default_factory=list)
+    kernels: list[list[KernelCase]] = field(default_factory=list)
+    until: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.until = time.monotonic() + self.plan.seconds
+        by_arch: dict[str, dict[str, KernelCase]] = defaultdict(dict)
+        for part in self.plan.parts:
+            found = required_kernels(session_for(part.entry, self.session), part.cases, part.target)
+            by_arch[arch_of(part.target)] |= {kernel.name: kernel for kernel in found}
+            self.kernels.append(found)
+        options = self.session.options
+        assert options.tree is not None
+        self.say("finding the mutants that compile")
+        kernels = {arch: list(found.values()) for arch, found in by_arch.items()}
+        self.schemata = compiling(options.tree, options.patches, kernels, self.say)
+        self.say("compiling the kernels with their mutants")
+        self.sessions = [self.built(part, kernels) for part, kernels in zip(self.plan.parts, self.kernels, strict=True)]
+
+    def built(self, part: Part, kernels: Sequence[KernelCase]) -> Session:
+        """A session for a part whose build has the mutants."""
+        own = session_for(part.entry, self.session)
+        session = replace(own, options=replace(own.options, patches=self.schemata.patches, repeat=1), builds={})
+        session.add_kernels(part.target, kernels, RUNNER, required_sources(part.cases))
+        return session
+
+    @property
+    def works(self) -> list[Work]:
+        """The parts for worker processes."""
+        return [
+            Work(part.name, session.options, session.builds, part.target, part.checks, self.plan.upstream)
+            for part, session in zip(self.plan.parts, self.sessions, strict=True)
+        ]
+
+    @property
+    def items(self) -> list[tuple[int, Case]]:
+        """Every case of every part."""
+        return [(number, case) for number, part in enumerate(self.plan.parts) for case in part.cases]
+
+    def reaching(self) -> dict[int, list[int]]:
+        """By mutant, the cases that reach it and pass without it."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for number, item in enumerate(self.baseline):
+            for mutant in item.reached if not item.failure else ():
+                found[mutant].append(number)
+        return found
+
+    def try_all(self, mutants: Sequence[Mutant], on_verdict: Callable[[Verdict], None]) -> None:
+        """The fate of each mutant, as it is known; first the cases run without a mutant."""
+        for number in range(ROUNDS + 1):
+            missing = list(self.tried(mutants, on_verdict, last=number == ROUNDS))
+            if not missing or time.monotonic() > self.until:
+                return
+            self.complete(missing)
+            known = {mutant.id: mutant for mutant in mutants}
+            mutants = [known[trial.mutant] for _, trial in missing]
+
+    def tried(
+        self, mutants: Sequence[Mutant], on_verdict: Callable[[Verdict], None], *, last: bool
+    ) -> Iterator[tuple[int, Trial]]:
+        """Try mutants; yields what ended in a kernel that the build lacks, unless it is the `last` round."""
+        with workers(self.works) as pool:
+            if not self.baseline:
+                self.say("running the cases without a mutant")
+                self.baseline = list(alone(pool, self.items))
+            reaching, known = self.reaching(), {mutant.id: mutant for mutant in mutants}
+            for mutant in mutants:
+                if mutant.id not in reaching:
+                    on_verdict(Verdict(mutant, "", "", "", "", 0, 0.0))
+            trials: dict[int, list[Trial]] = defaultdict(list)
+            hunt, left = Hunt(self.baseline), [mutant.id for mutant in mutants if mutant.id in reaching]
+            for case, trial, over in hunt.trials(pool, ((mutant, reaching[mutant]) for mutant in left), self.until):
+                trials[trial.mutant].append(trial)
+                if trial.by == MISSING and not last:
+                    yield self.baseline[case].work, trial
+                elif over:
+                    on_verdict(self.verdict(known[trial.mutant], trials.pop(trial.mutant), self.baseline[case]))
+
+    def verdict(self, mutant: Mutant, trials: Sequence[Trial], case: Alone) -> Verdict:
+        """The fate of a mutant from its trials; `case` is that of the last."""
+        last, seconds = trials[-1], round(sum(trial.seconds for trial in trials), 2)
+        changed = any(trial.changed for trial in trials)
+        if not last.by:
+            return Verdict(mutant, "", "", "", "", len(trials), seconds, changed)
+        by = "stopped" if last.by == MISSING else last.by
+        name = self.plan.parts[case.work].name
+        return Verdict(mutant, name, by, case.case.name, last.said, len(trials), seconds, changed)
+
+    def other_bits(self) -> tuple[str, ...] | None:
+        """The cases whose bits the switches alone change; None if no time is left to find out."""
+        if time.monotonic() > self.until or not self.baseline:
+            return None
+        self.say("running the cases without switches")
+        sessions = [session_for(part.entry, self.session) for part in self.plan.parts]
+        for session, part, kernels in zip(sessions, self.plan.parts, self.kernels, strict=True):
+            session.add_kernels(part.target, kernels, RUNNER, required_sources(part.cases))
+        works = [
+            replace(work, options=session.options, builds=session.builds, judge=False)
+            for work, session in zip(self.works, sessions, strict=True)
+        ]
+        with workers(works) as pool:
+            plain = {(item.work, item.case.name): item.output for item in alone(pool, self.items)}
+        differs = [item for item in self.baseline if item.output != plain[item.work, item.case.name]]
+        return tuple(sorted(f"{item.case.name} on {self.plan.parts[item.work].name}" for item in differs))
+
+    def complete(self, missing: Sequence[tuple[int, Trial]]) -> None:
+        """Compile the kernels that only mutants need."""
+        tree = self.session.options.tree
+        assert tree is not None
+        cases, types = kernel_cases(tree), ggml_types(tree)
+        for number in {work for work, _ in missing}:
+            symbols = {trial.said for work, trial in missing if work == number}
+            found = {case for symbol in symbols if (case := case_of(demangle(symbol), cases, types)) is not None}
+            self.say(f"compiling {len(found)} kernels that only mutants need")
+            part = self.plan.parts[number]
+            try:
+                self.sessions[number].add_kernels(part.target, sorted(found, key=lambda case: case.name), RUNNER)
+            except BuildError as error:
+                self.say(str(error).partition("\n")[0])
+
+
+def parts_of(pairs: Iterable[tuple[Entry, Target, Checks]], folder: Path, session: Session) -> tuple[Part, ...]:
+    """The parts of a suite in a folder."""
+    return tuple(
+        Part(entry, target, checks, select(entry, folder, session_for(entry, session), target)[0])
+        for entry, target, checks in pairs
+    )
+
+
+def run(
+    plan: Plan, session: Session, results: Path, say: OnStep, on_verdict: Callable[[Verdict, int, int], None]
+) -> Mutated:
     """Try mutants with a suite; verdicts that `results` has already are taken from there."""
-    tree, target = session.options.tree, plan.target
-    assert tree is not None
-    cases, _ = select(plan.suite, plan.folder, session, target)
-    say("finding the mutants that compile")
-    kernels = required_kernels(session, cases, target)
-    schemata = compiling(tree, {arch_of(target): kernels}, say)
-    chosen = plan.chosen(schemata.mutants)
-    say("running the cases without a mutant")
-    before, work, baseline = baselines(session, schemata, cases, plan)
-    known = {item.mutant.digest: item for item in read(results, tree, plan)}
-    fresh = [mutant for mutant in chosen if mutant.digest not in known]
-    found = [known[mutant.digest] for mutant in chosen if mutant.digest in known]
-    for item in verdicts(work, fresh, baseline):
-        found.append(item)
-        append(results, tree, plan, item)
-        on_verdict(item, len(found), len(chosen))
-    plain = {item.case.name: item.result.output for item in before}
-    other = tuple(item.case.name for item in baseline if item.result.output != plain[item.case.name])
-    return Mutated(str(target), len(cases), other, tuple(found), len(schemata.mutants))
+    laboratory = Laboratory(plan, session, say)
+    mutants, key = plan.chosen(laboratory.schemata.mutants), plan.key(session)
+    known = {item.mutant.digest: item for item in read(results, key)}
+    found = [known[mutant.digest] for mutant in mutants if mutant.digest in known]
+
+    def take(verdict: Verdict) -> None:
+        found.append(verdict)
+        append(results, key, verdict)
+        on_verdict(verdict, len(found), len(mutants))
+
+    laboratory.try_all([mutant for mutant in mutants if mutant.digest not in known], take)
+    failing = tuple(f"{item.case.name}: {item.failure}" for item in laboratory.baseline if item.failure)
+    return Mutated(
+        tuple(part.name for part in plan.parts),
+        len(laboratory.items),
+        failing,
+        laboratory.other_bits(),
+        tuple(found),
+        len(laboratory.schemata.mutants),
+        len(mutants) - len(found),
+    )
 
 
-def baselines(
-    session: Session, schemata: Schemata, cases: Sequence[Case], plan: Plan
-) -> tuple[list[Alone], Work, list[Alone]]:
-    """The cases on the release as it is; then the work and the cases of the release with all switches off."""
-    switched = replace(session, options=replace(session.options, patches=(schemata.patch,)), builds={})
-    found = []
-    for one in (session, switched):
-        prepare(one, [(case, [plan.target]) for case in cases])
-        work = Work(one.options, one.builds, plan.target, plan.suite.check.checks)
-        found.append(list(alone(work, cases)))
-    return found[0], work, found[1]
-
-
-def key_of(tree: Tree, plan: Plan) -> list[str]:
-    """What a verdict depends on besides the mutant."""
-    return [tree.digest, str(plan.target), plan.suite.model_dump_json()]
-
-
-def append(path: Path, tree: Tree, plan: Plan, verdict: Verdict) -> None:
+def append(path: Path, key: str, verdict: Verdict) -> None:
     """Add a verdict to a results file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"key": key_of(tree, plan), **verdict.document()}) + "\n")
+        file.write(json.dumps({"key": key, **verdict.document()}) + "\n")
 
 
-def read(path: Path, tree: Tree, plan: Plan) -> Iterator[Verdict]:
-    """The verdicts of a results file for this release, target and suite."""
+def read(path: Path, key: str) -> Iterator[Verdict]:
+    """The verdicts of a results file with a key."""
     for line in path.read_text().splitlines() if path.is_file() else ():
         item = json.loads(line)
-        if item.pop("key") == key_of(tree, plan):
+        if item.pop("key") == key:
             item.pop("fate")
             yield Verdict(**{**item, "mutant": Mutant(**item["mutant"])})

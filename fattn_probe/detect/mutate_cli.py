@@ -1,5 +1,6 @@
 """The command line of `mutate`."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +11,12 @@ from fattn_probe import flags, setup
 from fattn_probe.activity import Activity
 from fattn_probe.console import NOTES, show
 from fattn_probe.detect.measure import check
-from fattn_probe.detect.mutate import Plan, run
+from fattn_probe.detect.mutate import Plan, parts_of, run
 from fattn_probe.detect.mutate_show import document, render
 from fattn_probe.detect.schemata import FILES
-from fattn_probe.device import load_devices, parse_targets
+from fattn_probe.device import load_devices
 from fattn_probe.errors import InputError
+from fattn_probe.regress.entries import Given, entries_on_targets
 from fattn_probe.regress.suite import load_suite
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source import DEFAULT_SOURCE
@@ -29,7 +31,14 @@ def mutate(
         list[str], typer.Option("--file", help="Only mutants of this file, such as fattn-vec.cuh; may be repeated.")
     ] = [],  # noqa: B006
     sample: Annotated[int, typer.Option(min=0, help="The number of mutants to try; 0 is all.")] = 0,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="Start no run after this time, compiling included; 0: no limit.")
+    ] = 0,
+    upstream: Annotated[
+        bool, typer.Option("--upstream", help="Judge as upstream's test does: by its bound of the NMSE alone.")
+    ] = False,
     source: flags.Source = DEFAULT_SOURCE,
+    patch: flags.Patches = [],  # noqa: B006
     results: Annotated[
         Path, typer.Option("--results", help="The file of verdicts, which are not made again.")
     ] = RESULTS,
@@ -40,20 +49,18 @@ def mutate(
     for name in files:
         if name not in FILES:
             raise InputError(f"--file {name}: mutants are made in {', '.join(FILES)}")
-    suite = load_suite(suite_file)
-    targets = list(parse_targets(on or ",".join(suite.on), load_devices(devices)))
-    check("mutate", targets)
-    options = setup.BuildFlags(source).run_options(NOTES, Simulation())
+    suite, given = load_suite(suite_file), Given(on)
+    pairs = list(entries_on_targets(suite, given, load_devices(devices)))
+    check("mutate", [target for _, target in pairs])
+    options = setup.BuildFlags(source, patch).run_options(NOTES, Simulation())
     with Activity(NOTES, words="finding the cases and their kernels") as activity:
         session = setup.session_of(options, activity)
-        found = [
-            run(
-                Plan(suite, suite_file.parent, target, tuple(files), sample),
-                session,
-                results,
-                activity.step,
-                lambda verdict, done, total: activity.count(verdict.fate, done, total),
-            )
-            for target in targets
-        ]
+        parts = parts_of(((entry, target, given.checks(entry)) for entry, target in pairs), suite_file.parent, session)
+        found = run(
+            Plan(parts, tuple(files), sample, upstream, seconds or math.inf),
+            session,
+            results,
+            activity.step,
+            lambda verdict, done, total: activity.count(verdict.fate, done, total),
+        )
     show(document(found), lambda: render(found), as_json)

@@ -7,47 +7,48 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fattn_probe.detect.killing import Verdict
-from fattn_probe.detect.mutate import Mutated
+from fattn_probe.detect.mutate import Mutated, Verdict
 from fattn_probe.tables import Table
 
-FATES = ("killed", "survived", "not reached")
+FATES = ("killed", "survived", "another kernel", "not reached")
 MOST = 20  # survivors in the terminal's list
 
 
-def document(found: Sequence[Mutated]) -> dict[str, Any]:
+def document(found: Mutated) -> dict[str, Any]:
     """The fates for `--json`."""
     return {
-        "runs": [
-            {
-                "on": item.on,
-                "cases": item.cases,
-                "compiled": item.compiled,
-                "counts": dict(Counter(verdict.fate for verdict in item.verdicts)),
-                "other_bits": list(item.other_bits),
-                "mutants": [verdict.document() for verdict in item.verdicts],
-            }
-            for item in found
-        ]
+        "on": list(found.on),
+        "cases": found.cases,
+        "failing": list(found.failing),
+        "other_bits": None if found.other_bits is None else list(found.other_bits),
+        "compiled": found.compiled,
+        "left": found.left,
+        "counts": dict(Counter(verdict.fate for verdict in found.verdicts)),
+        "mutants": [verdict.document() for verdict in found.verdicts],
     }
 
 
-def render(found: Sequence[Mutated]) -> RenderableType:
-    """For each target: the fates by file and by kind, then the survivors."""
-    return Group(*(part for item in found for part in one(item)))
+def render(found: Mutated) -> RenderableType:
+    """The fates by file and by kind, what killed, and the survivors."""
+    return Group(*parts(found))
 
 
-def one(item: Mutated) -> Iterator[RenderableType]:
-    """The fates on one target."""
-    yield Text(f"{len(item.verdicts)} of {item.compiled} mutants, {item.cases} cases on {item.on}\n")
-    yield table("file", [(verdict.mutant.file, verdict) for verdict in item.verdicts])
+def parts(found: Mutated) -> Iterator[RenderableType]:
+    """The parts of the report."""
+    words = f"{len(found.verdicts)} of {found.compiled} mutants, {found.cases} cases on {', '.join(found.on)}"
+    yield Text(words + (f"; {found.left} are not tried yet: run it again to go on\n" if found.left else "\n"))
+    yield table("file", [(verdict.mutant.file, verdict) for verdict in found.verdicts])
     yield Text()
-    yield table("fault", [(verdict.mutant.operator, verdict) for verdict in item.verdicts])
-    by = Counter(verdict.by for verdict in item.verdicts if verdict.by)
-    yield Text("\nkilled by: " + (", ".join(f"{word} {count}" for word, count in by.most_common()) or "nothing"))
-    if item.other_bits:
-        yield Text(f"the switches alone change the bits of {len(item.other_bits)} of {item.cases} cases")
-    survivors = [verdict for verdict in item.verdicts if verdict.fate == "survived"]
+    yield table("fault", [(verdict.mutant.operator, verdict) for verdict in found.verdicts])
+    for name, words in (("by", "killed by"), ("on", "killed on")):
+        counts = Counter(getattr(verdict, name) for verdict in found.verdicts if verdict.by)
+        said = ", ".join(f"{word} {count}" for word, count in counts.most_common())
+        yield Text(f"\n{words}: {said or 'nothing'}")
+    for item in found.failing:
+        yield Text(f"fails without a mutant, and kills none: {item}")
+    if found.other_bits:
+        yield Text(f"the switches alone change the bits of {len(found.other_bits)} of {found.cases} cases")
+    survivors = [verdict for verdict in found.verdicts if verdict.fate == "survived"]
     for verdict in sorted(survivors, key=lambda verdict: (verdict.mutant.file, verdict.mutant.line))[:MOST]:
         yield Text(f"survived {verdict.cases} case{'s' * (verdict.cases != 1)}: {verdict.mutant}")
     if len(survivors) > MOST:
@@ -66,5 +67,5 @@ def table(name: str, rows: Sequence[tuple[str, Verdict]]) -> Table:
 
 def killed(counts: Counter[tuple[str, str]], group: str) -> str:
     """`75 %`."""
-    reached = counts[group, "killed"] + counts[group, "survived"]
+    reached = sum(counts[group, fate] for fate in FATES if fate != "not reached")
     return f"{100 * counts[group, 'killed'] / reached:.0f} %" if reached else "-"

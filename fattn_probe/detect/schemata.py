@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,41 +23,53 @@ from fattn_probe.detect.mutants import Mutant, mutate
 from fattn_probe.errors import BuildError
 from fattn_probe.regress.pool import cores
 from fattn_probe.source import KernelCase, Tree
-from fattn_probe.source.patches import Patch
+from fattn_probe.source.patches import Patch, parse, patched
 
 CUDA = "ggml/src/ggml-cuda"
 FILES = ("fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh", "fattn-common.cuh", "fattn.cu")
-ERROR = re.compile(r"(?:^|/)(?P<file>fattn[\w-]*\.cuh?):(?P<line>\d+):\d+: error:", re.MULTILINE)
-REQUIRED = re.compile(r"(?:^|/)(?P<file>fattn[\w-]*\.cuh?):(?P<line>\d+):\d+:\s+required from", re.MULTILINE)
-NOT_CONSTANT = re.compile(
-    r"(?:^|/)(?P<file>fattn[\w-]*\.cuh?):(?P<line>\d+):\d+: note: [^\n]*"
-    r"(?:not initialized with a constant expression|declared here)",
+MESSAGE = re.compile(
+    r"(?:^|/)(?P<file>fattn[\w-]*\.cuh?):(?P<line>\d+):\d+:\s+(?P<kind>error:|required from|note: [^\n]*"
+    r"(?:not initialized with a constant expression|declared here))",
     re.MULTILINE,
 )
-"""Where a value is defined that another line needs at compile time."""
-ROUNDS = 12
+"""An error, the place that instantiates what has it, or a value that another line needs at compile time."""
+SWITCH = re.compile(r"simt::mutant\((\d+)\)")
+SUSPECTS = ("template argument", "f16", "other name")
+"""Kinds of faults by how often they do not compile."""
+ROUNDS = 20
 Say = Callable[[str], None]
+Place = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Schemata:
-    """The mutants of a release that compile, and the patch that puts them behind switches."""
+    """The mutants of a release that compile, and the patches of a build that has them behind switches."""
 
-    patch: Patch
+    patches: tuple[Patch, ...]
     mutants: tuple[Mutant, ...]
 
 
-def switched(tree: Tree, without: frozenset[int]) -> Schemata:
+def sources_of(tree: Tree, patches: Sequence[Patch]) -> dict[str, str]:
+    """The texts of the files in which mutants are made, after some patches."""
+    texts = {name: (tree.root / CUDA / name).read_text() for name in FILES}
+    for patch in patches:
+        for diff in parse(patch):
+            if diff.path.name in texts:
+                texts[diff.path.name] = patched(patch, diff, texts[diff.path.name]) or ""
+    return texts
+
+
+def switched(tree: Tree, patches: Sequence[Patch], without: frozenset[int]) -> Schemata:
     """A release's mutants but those `without`; numbers do not depend on what is left out."""
     first, parts, mutants = 1, [], []
-    for name in FILES:
-        before = (tree.root / CUDA / name).read_text()
+    for name, before in sources_of(tree, patches).items():
         count = len(mutate(before, name)[1])
         after, found = mutate(before, name, first, without)
         parts.append(whole_file(f"{CUDA}/{name}", before, after))
         mutants += found
         first += count
-    return Schemata(Patch("mutants", Path("mutants.patch"), "", (), "".join(parts)), tuple(mutants))
+    made = Patch("mutants", Path("mutants.patch"), "", (), "".join(parts))
+    return Schemata((*patches, made), tuple(mutants))
 
 
 def whole_file(path: str, before: str, after: str) -> str:
@@ -67,57 +79,80 @@ def whole_file(path: str, before: str, after: str) -> str:
     return "".join(f"{line}\n" for line in diff)
 
 
-def compiling(tree: Tree, kernels: dict[str, Sequence[KernelCase]], say: Say) -> Schemata:
-    """The mutants that compile in all of these kernels, by architecture; remembered for the release."""
-    path = cache_dir() / "mutants" / f"{switched(tree, frozenset()).patch.digest[:16]}.json"
+def compiling(tree: Tree, patches: Sequence[Patch], kernels: Mapping[str, Sequence[KernelCase]], say: Say) -> Schemata:
+    """The mutants that compile in all of these kernels, by architecture, and that one of these builds has.
+
+    Which ones do not compile is remembered for the release: it is a question of minutes.
+    """
+    path = cache_dir() / "mutants" / f"{switched(tree, patches, frozenset()).patches[-1].digest[:16]}.json"
     known: dict[str, list[int]] = json.loads(path.read_text()) if path.is_file() else {}
-    without = frozenset(known.get("without", ()))
+    without, present = frozenset(known.get("without", ())), set[int]()
     for arch, cases in kernels.items():
         key = f"{arch}: {' '.join(sorted(case.name for case in cases))}"
-        if key in known:
-            continue
-        without = without_errors(tree, arch, cases, without, say)
-        known |= {"without": sorted(without), key: []}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(known))
-    return switched(tree, without)
+        if key not in known:
+            without, built = without_errors(BuildRequest(tree, arch=arch, patches=tuple(patches)), cases, without, say)
+            known |= {"without": sorted(without), key: sorted(built)}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(known))
+        present |= set(known[key])
+    made = switched(tree, patches, without)
+    return replace(made, mutants=tuple(mutant for mutant in made.mutants if mutant.id in present))
 
 
 def without_errors(
-    tree: Tree, arch: str, cases: Sequence[KernelCase], without: frozenset[int], say: Say
-) -> frozenset[int]:
-    """The mutants to leave out, so that the kernels compile for an architecture."""
-    for _ in range(ROUNDS):
-        made = switched(tree, without)
-        errors = syntax_errors(BuildRequest(tree, arch=arch, patches=(made.patch,)), cases)
-        if not errors:
-            return without
-        bad = suspects(made.mutants, errors)
-        if not bad:
-            raise BuildError(f"the switched sources do not compile, at {sorted(errors)[0]}")
-        say(f"sm_{arch}: {len(bad)} mutants do not compile and are left out")
-        without |= bad
-    raise BuildError(f"after {ROUNDS} rounds there are still mutants that do not compile")
+    request: BuildRequest, cases: Sequence[KernelCase], without: frozenset[int], say: Say
+) -> tuple[frozenset[int], frozenset[int]]:
+    """The mutants to leave out, so that the kernels compile in a build, and those that their sources have.
+
+    One kernel of each family shows most errors; then all of them are compiled, and then those that had errors.
+    """
+    present: set[int] = set()
+    for some in ([*{case.family: case for case in cases}.values()], cases):
+        left: frozenset[str] | None = None
+        for _ in range(ROUNDS):
+            made = switched(request.tree, request.patches, without)
+            found = checked(replace(request, patches=made.patches), some, left)
+            present |= set().union(*(switches for _, switches in found.values()))
+            errors = {source: errors for source, (errors, _) in found.items() if errors}
+            if not errors:
+                break
+            bad = suspects(made.mutants, set().union(*errors.values()))
+            if not bad:
+                raise BuildError(f"the switched sources do not compile: {next(iter(errors.items()))}")
+            say(f"sm_{request.arch}: {len(bad)} mutants do not compile and are left out")
+            without, left = without | bad, frozenset(errors)
+        else:
+            raise BuildError(f"after {ROUNDS} rounds there are still mutants that do not compile")
+    return without, frozenset(present - without)
 
 
-def suspects(mutants: Iterable[Mutant], errors: set[tuple[str, int]]) -> frozenset[int]:
-    """The mutants that may be the reason of errors in these lines: first those with another name, then all."""
-    by_line: dict[tuple[str, int], list[Mutant]] = defaultdict(list)
+def suspects(mutants: Iterable[Mutant], errors: Iterable[tuple[Place, ...]]) -> frozenset[int]:
+    """The mutants that may be the reason of errors, each the places of one message, innermost last.
+
+    Of the mutants of a line, those of the kind that most often does not compile are taken first.
+    """
+    by_line: dict[Place, list[Mutant]] = defaultdict(list)
     for mutant in mutants:
         by_line[mutant.file, mutant.line].append(mutant)
-    found = [near(by_line, place) for place in errors]
-    names = [[mutant for mutant in group if mutant.operator == "other name"] or group for group in found]
-    return frozenset(mutant.id for group in names for mutant in group)
+    found: set[int] = set()
+    for places in errors:
+        arguments = [m for place in places[:-1] for m in near(by_line, place) if m.operator == SUSPECTS[0]]
+        group = arguments or near(by_line, places[-1])
+        kinds = [[mutant for mutant in group if mutant.operator == kind] for kind in SUSPECTS]
+        found |= {mutant.id for mutant in next(filter(None, kinds), group)}
+    return frozenset(found)
 
 
-def near(by_line: dict[tuple[str, int], list[Mutant]], place: tuple[str, int]) -> list[Mutant]:
+def near(by_line: Mapping[Place, list[Mutant]], place: Place) -> list[Mutant]:
     """The mutants of a line, or of the nearest line before it: an expression may go over several."""
     file, line = place
     return next((by_line[file, at] for at in range(line, max(line - 12, 0), -1) if (file, at) in by_line), [])
 
 
-def syntax_errors(request: BuildRequest, cases: Sequence[KernelCase]) -> set[tuple[str, int]]:
-    """The places of the errors in the sources of kernels and in the dispatch, without generating code."""
+def checked(
+    request: BuildRequest, cases: Sequence[KernelCase], left: frozenset[str] | None
+) -> dict[str, tuple[set[tuple[Place, ...]], set[int]]]:
+    """By source of a kernel or of the dispatch, its errors and the switches in it; only those `left`, if given."""
     toolchain = find_toolchain("sim")
     folder = folder_of(request, key_of(request, toolchain))
     sources = read_sources(request.tree, request.quants, toolchain.machine)
@@ -126,25 +161,51 @@ def syntax_errors(request: BuildRequest, cases: Sequence[KernelCase]) -> set[tup
     with lock_of(folder):
         prepare(folder, request, sources, contents)
         steps = make_plan(request, replace(toolchain, ccache=None), contents, sources).steps
-        attention = [step for step in steps if isinstance(step, CompileStep) and "/fattn" in step.source]
+        attention = [
+            step
+            for step in steps
+            if isinstance(step, CompileStep) and "/fattn" in step.source and (left is None or step.source in left)
+        ]
         with ThreadPoolExecutor(cores()) as pool:
-            found = pool.map(lambda step: places(step, folder), attention)
-    return set().union(*found)
+            found = pool.map(lambda step: (errors_of(step, folder), switches_of(step, folder)), attention)
+            return dict(zip((step.source for step in attention), found, strict=True))
 
 
-def places(step: CompileStep, folder: Path) -> set[tuple[str, int]]:
-    """The places of one source's errors."""
+def command_of(step: CompileStep) -> tuple[list[str], int]:
+    """A step's command without its output, and where further options can stand."""
     command = [word for word in step.command if word not in ("-c", "-o", step.object, "-MD")]
     at = command.index("-MF")
-    command[at : at + 2] = ["-fsyntax-only", "-fmax-errors=0"]
+    del command[at : at + 2]
+    return command, at
+
+
+def errors_of(step: CompileStep, folder: Path) -> set[tuple[Place, ...]]:
+    """The places of one source's errors, without generating code."""
+    command, at = command_of(step)
+    command[at:at] = ["-fsyntax-only", "-fmax-errors=0"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    found = places_of(ERROR, done.stderr) | places_of(NOT_CONSTANT, done.stderr)
-    found = found or places_of(REQUIRED, done.stderr)
+    found = messages(done.stderr)
     if done.returncode and not found:
         raise BuildError(f"{step.source} does not compile: {done.stderr[:400]}")
     return found
 
 
-def places_of(pattern: re.Pattern[str], text: str) -> set[tuple[str, int]]:
-    """The files and lines of a pattern's matches."""
-    return {(match["file"], int(match["line"])) for match in pattern.finditer(text)}
+def messages(text: str) -> set[tuple[Place, ...]]:
+    """The places of each error of a compiler's output: those that instantiate it, then its own."""
+    found, outer = set[tuple[Place, ...]](), list[Place]()
+    for match in MESSAGE.finditer(text):
+        place = match["file"], int(match["line"])
+        if match["kind"] == "required from":
+            outer.append(place)
+        else:
+            found.add((*outer, place))
+            outer = []
+    return found or ({(place,) for place in outer})
+
+
+def switches_of(step: CompileStep, folder: Path) -> set[int]:
+    """The numbers of the switches that a source has after preprocessing: not those for another architecture."""
+    command, at = command_of(step)
+    command[at:at] = ["-E", "-P"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return set(map(int, SWITCH.findall(done.stdout)))

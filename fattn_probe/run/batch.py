@@ -63,10 +63,11 @@ class BatchRunner:
         for file in (self.said, self.launches):
             os.truncate(file, 0)  # the runner appends to both
         try:
-            self._ask(
-                "\t".join(map(str, (case_file, out_file) if part is None else (case_file, out_file, part))) + "\n"
+            self.expect(
+                DONE,
+                timeout,
+                "\t".join(map(str, (case_file, out_file) if part is None else (case_file, out_file, part))),
             )
-            self.expect(DONE, timeout)
         except RunnerEndedError:
             if symbol := self._missing(start):
                 return Missing(symbol)
@@ -75,23 +76,30 @@ class BatchRunner:
         launches = in_order(read_launches(self.launches, types=self.types, names=self.names))
         return outcome_of(done, out_file, launches)
 
-    def expect(self, answer: str, timeout: float) -> None:
-        """Wait for a line of its output."""
+    def expect(self, answer: str, timeout: float, line: str = "") -> None:
+        """Wait for a line of its output, after sending it a `line`; RunnerEndedError for another one."""
+        found = self.ask(line, timeout)
+        if found != answer:
+            kill_group(self.process)  # its next line would belong to another case
+            raise RunnerEndedError(f"the runner ended, or said {found!r}")
+
+    def ask(self, line: str, timeout: float | None) -> str:
+        """Send it a line, unless that is empty, and return its answer; empty if it has ended."""
         assert self.process.stdout is not None
+        if line:
+            self._send(line + "\n")
         with selectors.DefaultSelector() as waiting:
             waiting.register(self.process.stdout, selectors.EVENT_READ)
-            line = self.process.stdout.readline() if waiting.select(timeout) else None
-        if line is None:
+            found = self.process.stdout.readline() if waiting.select(timeout) else None
+        if found is None:
             kill_group(self.process)
             raise RunnerEndedError(f"no answer after {timeout:.0f} s")
-        if not line:
+        if not found:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(END_SECONDS)
-        if line.rstrip("\n") != answer:
-            kill_group(self.process)  # its next line would belong to another case
-            raise RunnerEndedError(f"the runner ended, or said {line!r}")
+        return found.rstrip("\n")
 
-    def _ask(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(line)

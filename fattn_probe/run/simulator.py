@@ -32,8 +32,8 @@ class Simulation:
     `schedule` is the seed of an adversarial order of warps, 0 the fixed order; `threads` is the number of host threads,
     None for all cores; `dry` records launches without running kernels. With `skip_kernels`, a missing kernel is named
     on stderr and skipped, instead of ending the run. `counters` is the folder in which a build that counts what is
-    executed (flavour `coverage`) keeps its counters. `mutant` is the number of the fault to switch on in a build that
-    has some behind switches (`detect/schemata.py`), and `reached` the file for the numbers of those that a run reaches.
+    executed (flavour `coverage`) keeps its counters. `reached` is the file for the numbers of the faults that a run
+    reaches, in a build that has some behind switches (`detect/schemata.py`).
     """
 
     schedule: int = 0
@@ -41,7 +41,6 @@ class Simulation:
     dry: bool = False
     skip_kernels: bool = False
     counters: Path | None = None
-    mutant: int = 0
     reached: Path | None = None
 
     def env(self, device: Device, build_number: str) -> dict[str, str]:
@@ -53,8 +52,6 @@ class Simulation:
         }
         if self.counters is not None:
             env["GCOV_PREFIX"] = str(self.counters)
-        if self.mutant:
-            env["FATTN_PROBE_MUTANT"] = str(self.mutant)
         if self.reached is not None:
             env["FATTN_PROBE_REACHED"] = str(self.reached)
         if not self.dry:

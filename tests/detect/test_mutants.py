@@ -6,9 +6,9 @@ import pytest
 
 from fattn_probe.cxx.tokens import draft_of, tokenize
 from fattn_probe.detect.mutants import mutate
-from fattn_probe.detect.schemata import FILES, suspects, switched
+from fattn_probe.detect.schemata import FILES, messages, suspects, switched
 from fattn_probe.errors import InputError
-from fattn_probe.source.patches import plan
+from fattn_probe.source.patches import find, plan
 
 KERNEL = """\
 template <int D, int ncols1, int ncols2> // D == head size
@@ -25,6 +25,17 @@ static __global__ void kernel(const float * Q, const int ne01, const int64_t nb1
         tile[k] += load<ncols1, ncols2>(row, k);
     }
     __syncthreads();
+    tile[j*ncols1 + 1] = tile[0];
+    if (amd_mfma_available(cc) && j > 3) {
+        tile[j + 2] = 0.0f;
+    }
+    GGML_ASSERT(j < 7);
+    const int64_t offset = nb11*j;
+    load_tile<D, oob_check>(row, j + 4, offset);
+    auto add = [&] (const int n) {
+        tile[n] += 5.0f*n;
+    };
+    launch_fattn<D, ncols1, ncols2>(j);
     return f<D, ncols1>(tile[0] < 1.0f);
 }
 """
@@ -47,6 +58,14 @@ def texts(source=KERNEL, **changes):
         "32 bits: Q + int64_t ( j ) -> Q + int ( j )",
         "warp forgotten: threadIdx . y * ncols1 + -> 0 * ncols1 +",
         "constant: < D / 2 -> < D / 3",
+        "wait moved: __syncthreads ( ) -> after tile [ j *",
+        "arithmetic: j * ncols1 + 1 -> j + ncols1 + 1",  # an index of what is assigned to
+        "arithmetic: j + 4 -> j - 4",  # an argument of a call
+        "arithmetic: 5.0f * n -> 5.0f + n",  # in a lambda
+        "f16: load < ncols1 , ncols2 > ( row , k ) -> half(load < ncols1 , ncols2 > ( row , k ))",
+        "32 bits: nb11 * j -> int(nb11 * j)",
+        "template argument: < D , oob_check > ( row -> < D , !oob_check > ( row",
+        "template argument: < D , ncols1 , ncols2 > ( j -> < D , ncols2, ncols1 > ( j",
     ],
 )
 def test_each_kind_of_fault(fault):
@@ -60,6 +79,18 @@ def test_what_must_be_constant_and_template_arguments_are_left_alone():
     assert not any(text.startswith("arithmetic: const float") for text in texts())  # a pointer's star
 
 
+def test_code_for_other_vendors_and_assertions_are_left_alone():
+    assert not any("j > 3" in text or "j + 2" in text or "j < 7" in text for text in texts())
+
+
+def test_a_moved_wait_is_after_the_next_statement():
+    number = next(item.id for item in mutate(KERNEL, "fattn-vec.cuh")[1] if item.operator == "wait moved")
+    mutated = mutate(KERNEL, "fattn-vec.cuh")[0]
+    at = f"if (simt::mutant({number})) {{ ; }} else "
+    assert re.search(re.escape(at) + r"__syncthreads\(\);\n.*;" + re.escape(f" if (simt::mutant({number}))"), mutated)
+    assert f"if (simt::mutant({number})) {{ __syncthreads ( ) ; }}" in mutated
+
+
 def code(text):
     return draft_of(tokenize(text)).words
 
@@ -67,7 +98,8 @@ def code(text):
 def test_the_original_is_in_place_with_every_line():
     mutated, found = mutate(KERNEL, "fattn-vec.cuh")
     assert mutated.count("\n") == KERNEL.count("\n")
-    assert [int(number) for number in re.findall(r"simt::mutant\((\d+)\)", mutated)] == [mutant.id for mutant in found]
+    switches = sorted({int(number) for number in re.findall(r"simt::mutant\((\d+)\)", mutated)})
+    assert switches == [mutant.id for mutant in found]
     for mutant in found:
         assert f"simt::mutant({mutant.id})" in mutated.split("\n")[mutant.line - 1]
 
@@ -95,17 +127,45 @@ def test_digests_do_not_depend_on_numbers():
 def test_an_error_blames_other_names_first_and_the_nearest_line_before_it():
     found = mutate(KERNEL, "fattn-vec.cuh")[1]
     blamed = {mutant.id for mutant in found if mutant.line == 11 and mutant.operator == "other name"}
-    assert suspects(found, {("fattn-vec.cuh", 11)}) == blamed
-    assert suspects(found, {("fattn-vec.cuh", 13)}) == blamed  # line 12 has none
+    assert suspects(found, {(("fattn-vec.cuh", 11),)}) == blamed
+    assert suspects(found, {(("fattn-vec.cuh", 13),)}) == {m.id for m in found if m.line == 12 and m.operator == "f16"}
+
+
+def test_an_error_in_a_template_blames_the_arguments_of_the_line_that_instantiates_it():
+    found = mutate(KERNEL, "fattn-vec.cuh")[1]
+    (flag,) = (mutant for mutant in found if "!oob_check" in mutant.after)
+    assert suspects(found, {(("fattn-vec.cuh", flag.line), ("fattn-vec.cuh", 11))}) == {flag.id}
+
+
+OUTPUT = """\
+overlay/ggml-cuda/fattn-mma-f16.cuh: In instantiation of 'void load_tile() [with bool oob_check = true]':
+overlay/ggml-cuda/fattn-mma-f16.cuh:636:47:   required from 'void iter()'
+overlay/ggml-cuda/fattn-mma-f16.cuh:390:23: error: static assertion failed: OOB check
+overlay/ggml-cuda/fattn-vec.cuh:12:3: error: 'nb99' was not declared in this scope
+overlay/ggml-cuda/common.cuh:99:3: error: somewhere else
+"""
+
+
+def test_the_places_of_each_error():
+    outer, inner = ("fattn-mma-f16.cuh", 636), ("fattn-mma-f16.cuh", 390)
+    assert messages(OUTPUT) == {(outer, inner), (("fattn-vec.cuh", 12),)}
 
 
 @pytest.mark.network
 def test_a_release_has_hundreds_of_mutants_in_each_file_and_the_patch_applies(tree):
-    made = switched(tree, frozenset())
+    made = switched(tree, (), frozenset())
     counts = {name: sum(mutant.file == name for mutant in made.mutants) for name in FILES}
     assert min(counts.values()) > 300
     try:
-        changed = plan(made.patch, tree.root)
+        changed = plan(made.patches[-1], tree.root)
     except InputError as error:
         pytest.fail(str(error))
     assert {path.name for path in changed} == set(FILES)
+
+
+@pytest.mark.network
+def test_mutants_are_made_of_patched_sources(tree):
+    fault = find("faults/7465-tail-writes", tree)
+    plain, made = (switched(tree, patches, frozenset()) for patches in ((), (fault,)))
+    assert made.patches[0] == fault
+    assert {item.digest for item in made.mutants} != {item.digest for item in plain.mutants}

@@ -1,8 +1,8 @@
 """Run cases on targets, and judge each output by the exact reference and by the kernel's expected output."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -72,6 +72,7 @@ class JudgedCase:
     inputs: Mapping[str, Bytes]
     options: Checks
     step: Step = quiet
+    _expected: dict[Hashable, Expected] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def on(self, target: Target) -> Judgement:
         """Run the case on a target, and judge the result."""
@@ -181,11 +182,15 @@ class JudgedCase:
         """The expected output of the kernels that ran, for some rows or all."""
         if not capture.launches:
             return Expected(missing="ggml's CPU backend has no error model: the scenario's tolerance decides")
-        self.step(f"{self.case.name} on {target}: computing the error model and the rounding model")
-        constants = known_constants(self.session.options.tree)
         arch = arch_number(arch_of(target))
-        model = self.options.model
-        found = expected_of(self.case, self.inputs, capture, arch, model, constants=constants, rows=rows)
+        key = (arch, tuple(launch.key for launch in capture.launches), None if rows is None else rows.tobytes())
+        if key not in self._expected:
+            self.step(f"{self.case.name} on {target}: computing the error model and the rounding model")
+            constants, model = known_constants(self.session.options.tree), self.options.model
+            self._expected[key] = expected_of(
+                self.case, self.inputs, capture, arch, model, constants=constants, rows=rows
+            )
+        found = self._expected[key]
         return replace(found, bit_exact=not self.session.options.sanitize and bit_exact(capture.provenance, arch))
 
     def diagnosed(self, found: Judgement, capture: Capture, target: Target) -> Judgement:

@@ -3,9 +3,10 @@
 // The runner prints `fattn-runner: ready`, then reads lines `case.gguf<TAB>out.gguf` from standard input, perhaps
 // with `<TAB>selection.gguf`, and answers each with `fattn-runner: done` on standard output once out.gguf is written.
 // Each case has its own backend, so no CUDA graph or memory pool is reused. A case that fails ends the process, as it
-// would alone.
+// would alone; with `--fork`, only the child process that runs it (fork.h).
 #pragma once
 
+#include "fork.h"
 #include "options.h"
 
 #include <algorithm>
@@ -13,32 +14,58 @@
 #include <cstdio>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #if defined(__linux__)
 #include <sys/prctl.h>
 #endif
 
-inline void answer(const char *word) {
-    std::printf("fattn-runner: %s\n", word);
+inline void answer(const std::string &word) {
+    std::printf("fattn-runner: %s\n", word.c_str());
     std::fflush(stdout);
 }
 
-template <typename Run> void each_of_batch(Options options, const Run &run) {
+inline void end_with_parent() {
 #if defined(__linux__)
     prctl(PR_SET_PDEATHSIG, SIGKILL); // a case that hangs ends with the parent process
 #endif
+}
+
+// The fields of a line; missing ones are empty.
+inline std::vector<std::string> fields_of(const std::string &line, size_t count) {
+    std::vector<std::string> fields(1);
+    for (const char letter : line) {
+        if (letter == '\t') {
+            fields.emplace_back();
+        } else {
+            fields.back() += letter;
+        }
+    }
+    fields.resize(std::max(count, fields.size()));
+    return fields;
+}
+
+template <typename Run> void each_of_batch(Options options, const Run &run) {
+    end_with_parent();
     answer("ready");
     std::string line;
     while (std::getline(std::cin, line)) {
-        const size_t tab = line.find('\t');
-        if (tab == std::string::npos) {
+        if (line.find('\t') == std::string::npos) {
             throw Error("--batch: expected `case.gguf<TAB>out.gguf`, found '" + line + "'");
         }
-        const size_t second = std::min(line.find('\t', tab + 1), line.size());
-        options.case_path = line.substr(0, tab);
-        options.out_path = line.substr(tab + 1, second - tab - 1);
-        options.selection_path = line.substr(std::min(second + 1, line.size()));
-        run(options);
-        answer("done");
+        const std::vector<std::string> fields = fields_of(line, 5);
+        options.case_path = fields[0];
+        options.out_path = fields[1];
+        options.selection_path = fields[2];
+        if (!options.fork) {
+            run(options);
+            answer("done");
+            continue;
+        }
+        const Child child = run_in_child(std::atoi(fields[3].c_str()), std::atof(fields[4].c_str()), [&] {
+            end_with_parent();
+            run(options);
+        });
+        answer(child.words());
     }
 }

@@ -22,12 +22,15 @@ struct Options {
     bool support_only = false;
     bool dry = false;   // the case file has no bytes of tensors, and no kernel runs: for the launches alone
     bool batch = false; // read cases from standard input, see batch.h
+    bool fork = false;  // each case of a batch in a child process, see fork.h
 };
 
 inline const char *usage() {
     return "usage: fattn-runner case.gguf out.gguf [--backend NAME] [--repeat N] [--warmup N] [--threads N] "
            "[--support-only] [--dry] [--select selection.gguf]\n"
-           "       fattn-runner --batch [--backend NAME] ...   (lines `case.gguf<TAB>out.gguf[<TAB>selection.gguf]`)";
+           "       fattn-runner --batch [--backend NAME] ...   (lines `case.gguf<TAB>out.gguf[<TAB>selection.gguf]`)\n"
+           "       fattn-runner --fork [--backend NAME] ...    (lines with "
+           "`<TAB>selection.gguf<TAB>mutant<TAB>seconds`)";
 }
 
 inline int parse_count(const std::string &flag, const std::string &text, int least) {
@@ -56,8 +59,9 @@ inline Options parse_options(int argc, char **argv) {
             options.dry = true;
             continue;
         }
-        if (word == "--batch") {
+        if (word == "--batch" || word == "--fork") {
             options.batch = true;
+            options.fork = options.fork || word == "--fork";
             continue;
         }
         if (i + 1 == argc) {

@@ -6,15 +6,10 @@
 namespace simt {
 namespace {
 
-int chosen() {
-    const char *value = std::getenv("FATTN_PROBE_MUTANT");
-    return value != nullptr ? std::atoi(value) : 0;
-}
-
-// Writes the numbers of the mutants that were reached to the file FATTN_PROBE_REACHED when the process ends.
+// Writes the numbers of the mutants that were reached to the file FATTN_PROBE_REACHED when a process without one ends.
 struct Reached {
     ~Reached() {
-        const char *path = std::getenv("FATTN_PROBE_REACHED");
+        const char *path = active_mutant == 0 ? std::getenv("FATTN_PROBE_REACHED") : nullptr;
         std::FILE *file = path != nullptr ? std::fopen(path, "w") : nullptr;
         if (file == nullptr) {
             return;
@@ -31,7 +26,10 @@ struct Reached {
 } // namespace
 
 bool reached_mutants[MOST_MUTANTS];
-int active_mutant = chosen();
+int active_mutant = 0;
 Reached reached;
 
 } // namespace simt
+
+// Called by the runner (runner/fork.h) before a run.
+extern "C" void fattn_probe_switch_on(int mutant) { simt::active_mutant = mutant; }

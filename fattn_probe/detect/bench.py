@@ -1,0 +1,254 @@
+"""What runs mutants in a worker process: a case is set up once, and each mutant's run is a child of one runner.
+
+A run whose output and launches have the bits of the run without a mutant needs no judgement; the reference and the
+models of the others are computed once for a case.
+"""
+
+import atexit
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar
+
+from threadpoolctl import threadpool_limits
+
+from fattn_probe.build import RUNNER, Build
+from fattn_probe.compare.judge.cases import JudgedCase
+from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.compare.judge.judgement import Judgement
+from fattn_probe.detect.planted import given_away
+from fattn_probe.device import Target
+from fattn_probe.errors import FattnProbeError
+from fattn_probe.launch.record import Names, Types
+from fattn_probe.regress.results import recorded
+from fattn_probe.run.capture import Capture, capture_of
+from fattn_probe.run.casefile import FiledInputs, make_case_file
+from fattn_probe.run.forked import Child, ForkedRunner, forked_runner
+from fattn_probe.run.outcome import Missing, Ran
+from fattn_probe.run.part import Part, write_part
+from fattn_probe.run.session import RunOptions, Session
+from fattn_probe.run.simulator import Simulation
+from fattn_probe.scenario import Case
+from fattn_probe.scratch import scratch
+from fattn_probe.source import ggml_types, template_parameters
+
+LEAST_SECONDS = 2.0
+SLOWER = 20.0
+"""A run that takes so many times longer than without a mutant hangs."""
+MISSING = "missing"
+"""A run that stopped since the build lacks a kernel; compile it and run again."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """An entry of a suite on a target: how its cases are run and judged.
+
+    `upstream`: an output is right if upstream's test would say so, by its bound of the NMSE, without our models.
+    Without `judge`, a case without a mutant is only run.
+    """
+
+    name: str
+    options: RunOptions
+    builds: Mapping[str, Build]
+    target: Target
+    checks: Checks
+    upstream: bool = False
+    judge: bool = True
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A case without a mutant: how it fails, if it does; the mutants it reaches.
+
+    `work` is the index of what it belongs to. `seconds` are those of a run, `judged` of all that its judgement takes.
+    `launches` and `output` are hashes.
+    """
+
+    work: int
+    case: Case
+    failure: str
+    seconds: float
+    judged: float
+    launches: str
+    output: str
+    reached: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A mutant in a case: what gives it away (`by`, empty if nothing does), and what was said.
+
+    `by` is verdict, check (another order of warps gives other bits), checker (its finding), stopped, support, or
+    MISSING with the missing symbol in `said`. `changed` is whether the launches are others.
+    """
+
+    mutant: int
+    by: str
+    said: str
+    seconds: float
+    changed: bool = False
+
+
+class Undiagnosed(JudgedCase):
+    """A case whose wrong outputs are not explained."""
+
+    def diagnosed(self, found: Judgement, capture: Capture, target: Target) -> Judgement:
+        """The judgement as it is."""
+        return found
+
+
+@dataclass
+class Place:
+    """A case in its place on a bench: its file, its part if only one is run, and how it ends without a mutant."""
+
+    work: Work
+    judged: JudgedCase
+    file: Path
+    part: Part | None
+    part_file: Path | None
+    runners: Sequence[ForkedRunner]
+    words: tuple[Types | None, Names | None]
+    alone: tuple[bytes, str] = (b"", "")
+    limit: float = 0.0
+
+    def child(self, mutant: int = 0, schedule: int = 0) -> Child:
+        """A run with a mutant and an order of warps."""
+        return self.runners[schedule].run(self.file, self.part_file, mutant, self.limit)
+
+    def judge(self, child: Child) -> tuple[str, str]:
+        """What gives a run away, and what is said of it."""
+        outcome = child.outcome(*self.words)
+        if isinstance(outcome, Missing):
+            return MISSING, outcome.symbol
+        judged, target = self.judged, self.work.target
+        if isinstance(outcome, Ran):
+            provenance = judged.session.provenance(judged.case, target)
+            found = judged.judged(capture_of(judged.case, judged.inputs, outcome, provenance), target, self.part)
+        else:
+            found = judged.judged(outcome, target, self.part)
+        if self.work.upstream and found.upstream is not None:
+            return "" if found.upstream.passes else "verdict", found.upstream.reason
+        by = given_away(recorded(found, timed=False))
+        checker = by == "stopped" and found.finding is not None and self.work.options.flavour == "check"
+        return "checker" if checker else by, found.reason.partition("\n")[0]
+
+    def tried(self, mutant: int) -> Trial:
+        """A mutant in this case, with each order of warps that its suite asks for."""
+        seconds, first, changed = 0.0, self.alone, False
+        for schedule in range(len(self.runners)):
+            child = self.child(mutant, schedule)
+            seconds, output = seconds + child.seconds, child.output
+            if output == first and child.code == 0:
+                continue
+            if schedule > 0 and child.code == 0 and output[0] != first[0]:
+                return Trial(mutant, "check", "another order of warps gives other bits", seconds, changed)
+            changed = changed or output[1] != self.alone[1]
+            by, said = self.judge(child)
+            if by:
+                return Trial(mutant, by, said, seconds, changed)
+            first = output
+        return Trial(mutant, "", "", seconds, changed)
+
+
+@dataclass
+class Bench(ExitStack):
+    """A worker's runners, and the case that it ran last; `here` is that of this process."""
+
+    here: ClassVar["Bench"]
+    works: Sequence[Work]
+    folder: Path
+    runners: dict[tuple[int, int], ForkedRunner] = field(default_factory=dict)
+    last: tuple[tuple[int, str], Place] | None = None
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def runner(self, number: int, schedule: int) -> ForkedRunner:
+        """The runner of some work with an order of warps; a new one if the last has ended."""
+        work, key = self.works[number], (number, schedule)
+        if key not in self.runners or not self.runners[key].batch.alive:
+            folder = self.folder / f"{number}-{schedule}"
+            folder.mkdir(exist_ok=True)
+            session = self.session(work, Simulation(schedule, threads=1, reached=folder / "reached"))
+            build = session.build_for(work.target)
+            env, words = session.env(work.target), ("--backend", work.target.backend)
+            start = forked_runner(build.program(RUNNER), words, env=env, folder=folder, timeout=60)
+            self.runners[key] = self.enter_context(start)
+        return self.runners[key]
+
+    def session(self, work: Work, simulation: Simulation) -> Session:
+        """A session of some work."""
+        return Session(replace(work.options, simulation=simulation), builds=dict(work.builds))
+
+    def place(self, number: int, case: Case) -> Place:
+        """A case, set up unless it is the one that ran last."""
+        work = self.works[number]
+        runners = [self.runner(number, schedule) for schedule in range(work.checks.repeat)]
+        if self.last is not None and self.last[0] == (number, case.digest):
+            self.last[1].runners = runners
+            return self.last[1]
+        self.last = None
+        inputs: FiledInputs = make_case_file(case, self.folder / "case.gguf")
+        checks = replace(
+            work.checks, repeat=1, batch_invariance=0, model="never" if work.upstream else work.checks.model
+        )
+        judged = Undiagnosed(self.session(work, Simulation(threads=1)), case, inputs, checks)
+        part, file = judged.part(work.target), self.folder / "part.gguf"
+        if part is not None:
+            write_part(part, case.op.sizes, file)
+        tree = work.options.tree
+        words = (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
+        place = Place(work, judged, inputs.file, part, None if part is None else file, runners, words)
+        child = place.child()
+        place.alone = child.output
+        place.limit = max(LEAST_SECONDS, SLOWER * child.seconds)
+        self.last = (number, case.digest), place
+        return place
+
+    def tried(self, number: int, case: Case, mutant: int) -> Trial:
+        """A mutant in a case. A runner that ends with it is started again for the next."""
+        try:
+            return self.place(number, case).tried(mutant)
+        except (FattnProbeError, ValueError, OSError) as error:
+            return Trial(mutant, "stopped", f"{type(error).__name__}: {error}".partition("\n")[0], 0.0)
+
+    def run_alone(self, number: int, case: Case) -> Alone:
+        """Judge a case without a mutant."""
+        began = time.monotonic()
+        place = self.place(number, case)
+        reached = self.folder / f"{number}-0" / "reached"
+        numbers = frozenset(map(int, reached.read_text().split())) if reached.is_file() else frozenset()
+        child = place.child()
+        by, said = place.judge(child) if self.works[number].judge else ("", "")
+        if not by and any(place.child(0, schedule).output != place.alone for schedule in range(1, len(place.runners))):
+            by, said = "check", "another order of warps gives other bits"
+        dst, launches = (hashlib.sha256(text).hexdigest() for text in (place.alone[0], place.alone[1].encode()))
+        failure = f"{by}: {said}" if by else ""
+        return Alone(number, case, failure, child.seconds, time.monotonic() - began, launches, dst, numbers)
+
+
+def start(works: Sequence[Work]) -> None:
+    """Make this worker process's bench."""
+    stack = ExitStack()
+    stack.enter_context(threadpool_limits(1, "blas"))
+    bench = Bench(works, stack.enter_context(scratch()))
+    stack.push(bench)
+    atexit.register(stack.close)
+    Bench.here = bench
+
+
+def run_alone(number: int, case: Case) -> Alone:
+    """A case without a mutant, on this process's bench; an error on the way makes it fail."""
+    try:
+        return Bench.here.run_alone(number, case)
+    except (FattnProbeError, ValueError, OSError) as error:
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return Alone(number, case, f"lost: {said}", 0.0, 0.0, "", "", frozenset())
+
+
+def run_mutants(number: int, case: Case, mutants: Sequence[int]) -> list[Trial]:
+    """A case with each of some mutants, on this process's bench."""
+    return [Bench.here.tried(number, case, mutant) for mutant in mutants]

@@ -1,0 +1,69 @@
+// A case in a child process: a crash, a hang or an exit ends only the child, and nothing is set up again for the next.
+#pragma once
+
+#include "options.h"
+
+#include <cstdio>
+#include <string>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+// Of a library with faults behind switches (native/sim/mutant.cpp); null in others.
+extern "C" __attribute__((weak)) void fattn_probe_switch_on(int mutant);
+
+// How a child process ended: `code` is negative for a signal, `seconds` is its processor time.
+struct Child {
+    int code;
+    double seconds;
+
+    std::string words() const {
+        char text[64];
+        std::snprintf(text, sizeof(text), "ended %d %.6f", code, seconds);
+        return text;
+    }
+};
+
+inline double seconds_of(const timeval &time) { return double(time.tv_sec) + 1e-6 * double(time.tv_usec); }
+
+// A child that takes longer than `limit` seconds of processor time (0: any) ends by SIGPROF.
+inline void limit_seconds(double limit) {
+    itimerval timer = {};
+    timer.it_value.tv_sec = time_t(limit);
+    timer.it_value.tv_usec = suseconds_t(1e6 * (limit - double(timer.it_value.tv_sec)));
+    setitimer(ITIMER_PROF, &timer, nullptr);
+}
+
+// Run something in a child process with a mutant switched on (0: none). The child's output goes to standard error:
+// this process's answers are on standard output.
+template <typename Run> Child run_in_child(int mutant, double limit, const Run &run) {
+    if (mutant != 0 && fattn_probe_switch_on == nullptr) {
+        throw Error("--fork: this build has no switches for mutants");
+    }
+    std::fflush(nullptr);
+    const pid_t pid = fork();
+    if (pid < 0) {
+        throw Error("--fork: there can be no more processes");
+    }
+    if (pid == 0) {
+        dup2(STDERR_FILENO, STDOUT_FILENO);
+        limit_seconds(limit);
+        int code = 0;
+        try {
+            if (mutant != 0) {
+                fattn_probe_switch_on(mutant);
+            }
+            run();
+        } catch (const std::exception &error) {
+            std::fprintf(stderr, "fattn-runner: %s\n", error.what());
+            code = 1;
+        }
+        std::exit(code);
+    }
+    int status = 0;
+    rusage used = {};
+    wait4(pid, &status, 0, &used);
+    const int code = WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+    return {code, seconds_of(used.ru_utime) + seconds_of(used.ru_stime)};
+}

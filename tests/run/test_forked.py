@@ -1,0 +1,65 @@
+"""A runner that forks, simulated by a shell script; and a real one, whose children end in many ways."""
+
+from dataclasses import replace
+
+import pytest
+
+from fattn_probe.build import RUNNER
+from fattn_probe.device import load_devices, parse_target
+from fattn_probe.errors import LostError
+from fattn_probe.run.casefile import make_case_file
+from fattn_probe.run.forked import SIGPROF, forked_runner
+from fattn_probe.run.outcome import Failed, Lost, Ran
+from fattn_probe.run.simulator import Simulation
+from fattn_probe.scenario import expand, loads
+
+
+@pytest.fixture
+def fake(tmp_path):
+    def start(script):
+        path = tmp_path / "runner"
+        path.write_text(f"#!/bin/sh\necho 'fattn-runner: ready'\n{script}\n")
+        path.chmod(0o755)
+        return forked_runner(path, (), env={}, folder=tmp_path, timeout=10)
+
+    return start
+
+
+def test_a_line_has_the_case_the_mutant_and_its_limit(fake, tmp_path):
+    script = f"read -r line; echo \"$line\" > {tmp_path}/said; echo 'fattn-runner: ended -11 0.25'"
+    with fake(script) as runner:
+        child = runner.run(tmp_path / "case", mutant=7, limit=1.5)
+    assert (child.code, child.seconds, child.output) == (-11, 0.25, (b"", ""))
+    assert (tmp_path / "said").read_text() == f"{tmp_path}/case\t{tmp_path}/out.gguf\t\t7\t1.500\n"
+
+
+@pytest.mark.parametrize("ending", ["exit 1", "echo 'fattn-runner: done'; sleep 60"])
+def test_a_runner_that_ends_or_says_something_else_is_lost(fake, tmp_path, ending):
+    with fake(f"read -r line; {ending}") as runner, pytest.raises(LostError):
+        runner.run(tmp_path / "case")
+
+
+@pytest.mark.build
+@pytest.mark.network
+def test_children_end_and_the_runner_goes_on(tmp_path, session):
+    (case,) = expand(loads("version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_kv: 256\nn_q: 8\n"))
+    target = parse_target("sim:h200", load_devices())
+    session.run(case, make_case_file(case, tmp_path / "case.gguf"), target)  # compiles what it needs
+    reached = replace(session, options=replace(session.options, simulation=Simulation(threads=1)))
+    build, env = session.build_for(target), reached.env(target)
+    (tmp_path / "bad").write_text("no case")
+    with forked_runner(build.program(RUNNER), (), env=env, folder=tmp_path, timeout=60) as runner:
+        first = runner.run(tmp_path / "case.gguf").output
+        assert len(first[0]) == 4 * 2 * 8 * 64
+        assert "flash_attn" in first[1]
+        bad = runner.run(tmp_path / "bad")
+        assert (bad.code, bad.output) == (1, (b"", ""))
+        assert isinstance(bad.outcome(None, None), Failed | Lost)
+        slow = runner.run(tmp_path / "case.gguf", limit=0.001)
+        assert slow.code == SIGPROF
+        hung = slow.outcome(None, None)
+        assert isinstance(hung, Lost)
+        assert "processor time" in hung.message
+        again = runner.run(tmp_path / "case.gguf")
+        assert again.output == first
+        assert isinstance(again.outcome(None, None), Ran)
