@@ -1,6 +1,7 @@
 """Wrong outputs of planted faults in files, so that they can be diagnosed again without a build."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,9 +71,12 @@ class Keep:
 
 
 def write(recorded: Recorded, path: Path) -> None:
-    """Write a recorded output."""
+    """Write a recorded output, completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, dst=recorded.dst, about=np.array(json.dumps(recorded.about)))
+    part = path.with_suffix(f".{os.getpid()}.part")
+    with part.open("wb") as file:
+        np.savez_compressed(file, dst=recorded.dst, about=np.array(json.dumps(recorded.about)))
+    part.replace(path)
 
 
 def read(path: Path) -> Recorded:

@@ -50,6 +50,7 @@ class HistoricFault:
     shows: tuple[Shown, ...]
     catch: Catch
     cause: str
+    diagnosis: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -88,6 +89,7 @@ def read_fault(path: Path) -> HistoricFault:
         tuple(shown(path, text.strip()) for text in patch.value("shows").split(",")),
         cast(Catch, patch.value("catch")),
         patch.value("cause"),
+        tuple(kind.strip() for kind in patch.value("diagnosis").split(",")),
     )
 
 

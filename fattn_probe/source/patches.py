@@ -20,7 +20,15 @@ DEBUG_ALIGNMENT = "debug-alignment"
 NO_FILE = "/dev/null"
 HEADER_KEYS = {
     "patch": ("for", "fits"),
-    "fault": ("family", "users", "noticed", "shows", "catch", "cause"),  # of patches/faults, read by faults.py
+    "fault": (
+        "family",
+        "users",
+        "noticed",
+        "shows",
+        "catch",
+        "cause",
+        "diagnosis",
+    ),  # of patches/faults, read by faults.py
 }
 _HEADER = re.compile(r"^#\s?(?P<text>.*)$", re.MULTILINE)
 _KEY = re.compile(rf"(?P<key>{'|'.join(key for keys in HEADER_KEYS.values() for key in keys)}):(?P<value>.*)")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.compare.diagnose.kinds import KINDS, NONE
 from fattn_probe.device import load_devices
 from fattn_probe.errors import InputError
 from fattn_probe.scenario import expand, load
@@ -20,6 +21,7 @@ HEAD = """\
 # shows: gqa on h200
 # catch: verdict
 # cause: the last row
+# diagnosis: kv-left-out, kv-beyond
 """
 DIFF = "--- a/a/x.cu\n+++ b/a/x.cu\n@@ -1 +1 @@\n-x\n+y\n"
 
@@ -33,7 +35,8 @@ def test_there_are_enough_of_every_family():
 def test_fault_is_complete(fault):
     lines = fault.patch.text.partition("\n--- ")[0].splitlines()
     keys = [index for index, line in enumerate(lines) if re.match(r"# \w+: ", line)]
-    assert keys == list(range(len(lines) - 6, len(lines))), "the six fields follow the text, a line each"
+    assert keys == list(range(len(lines) - 7, len(lines))), "the seven fields follow the text, a line each"
+    assert set(fault.diagnosis) <= {*KINDS, NONE} and (len(fault.diagnosis) == 1 or NONE not in fault.diagnosis)
     assert fault.wrong and not re.search(r"\bTODO\b", fault.patch.text)
     devices = load_devices()
     for shown in fault.shows:
@@ -64,6 +67,7 @@ def fault_of(tmp_path, text, name="1-last-row"):
 def test_head_is_read(tmp_path):
     fault = fault_of(tmp_path, HEAD)
     assert (fault.number, fault.family, fault.catch, fault.cause) == (1, "tail and bounds", "verdict", "the last row")
+    assert fault.diagnosis == ("kv-left-out", "kv-beyond")
     assert (fault.name, fault.wrong) == ("faults/1-last-row", "The kernel forgets the last row.")
     assert [(Path(case.scenario).name, case.device) for case in fault.shows] == [("gqa.yaml", "h200")]
 

@@ -13,7 +13,7 @@ from fattn_probe.op.values import row_bytes
 from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.adapter import stored_rows
 
-MOST_MASK_ROWS = 512
+MOST_MASK_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +82,18 @@ class Around:
         """
         view = self.view(name)
         columns = max(8, block_size(view.type))
-        size = type_size(view.type) // block_size(view.type) if block_size(view.type) == 1 else 0
-        for shift in range(-view.ne[0] * 2, view.ne[0] * 2 + 1, columns):
-            offset = shift * size if size else shift // columns * row_size(view.type, columns)
-            rows = self.rows(replace(view, offset=view.offset + offset)) if shift else None
-            if rows is not None:
-                yield shift, rows
+        unit = row_size(view.type, columns)
+        first = view.offset + self.sequence * view.nb[3] + self.kv_head * view.nb[2]
+        last = first + (view.ne[1] - 1) * view.nb[1] + row_size(view.type, view.ne[0])
+        most = 2 * view.ne[0] // columns
+        before = min(most, first // unit)
+        behind = min(most, (self.inputs[view.root].size - last) // unit)
+        wide = view.ne[0] + (before + behind) * columns
+        rows = self.rows(replace(view, ne=(wide, *view.ne[1:]), offset=view.offset - before * unit))
+        for shift in range(-before, behind + 1):
+            if shift and rows is not None:
+                start = (before + shift) * columns
+                yield shift * columns, rows[:, start : start + view.ne[0]]
 
     def strides(self, name: str) -> Iterator[tuple[str, TensorView]]:
         """A tensor with one of its strides replaced: by another of K's or V's, or by that of a contiguous tensor."""
@@ -98,11 +104,11 @@ class Around:
             f"the stride nb[{axis}] of {other}": op.tensors[other].nb[axis] for other in "KV" for axis in (1, 2, 3)
         }
         known |= {"the stride of a contiguous tensor": 0}
-        for axis, of in ((1, "rows"), (2, "heads"), (3, "sequences")):
+        for axis, of, index in ((1, "rows", 1), (2, "heads", self.kv_head), (3, "sequences", self.sequence)):
             for words, stride in known.items():
                 nb = [*view.nb]
                 nb[axis] = stride or contiguous[axis]
-                if nb[axis] != view.nb[axis]:
+                if index and nb[axis] != view.nb[axis]:
                     yield f"its {of} by {words}", replace(view, nb=(nb[0], nb[1], nb[2], nb[3]))
         yield "as if it were contiguous", replace(view, nb=contiguous)
 

@@ -26,3 +26,6 @@ KINDS = {
     "zero": "the output is zero",
     "unwritten": "elements are never written",
 }
+
+NONE = "none"
+"""The label of a fault of which no wrong output shows the cause, such as a race."""

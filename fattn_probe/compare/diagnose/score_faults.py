@@ -12,6 +12,8 @@ from fattn_probe.figures import times
 
 FACTORS = (0.0, 0.125, 0.25, 0.5, 0.9, 1.1, 2.0, 4.0, 8.0)
 NEWTON = 8  # steps
+SEARCHED = 10.0
+"""Rarity of a fault with a factor of its own."""
 WHOLE = 0.06
 
 
@@ -87,7 +89,7 @@ def _searched(kind: str, words: str, error: F64, out: F64, answer: Callable[[flo
     yield Family(
         (answer(best) - out)[None],
         lambda _, __: Cause(kind, words, f"by {times(best, 4)}", factor=best if kind == "scale" else None),
-        rarity=4.0,
+        rarity=SEARCHED,
     )
 
 

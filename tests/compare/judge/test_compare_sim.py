@@ -90,7 +90,7 @@ def test_a_stream_k_fault_is_placed_at_its_seams(session):
     patched = Session(RunOptions(tree, patches=(patches.find("fault-stream-k-seam", tree),)))
     (row,) = rows_of(patched, LONG_CACHE)
     assert row.status is Status.FAIL
-    causes = [cause.words for cause, _ in row.diagnosis.causes]
-    assert causes == ["the KV step before each seam of CUDA blocks is left out"]
-    assert row.diagnosis.causes[0][0].explained > 0.99
+    said = row.diagnosis.causes[0]
+    assert said.cause.words == "the KV step before each seam of CUDA blocks is left out"
+    assert said.cause.explained > 0.99
     assert row.diagnosis.worst[0].blocks[0] in (0, 132)

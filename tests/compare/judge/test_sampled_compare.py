@@ -109,7 +109,7 @@ def test_a_fault_in_sampled_rows_is_placed_and_named(session, model):
     assert (worst.at.head, worst.tile[1], worst.at.query // 16) == (3, 0, worst.tile[3])
     assert worst.blocks
     assert row.verdict.metrics.worst.head == 3
-    assert row.diagnosis.causes[0][0].words == "the output is scaled"
+    assert row.diagnosis.causes[0].cause.words == "the output is scaled"
 
 
 def test_stream_k_seams_are_sampled(session):
