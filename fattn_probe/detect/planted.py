@@ -119,6 +119,14 @@ class Showing:
             yield parse_target(f"sim:{shown.device}", devices), expand(load(shown.scenario))
 
 
+def diagnosed_as(item: Tried, said: Mapping[tuple[str, str, str], str]) -> Tried:
+    """A result with another first cause, given causes by fault, suite and case."""
+    cause = None if item.caught is None else said.get((item.fault, item.suite, item.caught.case))
+    if item.caught is None or cause is None:
+        return item
+    return replace(item, caught=replace(item.caught, cause=cause))
+
+
 @dataclass
 class Routine:
     """A suite, its cases on each target, and the families of the kernels that each case needs without a fault."""

@@ -1,8 +1,9 @@
 """The table of what suites catch of the corpus, as a page of the docs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from fattn_probe.detect.planted import Tried
+from fattn_probe.detect.score import Grade, Score, grade
 from fattn_probe.source.faults import HistoricFault
 
 HEAD = """\
@@ -10,8 +11,9 @@ HEAD = """\
 
 Made by `scripts/detection page`; do not edit. `scripts/detection faults` makes the results
 ([detection.md](detection.md)). Each fault is planted in b11549, and the cases of a suite that it can change are judged
-until one gives it away, those with the least work first. `cause` is the first cause that the diagnosis of a wrong
-output says. Seconds include compiling.
+until one gives it away, those with the least work first; `shows` is the fault's own case. `cause` is what the diagnosis
+of a wrong output says first, in the words of `fattn_probe/compare/diagnose/kinds.py`; it is right if the fault's head
+has it as a label (`none`: no wrong output shows the cause, and silence is right). Seconds include compiling.
 """
 MOST = 90  # characters of what was said
 
@@ -24,7 +26,7 @@ def page(corpus: Sequence[HistoricFault], results: Sequence[Tried]) -> str:
     parts = [HEAD]
     for suite in suites:
         tried = [latest[suite, name] for name in known if (suite, name) in latest]
-        parts.append(f"## {suite}\n\n{share(tried, len(known))}\n\n" + "\n".join(rows(tried, known)) + "\n")
+        parts.append(f"## {suite}\n\n{share(tried, known)}\n\n" + "\n".join(rows(tried, known)) + "\n")
     return "\n".join(parts)
 
 
@@ -33,18 +35,25 @@ def current(item: Tried | None, fault: HistoricFault | None) -> bool:
     return item is not None and fault is not None and item.digest == fault.patch.changes
 
 
-def share(tried: Sequence[Tried], total: int) -> str:
-    """How many are caught."""
+def share(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> str:
+    """How many are caught, and how many of their diagnoses are right."""
     caught = [item.caught for item in tried if item.caught is not None]
-    left = f" {total - len(tried)} of the corpus's {total} were not tried." if len(tried) < total else ""
+    left = f" {len(known) - len(tried)} of the corpus's {len(known)} were not tried." if len(tried) < len(known) else ""
     percent = 100 * len(caught) / len(tried)
-    return f"**{len(caught)} of {len(tried)} caught ({percent:.3g} %)**.{left}"
+    grades = (graded(item, known[item.fault]) for item in tried)
+    score = Score.of(one for one in grades if one is not None)
+    return f"**{len(caught)} of {len(tried)} caught ({percent:.3g} %)**. By value: {score}.{left}"
 
 
-def rows(tried: Sequence[Tried], known: dict[str, HistoricFault]) -> Iterator[str]:
+def graded(item: Tried, fault: HistoricFault) -> Grade | None:
+    """The grade of a diagnosis; None if there is none."""
+    return None if item.caught is None or item.caught.cause is None else grade(item.caught.cause, fault)
+
+
+def rows(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> Iterator[str]:
     """The table, those first that were not caught."""
-    yield "| fault | family | by | case | cases | s | cause | said |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    yield "| fault | family | by | case | cases | s | cause | label | diagnosis | said |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for item in sorted(tried, key=lambda item: item.caught is not None):
         fault, caught = known[item.fault], item.caught
         if caught is None:
@@ -53,5 +62,6 @@ def rows(tried: Sequence[Tried], known: dict[str, HistoricFault]) -> Iterator[st
             by, case, cause = caught.by, f"{caught.case} on {caught.on}", caught.cause or ""
             said = " ".join(caught.said.split())
             said = (said if len(said) <= MOST else f"{said[: MOST - 3]}...").replace("|", "\\|")
-        cells = (item.fault, fault.family, by, case, str(item.cases), f"{item.seconds:.0f}", cause, said)
-        yield f"| {' | '.join(cells)} |"
+        cells = (item.fault, fault.family, by, case, str(item.cases), f"{item.seconds:.0f}", cause)
+        grades = (", ".join(fault.diagnosis), graded(item, fault) or "")
+        yield f"| {' | '.join((*cells, *grades, said))} |"

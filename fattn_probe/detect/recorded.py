@@ -9,25 +9,28 @@ from pathlib import Path
 import numpy as np
 
 from fattn_probe.arrays import F32
-from fattn_probe.compare.judge.cases import JudgedCase
-from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.compare.diagnose.diagnosis import Diagnosis, Evidence, diagnose
+from fattn_probe.compare.judge.cases import expected_of
 from fattn_probe.compare.judge.judgement import Judgement
-from fattn_probe.compare.judge.verdict import Status
+from fattn_probe.compare.judge.verdict import Status, judge
 from fattn_probe.device import load_devices
 from fattn_probe.device.target import parse_target
 from fattn_probe.errors import InputError
+from fattn_probe.launch.architecture import arch_number
+from fattn_probe.launch.geometry import geometry_of
 from fattn_probe.launch.record import parse_launches
+from fattn_probe.regress.suite import cases_of, load_suite
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.casefile import inputs_of
-from fattn_probe.run.session import RunOptions, Session
-from fattn_probe.scenario import Case
-from fattn_probe.source import Tree
+from fattn_probe.run.session import arch_of
+from fattn_probe.scenario import Case, expand, load
+from fattn_probe.source.faults import corpus
+from fattn_probe.truth.reference.adapter import reference_of
 
 LARGEST = 600_000
 """Bytes of the largest output that is kept."""
 MOST = 4
 """Outputs that are kept of one fault and suite."""
-PROVENANCE = {"engine": "sim", "flavour": "release"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,22 +88,29 @@ def read(path: Path) -> Recorded:
         return Recorded(**json.loads(str(file["about"])), dst=file["dst"])
 
 
-def judged_again(recorded: Recorded, cases: Mapping[str, Case], tree: Tree | None) -> Judgement:
-    """Judge a recorded output, with its diagnosis; InputError if no case has its digest.
+def diagnosed_again(recorded: Recorded, cases: Mapping[str, Case]) -> Diagnosis | None:
+    """Diagnose a recorded output of the default source; None if it is right. InputError if no case has its digest.
 
-    `cases` are keyed by digest. Without the source's tree, there is no rounding model.
+    `cases` are keyed by digest.
     """
     case = cases.get(recorded.digest)
     if case is None:
         raise InputError(f"{recorded.fault}: no case with the digest of {recorded.case}")
-    target = parse_target(recorded.on, load_devices())
+    arch = arch_number(arch_of(parse_target(recorded.on, load_devices())))
     with inputs_of(case) as inputs:
         launches = parse_launches(recorded.launches)
         about = (recorded.case, recorded.digest, case.op, inputs, recorded.dst, launches, "wall", (), "CUDA", "sim")
-        judged = JudgedCase(Session(RunOptions(tree)), case, inputs, Checks())
-        return judged.judged(Capture(*about, PROVENANCE), target)
+        capture = Capture(*about, {})
+        expected = expected_of(case, inputs, capture, arch, "auto")
+        verdict = judge(recorded.dst, reference_of(case.op, inputs), case.tolerance, expected=expected)
+        if verdict.deviation is None or not verdict.deviation.wrong.any():
+            return None
+        geometry = geometry_of(case.op, launches, arch)
+        return diagnose(Evidence(case, inputs, recorded.dst, verdict.deviation, geometry))
 
 
-def by_digest(cases: Iterable[Case]) -> dict[str, Case]:
-    """Cases by their digest."""
+def cases_by_digest(suites: Iterable[Path] = ()) -> dict[str, Case]:
+    """The cases in the heads of the corpus, and those of suites, by their digest."""
+    cases = [case for fault in corpus() for shown in fault.shows for case in expand(load(shown.scenario))]
+    cases += [case for path in suites for entry in load_suite(path).parts for case in cases_of(entry, path.parent)]
     return {case.digest: case for case in cases}

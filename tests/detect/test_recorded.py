@@ -8,7 +8,7 @@ import pytest
 from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.judge.verdict import Status, Verdict
 from fattn_probe.detect.parallel import share
-from fattn_probe.detect.recorded import MOST, Keep, by_digest, judged_again, read
+from fattn_probe.detect.recorded import MOST, Keep, diagnosed_again, read
 from fattn_probe.launch.record import parse_launch
 from fattn_probe.scenario import expand, loads
 
@@ -35,10 +35,10 @@ def test_a_recorded_output_is_judged_again(tmp_path, wrong):
     found = read(path)
     assert (found.fault, found.suite, found.case, found.on) == ("1-fault", "quick", case.name, "sim:h200")
     np.testing.assert_array_equal(found.dst, judgement.dst)
-    again = judged_again(found, by_digest([case]), None)
-    assert again.verdict.status is Status.FAIL
-    assert again.verdict.metrics.nan == 64
-    assert again.kernels == judgement.kernels
+    again = diagnosed_again(found, {case.digest: case})
+    assert again.elements == judgement.dst.size
+    assert again.worst[0].tile is not None
+    assert [said.cause.kind for said in again.causes] == ["zero"]
 
 
 def test_only_the_first_small_wrong_outputs_are_kept(tmp_path, wrong):

@@ -15,13 +15,15 @@ NEWTON = 8  # steps
 SEARCHED = 10.0
 """Rarity of a fault with a factor of its own."""
 WHOLE = 0.06
+LEAST_FACTOR = 0.01
+"""A smaller factor makes the output zero."""
 
 
 def score_faults(error: F64, suspect: Suspect) -> Iterator[Family]:
     """All faults of these kinds."""
     row = suspect.row
     out = row.output(row.logits)
-    yield Family(out[None], _output_scaled(row), free=True, rarity=2.0)  # a sink does the same
+    yield Family(out[None], _output_scaled(), free=True, rarity=2.0)  # a sink does the same
     if row.sink is not None:
         yield from answers("sink", out, [("the sink is ignored", _without_sink(row))])
         yield Family(out[None], _sink_often(row), free=True)
@@ -35,8 +37,12 @@ def score_faults(error: F64, suspect: Suspect) -> Iterator[Family]:
     yield from answers("row-elsewhere", out, list(suspect.others), "another row's answer stands there")
 
 
-def _output_scaled(row: AttentionRow) -> Callable[[int, float], Cause]:
-    return lambda _, a: Cause("output-scale", "the output is scaled", f"by {1 + a:.4g}", factor=1 + a)
+def _output_scaled() -> Callable[[int, float], Cause | None]:
+    def say(_: int, a: float) -> Cause | None:
+        zero = abs(1 + a) < LEAST_FACTOR
+        return None if zero else Cause("output-scale", "the output is scaled", f"by {1 + a:.4g}", factor=1 + a)
+
+    return say
 
 
 def _without_sink(row: AttentionRow) -> F64:

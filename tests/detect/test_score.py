@@ -1,0 +1,64 @@
+"""The diagnosis on recorded outputs of the corpus: how often the first cause is the true one."""
+
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.detect.planted import headline
+from fattn_probe.detect.recorded import cases_by_digest, diagnosed_again, read
+from fattn_probe.detect.score import Score, grade
+from fattn_probe.errors import InputError
+from fattn_probe.source.faults import corpus
+
+RECORDED = sorted((Path(__file__).parents[1] / "data/corpus").glob("*.npz"))
+"""Made by `scripts/detection faults shows --keep`, without the largest."""
+KNOWN = {fault.patch.name: fault for fault in corpus()}
+SILENT = {"12183-combine-many-blocks", "14628-fixup-layout", "14628-fixup-layout-general"}
+"""NaN from shared memory or a buffer that was never written."""
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return cases_by_digest()
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.partition(".")[0])
+def test_the_first_cause_is_the_true_one(path, cases):
+    recorded = read(path)
+    fault = KNOWN[recorded.fault]
+    assert recorded.patch == fault.patch.changes, "the patch has changed: record its output again"
+    cause = headline(diagnosed_again(recorded, cases))
+    assert grade(cause, fault) == ("silent" if fault.patch.name in SILENT else "right"), cause
+
+
+def test_the_share_of_true_causes():
+    """Of what is caught by value: at least 90 % right."""
+    assert len(SILENT) <= 0.1 * len(RECORDED)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "expected"),
+    [
+        ("15178-tile-sinks-ignored", "sink", "right"),
+        ("15178-tile-sinks-ignored", "", "silent"),
+        ("15178-tile-sinks-ignored", "scale", "false"),
+        ("21159-fixup-first-block", "kv-left-out", "right"),
+        ("27678-two-barriers", "", "right"),
+        ("27678-two-barriers", "share", "false"),
+    ],
+)
+def test_grades(name, cause, expected):
+    assert grade(cause, KNOWN[name]) == expected
+
+
+def test_a_label_must_be_known():
+    fault = KNOWN["15178-tile-sinks-ignored"]
+    with pytest.raises(InputError, match="sinks is none of kv-left-out"):
+        grade("sink", type(fault)(**{**vars(fault), "diagnosis": ("sinks",)}))
+
+
+def test_a_score_in_words():
+    assert str(Score.of(["right", "right", "silent", "right"])) == (
+        "4 diagnosed: 3 right (75 %), 1 silent (25 %), 0 false (0 %)"
+    )
+    assert str(Score.of([])) == "nothing was diagnosed"
