@@ -98,7 +98,7 @@ def fewer_than_32_columns(failure: Failure) -> bool:
 
 def mask_ends_inside_tile(failure: Failure) -> bool:
     """Whether the last query tile of the kernel that stopped has more queries than the mask has rows for."""
-    mask = failure.op.roots.get("mask")
+    mask = failure.op.tensors.get("mask")
     tile = re.fullmatch(r".*<(\d+)>", failure.kernel)
     if mask is None or tile is None:
         return False
@@ -128,6 +128,13 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
         "fewer than 32 columns": fewer_than_32_columns,
         "rows of K or V not aligned to 16 bytes": lambda failure: unaligned(failure.op, "KV", 16),
         "rows of Q not aligned to 8 bytes": lambda failure: unaligned(failure.op, "Q", 8),
+        "rows of Q not aligned to 16 bytes": lambda failure: unaligned(failure.op, "Q", 16),
+        "a softcap with a head size whose kernels have none": lambda failure: (
+            failure.op.params.logit_softcap != 0 and failure.op.sizes.hsk not in (128, 256, 512)
+        ),
+        "one mask for several sequences": lambda failure: (
+            failure.op.has_mask and failure.op.tensors["mask"].ne[3] < failure.op.sizes.n_seq
+        ),
         "only NaN in fully masked rows": lambda failure: failure.only_masked_nan,
         "K quantised with head size 64": lambda failure: is_quantized(failure.op.type_K) and failure.op.sizes.hsk == 64,
         "a mask that ends inside a query tile": mask_ends_inside_tile,

@@ -41,8 +41,20 @@ def quantised(hsk, type="q8_0"):
 
 
 def padded(rows):
-    root = Root("mask", "f16", (256, rows, 1, 1))
-    return replace(OP, roots={**OP.roots, "mask": root})
+    """OP with so many rows of the mask, at the end of a larger allocation."""
+    view = replace(OP.tensors["mask"], ne=(256, rows, 1, 1), offset=512 * 70)
+    root = Root("mask", "f16", (256, 70 + rows, 1, 1))
+    return replace(OP, tensors={**OP.tensors, "mask": view}, roots={**OP.roots, "mask": root})
+
+
+def two_sequences(masks):
+    op = Op.contiguous(Sizes(2, 8, 2, 16, 256, 128, 128), Params(1.0), ("f16", "f16"), mask=True)
+    view = replace(op.tensors["mask"], ne=(256, 16, 1, masks))
+    return replace(op, tensors={**op.tensors, "mask": view})
+
+
+def softcapped(hsk):
+    return Op.contiguous(Sizes(1, 4, 4, 1, 256, hsk, hsk), Params(1.0, 0.0, 30.0), ("f16", "f16"), mask=True)
 
 
 def misaligned(kernel=MMA16, frame=LOADS):
@@ -63,6 +75,14 @@ K_STRIDE = Failure(strided("K", 264), "9.0", "11549", MMA16, misaligned())
 Q_STRIDE = Failure(strided("Q", 516), "9.0", "11549", MMA16, misaligned(frame=f"{MMA16} at fattn-mma-f16.cuh:900"))
 Q8_RACE = Failure(quantised(64), "9.0", "11549", VEC64, RACE)
 SCANNED = Failure(OP, "9.0", "11549", SCAN, PAST_MASK)
+BROADCAST = replace(SCANNED, op=two_sequences(1))
+VEC_CAPPED = "flash_attn_ext_vec<64,1,GGML_TYPE_F16,GGML_TYPE_F16,true>"
+SOFTCAP = Failure(
+    softcapped(64), "9.0", "11549", VEC_CAPPED,
+    replace(TRAP, kernel=VEC_CAPPED, frames=(f"{VEC_CAPPED} at ggml/src/ggml-cuda/common.cuh:424",)),
+)  # fmt: skip
+VEC_MISALIGNED = misaligned("flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>", f"{VEC64} at common.cuh:822")
+Q_STRIDE_VEC = Failure(strided("Q", 520), "9.0", "11549", VEC_MISALIGNED.kernel, VEC_MISALIGNED)
 MASKED = Failure(OP, "9.0", "11549", only_masked_nan=True)
 LATENT = Op.contiguous(Sizes(1, 16, 1, 4, 256, 576, 512), Params(1.0), ("f16", "f16"), mask=True)
 LARGE_Q = Op.contiguous(Sizes(1, 40, 5, 1 << 17, 512, 128, 128), Params(1.0), ("f16", "f16"), mask=True)
@@ -131,8 +151,15 @@ RECOGNISED = {
         replace(K_STRIDE, finding=CUDA),
     ],
     "q-stride": [Q_STRIDE, replace(Q_STRIDE, finding=CUDA)],
+    "q-stride-vec": [Q_STRIDE_VEC],
+    "softcap-head-size": [
+        SOFTCAP,
+        replace(SOFTCAP, op=softcapped(96), kernel="flash_attn_tile<96,96,16,1,true>"),
+        replace(SOFTCAP, op=softcapped(80), kernel="flash_attn_ext_f16<80,80,16,1,true,false,false>"),
+    ],
     "q8-race": [Q8_RACE],
-    "mask-scan": [SCANNED],
+    "mask-scan": [SCANNED, replace(SCANNED, op=padded(9))],
+    "scan-broadcast": [BROADCAST],
     "masked-rows": [MASKED],
     "mla-v": [MLA, replace(MLA, op=ELSEWHERE), replace(MLA, build_number="?")],
     "mla-v-apart": [
@@ -171,6 +198,21 @@ OTHERS = [
     replace(K_STRIDE, op=OP, finding=CUDA),
     # q-stride: rows of whole pairs
     replace(Q_STRIDE, op=strided("Q", 520)),
+    # q-stride-vec: rows aligned to 16 bytes, another kernel, a function that reads K
+    replace(Q_STRIDE_VEC, op=strided("Q", 528)),
+    replace(Q_STRIDE_VEC, kernel="flash_attn_tile<128,128,16,1,false>"),
+    replace(Q_STRIDE_VEC, finding=misaligned(VEC64, "vec_dot_fattn_vec_KQ_f16<64, 8> at fattn-common.cuh:60")),
+    # softcap-head-size: a head size with such kernels, no softcap, a kernel without, another place, another fault
+    replace(SOFTCAP, op=softcapped(128)),
+    replace(SOFTCAP, op=quantised(64)),
+    replace(SOFTCAP, kernel=VEC_CAPPED.replace("true", "false")),
+    replace(SOFTCAP, finding=replace(SOFTCAP.finding, message="trap: __trap() in fattn-vec.cuh:7")),
+    replace(SOFTCAP, finding=replace(SOFTCAP.finding, frames=("vec_dot<64> at common.cuh:424",))),
+    replace(SOFTCAP, finding=replace(SOFTCAP.finding, kind="misaligned")),
+    # scan-broadcast: a mask for each sequence, another tensor, another kernel
+    replace(BROADCAST, op=two_sequences(2)),
+    replace(BROADCAST, finding=replace(PAST_MASK, message="out-of-bounds: global memory is accessed at byte 9 of K")),
+    replace(BROADCAST, kernel=MMA16),
     # q8-race: another head size, no quantised K, another function
     replace(Q8_RACE, op=quantised(128)),
     replace(Q8_RACE, op=quantised(64, "f16")),
