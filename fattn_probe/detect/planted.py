@@ -14,14 +14,15 @@ from fattn_probe.compare.judge.cases import judge_case
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.detect.recorded import Keep
-from fattn_probe.device import Target, load_devices, parse_targets
+from fattn_probe.device import Target, load_devices
 from fattn_probe.device.target import parse_target, picklable
 from fattn_probe.errors import BuildError, FattnProbeError
+from fattn_probe.regress.entries import Given, entries_on_targets, session_for
 from fattn_probe.regress.pool import Job, cores, judged
 from fattn_probe.regress.records import Result
 from fattn_probe.regress.results import recorded
 from fattn_probe.regress.selection import select
-from fattn_probe.regress.suite import Suite, load_suite
+from fattn_probe.regress.suite import Entry, Suite, load_suite
 from fattn_probe.run.prepare import prepare
 from fattn_probe.run.required_kernels import required_kernels
 from fattn_probe.run.session import RunOptions, Session
@@ -81,8 +82,17 @@ def tried_of(document: Mapping[str, Any]) -> Tried:
     return Tried(**{**document, "caught": None if caught is None else Caught(**caught)})
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Cases that are judged together: on a target, in a build of an entry's flavour, by its checks."""
+
+    entry: Entry
+    target: Target
+    cases: Sequence[Case]
+
+
 class Questions(Protocol):
-    """What is asked of a release with a fault: batches of cases by target, judged by the same checks."""
+    """What is asked of a release with a fault."""
 
     options: RunOptions
 
@@ -90,14 +100,10 @@ class Questions(Protocol):
     def name(self) -> str:
         """The suite's name."""
 
-    @property
-    def checks(self) -> Checks:
-        """How each case is judged."""
-
     def get_ready(self) -> None:
         """Find the cases before the faults are tried."""
 
-    def batches(self, fault: HistoricFault) -> Iterator[tuple[Target, Sequence[Case]]]:
+    def batches(self, fault: HistoricFault) -> Iterator[Batch]:
         """The cases that the fault can change."""
 
 
@@ -106,17 +112,17 @@ class Showing:
     """The cases in each fault's head."""
 
     options: RunOptions
-    checks: Checks = field(default_factory=Checks)
     name: str = SHOWS
 
     def get_ready(self) -> None:
         """Nothing: the cases are in the heads."""
 
-    def batches(self, fault: HistoricFault) -> Iterator[tuple[Target, Sequence[Case]]]:
-        """The cases of the head's scenarios on their devices."""
+    def batches(self, fault: HistoricFault) -> Iterator[Batch]:
+        """The cases of the head's scenarios on their devices, with the checker if it must catch the fault."""
         devices = load_devices()
+        entry = Entry(flavour="check" if fault.catch == "check" else "release")
         for shown in fault.shows:
-            yield parse_target(f"sim:{shown.device}", devices), expand(load(shown.scenario))
+            yield Batch(entry, parse_target(f"sim:{shown.device}", devices), expand(load(shown.scenario)))
 
 
 def diagnosed_as(item: Tried, said: Mapping[tuple[str, str, str], str]) -> Tried:
@@ -127,68 +133,67 @@ def diagnosed_as(item: Tried, said: Mapping[tuple[str, str, str], str]) -> Tried
     return replace(item, caught=replace(item.caught, cause=cause))
 
 
+Planned = dict[str, tuple[Case, frozenset[str]]]
+
+
 @dataclass
 class Routine:
-    """A suite, its cases on each target, and the families of the kernels that each case needs without a fault."""
+    """A suite, its cases by entry and target, and the families of the kernels that each case needs without a fault."""
 
     path: Path
     options: RunOptions
     suite: Suite = field(init=False)
-    targets: tuple[Target, ...] = field(init=False)
-    _planned: dict[str, dict[str, tuple[Case, frozenset[str]]]] = field(default_factory=dict)
+    targets: list[tuple[Entry, Target]] = field(init=False)
+    _planned: dict[tuple[str, str], Planned] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.suite = load_suite(self.path)
-        self.targets = tuple(map(picklable, parse_targets(",".join(self.suite.on), load_devices())))
+        found = entries_on_targets(self.suite, Given(), load_devices())
+        self.targets = [(entry, picklable(target)) for entry, target in found if target.engine == "sim"]
 
     @property
     def name(self) -> str:
         """The suite's name."""
         return self.path.stem
 
-    @property
-    def checks(self) -> Checks:
-        """How the suite judges a case."""
-        return self.suite.check.checks
-
     def get_ready(self) -> None:
-        """Find the cases of all targets, and what they need."""
-        for target in self.targets:
-            self.planned(target)
+        """Find the cases of all entries and targets, and what they need."""
+        for entry, target in self.targets:
+            self.planned(entry, target)
 
-    def planned(self, target: Target) -> Mapping[str, tuple[Case, frozenset[str]]]:
-        """By name, the cases that the release supports on a target, with the families of their kernels."""
-        if str(target) not in self._planned:
+    def planned(self, entry: Entry, target: Target) -> Planned:
+        """By name, the cases of an entry that the release supports on a target, with the families of their kernels."""
+        key = entry.name, str(target)
+        if key not in self._planned:
             dry = Session(replace(self.options, simulation=Simulation(dry=True)))
-            cases, _ = select(self.suite, self.path.parent, dry, target)
+            cases, _ = select(entry, self.path.parent, dry, target)
             required_kernels(dry, cases, target)  # the dry runs of all cases at once
             families = {
-                case.name: {kernel.family for kernel in required_kernels(dry, [case], target)} for case in cases
+                case.name: frozenset(kernel.family for kernel in required_kernels(dry, [case], target))
+                for case in cases
             }
-            self._planned[str(target)] = {
-                case.name: (case, frozenset(families[case.name])) for case in cases if families[case.name]
-            }
-        return self._planned[str(target)]
+            self._planned[key] = {case.name: (case, families[case.name]) for case in cases if families[case.name]}
+        return self._planned[key]
 
-    def reached(self, patch: Patch, target: Target) -> list[Case]:
-        """The cases that a patch can change, those with the least work first."""
+    def reached(self, patch: Patch, entry: Entry, target: Target) -> list[Case]:
+        """The cases of an entry that a patch can change, those with the least work first."""
         files = set(CHANGED.findall(patch.text))
         families = {BY_FILE.get(file, "") for file in files}
-        cases = self.planned(target).values()
+        cases = self.planned(entry, target).values()
         found = [case for case, own in cases if "" in families or own & families]
         return sorted(found, key=lambda case: (case.op.sizes.flop, case.name))
 
-    def batches(self, fault: HistoricFault) -> Iterator[tuple[Target, Sequence[Case]]]:
-        """The cases that a fault can change, target by target, in batches that double.
+    def batches(self, fault: HistoricFault) -> Iterator[Batch]:
+        """The cases that a fault can change, entry by entry and target by target, in batches that double.
 
         Most faults are caught by the first few cases, and kernels compile batch by batch.
         """
-        for target in self.targets:
-            left = self.reached(fault.patch, target)
+        for entry, target in self.targets:
+            left = self.reached(fault.patch, entry, target)
             for power in count():
                 if not left:
                     break
-                yield target, left[: FIRST << power]
+                yield Batch(entry, target, left[: FIRST << power])
                 left = left[FIRST << power :]
 
 
@@ -241,10 +246,13 @@ def try_fault(fault: HistoricFault, asked: Questions, keep: Path | None = None) 
     """Run cases on a release with a fault until a result gives it away; wrong outputs are kept in a folder."""
     began, tried = time.monotonic(), 0
     caught, name = None, fault.patch.name
+    plain = Session(asked.options)
     session = Session(replace(asked.options, patches=(fault.patch,)))
-    judge = Judge(asked.checks, None if keep is None else Keep(keep, name, fault.patch.changes, asked.name))
-    for target, batch in asked.batches(fault):
-        caught, done = try_batch(batch, target, session, judge)
+    kept = None if keep is None else Keep(keep, name, fault.patch.changes, asked.name)
+    for batch in asked.batches(fault):
+        judge = Judge(batch.entry.check.checks, kept)
+        own, right = (session_for(batch.entry, one) for one in (session, plain))
+        caught, done = try_batch(batch, own, right, judge)
         tried += done
         if caught is not None:
             break
@@ -252,22 +260,34 @@ def try_fault(fault: HistoricFault, asked: Questions, keep: Path | None = None) 
     return Tried(name, fault.patch.changes, asked.name, caught, tried, seconds)
 
 
-def try_batch(cases: Sequence[Case], target: Target, session: Session, judge: Judge) -> tuple[Caught | None, int]:
-    """Judge some cases; the first that gives a fault away, and the number that were judged."""
+def try_batch(batch: Batch, session: Session, plain: Session, judge: Judge) -> tuple[Caught | None, int]:
+    """Judge some cases; the first that gives a fault away, and the number that were judged.
+
+    `plain` is a session without the fault: what looks like a known defect of upstream's is news if it passes there.
+    """
+    target, done = batch.target, 0
     try:
-        prepare(session, [(case, [target]) for case in cases])
+        prepare(session, [(case, [target]) for case in batch.cases])
     except BuildError as error:
-        return Caught(str(target), cases[0].name, "build", str(error).splitlines()[0]), 0
+        return Caught(str(target), batch.cases[0].name, "build", str(error).splitlines()[0]), 0
     simulation = replace(session.options.simulation, threads=1)
     job = Job(judge, replace(session.options, simulation=simulation), session.builds, target)
-    done = 0
-    with closing(judged(job, cases, cores(), session.progress)) as results:
+    with closing(judged(job, batch.cases, cores(), session.progress)) as results:
         for result in results:
             done += 1
-            if by := given_away(result):
+            by = given_away(result)
+            if result.known and passes(next(case for case in batch.cases if case.name == result.name), plain, target):
+                by = "verdict"
+            if by:
                 cause = result.cause if isinstance(result, Diagnosed) and by == "verdict" else None
                 return Caught(str(target), result.name, by, result.failure or result.reason, cause), done
     return None, done
+
+
+def passes(case: Case, session: Session, target: Target) -> bool:
+    """Whether a case passes."""
+    prepare(session, [(case, [target])])
+    return judge_case(session, case, target).status == "pass"
 
 
 def given_away(result: Result) -> str:

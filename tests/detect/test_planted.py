@@ -33,8 +33,8 @@ def routine(**families):
         name: resolve(Scenario.model_validate({**spec, "n_kv": 64 * at}), name, "file")
         for at, name in enumerate(families, 1)
     }
-    (target,) = made.targets
-    made._planned[str(target)] = {name: (case, frozenset({families[name]})) for name, case in cases.items()}
+    ((entry, target),) = made.targets
+    made._planned[entry.name, str(target)] = {name: (case, frozenset({families[name]})) for name, case in cases.items()}
     return made
 
 
@@ -49,13 +49,13 @@ def routine(**families):
 )
 def test_cases_of_kernels_that_a_patch_cannot_change_are_left_out(files, expected):
     made = routine(a="mma", b="vec", c="tile")
-    assert [case.name for case in made.reached(patch(*files), made.targets[0])] == expected
+    assert [case.name for case in made.reached(patch(*files), *made.targets[0])] == expected
 
 
 def test_batches_double_and_have_every_case_once_the_cheapest_first():
     made = routine(**{f"n{at}": "vec" for at in range(50)})
     sizes = [
-        [case.op.sizes.n_kv for case in batch] for _, batch in made.batches(replace(FAULT, patch=patch("fattn.cu")))
+        [case.op.sizes.n_kv for case in batch.cases] for batch in made.batches(replace(FAULT, patch=patch("fattn.cu")))
     ]
     assert [len(batch) for batch in sizes] == [8, 16, 26]
     assert [n_kv for batch in sizes for n_kv in batch] == [64 * at for at in range(1, 51)]

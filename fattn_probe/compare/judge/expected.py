@@ -146,13 +146,15 @@ def _against_prediction(dst: F32, reference: F64, prediction: Prediction) -> Hel
     wide = (by_row > ROW_LIMIT) | (by_row > limit if whole > limit else False)
     wrong = (by_bound > 1.0) | (wide[..., None] & (error > 2 * prediction.row_rmse[..., None]))
     said = f"RMSE {whole:.2f} of the predicted, largest error {by_bound.max():.2f} of its bound"
+    if not finite.any():
+        said = "no element is finite"
     design = Design(
         passes=not found,
         by="prediction",
         reason=" and ".join(found) or said,
-        error_by_bound=float(by_bound.max()),
-        rmse_by_predicted=whole,
-        row_rmse_by_predicted=float(by_row.max()),
+        error_by_bound=float(by_bound.max()) if finite.any() else None,
+        rmse_by_predicted=whole if finite.any() else None,
+        row_rmse_by_predicted=float(by_row.max()) if finite.any() else None,
         predicted_rmse=prediction.rmse,
         predicted_mean_error=prediction.mean_error,
         why=prediction.why,

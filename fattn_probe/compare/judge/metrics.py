@@ -43,7 +43,7 @@ class Metrics:
     """The errors of an output relative to the exact answer.
 
     `nmse` is sum((dst-ref)^2)/sum(ref^2) over all elements, NaN if one is not finite; the other errors are over the
-    finite elements. `rmse` is their root mean square. `mean_error` is the mean of dst-ref, `bias` the same as a share
+    finite elements, NaN if there is none. `rmse` is their root mean square. `mean_error` is the mean of dst-ref, `bias` the same as a share
     of the mean |ref|: noise averages out, a lost term does not. `max_rel` is the largest error relative to its
     element's answer, if that is not 0. `f16_ulps` (largest) and `mean_f16_ulps` are errors in units of the f16 spacing
     at the answer. `nan` does not include `unwritten`. `worst` has the largest absolute error; `first_bad` is the first
@@ -82,17 +82,18 @@ def measure(dst: F32, reference: F64) -> Metrics:
     ulps = off / f16_spacing(reference)
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(reference == 0.0, 0.0, off / np.abs(reference))
+    known = 1.0 if finite.any() else float("nan")
     return Metrics(
         elements=dst.size,
         nmse=nmse(dst, reference) if finite.all() else float("nan"),
-        max_abs=float(off.max()),
+        max_abs=known * float(off.max()),
         worst=_largest(off),
-        rmse=float(np.sqrt(np.vdot(error, error) / number)),
-        mean_error=float(error.sum()) / number,
-        bias=_ratio(float(error.sum()), size),
-        max_rel=float(relative.max()),
-        f16_ulps=float(ulps.max()),
-        mean_f16_ulps=float(ulps.sum()) / number,
+        rmse=known * float(np.sqrt(np.vdot(error, error) / number)),
+        mean_error=known * float(error.sum()) / number,
+        bias=known * _ratio(float(error.sum()), size),
+        max_rel=known * float(relative.max()),
+        f16_ulps=known * float(ulps.max()),
+        mean_f16_ulps=known * float(ulps.sum()) / number,
         nan=int((np.isnan(dst) & ~unwritten).sum()),
         inf=int(np.isinf(dst).sum()),
         unwritten=int(unwritten.sum()),

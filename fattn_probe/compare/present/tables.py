@@ -178,6 +178,8 @@ def _sampled(rows: Sequence[Judgement]) -> Iterator[Text]:
 
 def _errors(metrics: Metrics) -> str:
     """The errors on one line."""
+    if np.isnan(metrics.rmse):
+        return "errors: none, since no element is finite"
     return (
         f"errors: RMSE {metrics.rmse:.3g}, largest {metrics.max_abs:.3g}, by the answer's size {metrics.max_rel:.3g}, "
         f"in f16 ulps {metrics.f16_ulps:.3g} (mean {metrics.mean_f16_ulps:.2g}), mean error {100 * metrics.bias:+.2g} %"

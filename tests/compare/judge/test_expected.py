@@ -179,3 +179,9 @@ def test_a_wrong_output_gets_no_warning_about_few_bits():
 )
 def test_where_a_correct_kernel_has_the_models_every_bit(engine, flavour, arch, known):
     assert bit_exact({"engine": engine, "flavour": flavour}, arch) == known
+
+
+def test_no_error_is_said_of_an_output_without_a_number():
+    design = hold(np.full_like(REFERENCE, np.nan, np.float32), REFERENCE, PREDICTED).design
+    assert (design.error_by_bound, design.rmse_by_predicted, design.row_rmse_by_predicted) == (None, None, None)
+    assert design.reason == "no element is finite"
