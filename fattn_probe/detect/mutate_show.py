@@ -7,15 +7,18 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fattn_probe.detect.equivalents import Equivalent, argument, read
 from fattn_probe.detect.mutate import Mutated, Verdict
 from fattn_probe.tables import Table
 
-FATES = ("killed", "survived", "another kernel", "not reached")
+EQUIVALENT = "equivalent"
+FATES = ("killed", "survived", "another kernel", "not reached", EQUIVALENT)
 MOST = 20  # survivors in the terminal's list
 
 
 def document(found: Mutated) -> dict[str, Any]:
     """The fates for `--json`."""
+    known = read()
     return {
         "on": list(found.on),
         "cases": found.cases,
@@ -23,9 +26,17 @@ def document(found: Mutated) -> dict[str, Any]:
         "other_bits": None if found.other_bits is None else list(found.other_bits),
         "compiled": found.compiled,
         "left": found.left,
-        "counts": dict(Counter(verdict.fate for verdict in found.verdicts)),
-        "mutants": [verdict.document() for verdict in found.verdicts],
+        "counts": dict(Counter(fate_of(verdict, known) for verdict in found.verdicts)),
+        "mutants": [
+            verdict.document() | {"fate": fate_of(verdict, known), "because": argument(verdict.mutant, known)}
+            for verdict in found.verdicts
+        ],
     }
+
+
+def fate_of(verdict: Verdict, known: Sequence[Equivalent]) -> str:
+    """A verdict's fate; a mutant that no case killed can be one that is argued equivalent."""
+    return EQUIVALENT if not verdict.by and argument(verdict.mutant, known) else verdict.fate
 
 
 def render(found: Mutated) -> RenderableType:
@@ -37,9 +48,11 @@ def parts(found: Mutated) -> Iterator[RenderableType]:
     """The parts of the report."""
     words = f"{len(found.verdicts)} of {found.compiled} mutants, {found.cases} cases on {', '.join(found.on)}"
     yield Text(words + (f"; {found.left} are not tried yet: run it again to go on\n" if found.left else "\n"))
-    yield table("file", [(verdict.mutant.file, verdict) for verdict in found.verdicts])
+    known = read()
+    fates = [(verdict, fate_of(verdict, known)) for verdict in found.verdicts]
+    yield table("file", [(verdict.mutant.file, fate) for verdict, fate in fates])
     yield Text()
-    yield table("fault", [(verdict.mutant.operator, verdict) for verdict in found.verdicts])
+    yield table("fault", [(verdict.mutant.operator, fate) for verdict, fate in fates])
     for name, words in (("by", "killed by"), ("on", "killed on")):
         counts = Counter(getattr(verdict, name) for verdict in found.verdicts if verdict.by)
         said = ", ".join(f"{word} {count}" for word, count in counts.most_common())
@@ -48,24 +61,30 @@ def parts(found: Mutated) -> Iterator[RenderableType]:
         yield Text(f"fails without a mutant, and kills none: {item}")
     if found.other_bits:
         yield Text(f"the switches alone change the bits of {len(found.other_bits)} of {found.cases} cases")
-    survivors = [verdict for verdict in found.verdicts if verdict.fate == "survived"]
+    for verdict in found.verdicts:
+        if verdict.by and argument(verdict.mutant, known):
+            yield Text(f"killed, though it is listed as equivalent: {verdict.mutant}, by {verdict.case}")
+    survivors = [verdict for verdict, fate in fates if fate == "survived"]
     for verdict in sorted(survivors, key=lambda verdict: (verdict.mutant.file, verdict.mutant.line))[:MOST]:
         yield Text(f"survived {verdict.cases} case{'s' * (verdict.cases != 1)}: {verdict.mutant}")
     if len(survivors) > MOST:
         yield Text(f"and {len(survivors) - MOST} more survived; --json lists them")
 
 
-def table(name: str, rows: Sequence[tuple[str, Verdict]]) -> Table:
-    """Numbers of mutants by fate, a row for each group, and the share killed of those that were reached."""
-    counts = Counter((group, verdict.fate) for group, verdict in rows)
-    groups = sorted({group for group, _ in rows})
+def table(name: str, rows: Sequence[tuple[str, str]]) -> Table:
+    """Numbers of mutants by fate, and the shares killed of those not argued equivalent; a row for each group."""
+    counts = Counter(rows)
+    groups = [*sorted({group for group, _ in rows}), "all"]
+    counts += Counter(("all", fate) for _, fate in rows)
     return Table(
-        (name, *FATES, "killed of reached"),
-        tuple((group, *(str(counts[group, fate]) for fate in FATES), killed(counts, group)) for group in groups),
+        (name, *FATES, "killed of reached", "of all"),
+        tuple((group, *(str(counts[group, fate]) for fate in FATES), *shares(counts, group)) for group in groups),
     )
 
 
-def killed(counts: Counter[tuple[str, str]], group: str) -> str:
-    """`75 %`."""
-    reached = sum(counts[group, fate] for fate in FATES if fate != "not reached")
-    return f"{100 * counts[group, 'killed'] / reached:.0f} %" if reached else "-"
+def shares(counts: Counter[tuple[str, str]], group: str) -> tuple[str, str]:
+    """The share killed of what is reached and of all, `75 %`."""
+    reached = sum(counts[group, fate] for fate in FATES if fate not in ("not reached", EQUIVALENT))
+    numbers = reached, reached + counts[group, "not reached"]
+    first, second = (f"{100 * counts[group, 'killed'] / number:.0f} %" if number else "-" for number in numbers)
+    return first, second

@@ -1,0 +1,75 @@
+"""Mutants that are argued equivalent: no case can tell them from the original. The list is equivalents.yaml."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from fattn_probe.detect.mutants import Mutant
+from fattn_probe.scenario.spec import Spec
+
+LIST = Path(__file__).parent / "equivalents.yaml"
+MOST_LINES = 1 << 30
+
+
+class Equivalent(Spec):
+    """A mutant, or a family of them, and why nothing can show it. Texts between slashes are regular expressions.
+
+    The texts have three tokens of context on either side, as reports show them; so they survive that lines move.
+    """
+
+    because: str = Field(min_length=20)
+    """The argument."""
+    file: str
+    """The file of ggml-cuda/."""
+    kind: list[str] = Field(default=[])
+    """The kinds of fault; empty for all."""
+    lines: list[int] = Field(default=[], max_length=2)
+    """The first and the last line, if the texts alone are also elsewhere."""
+    before: str = ""
+    """What is changed; empty for anything."""
+    after: str = ""
+    """What it becomes; empty for anything."""
+
+    @model_validator(mode="after")
+    def _says_which(self) -> Self:
+        if not (self.before or self.after or self.lines):
+            raise ValueError("before, after or lines must say which mutants are meant")
+        return self
+
+    def means(self, mutant: Mutant) -> bool:
+        """Whether a mutant is meant."""
+        first, last = self.lines or (0, MOST_LINES)
+        return (
+            mutant.file == self.file
+            and (not self.kind or mutant.operator in self.kind)
+            and first <= mutant.line <= last
+            and matches(self.before, mutant.before)
+            and matches(self.after, mutant.after)
+        )
+
+
+def matches(wanted: str, text: str) -> bool:
+    """Whether a text is the wanted one, or has a match of the regular expression between slashes."""
+    if len(wanted) > 1 and wanted.startswith("/") and wanted.endswith("/"):
+        return re.search(wanted[1:-1], text) is not None
+    return wanted in ("", text)
+
+
+def read(path: Path = LIST) -> tuple[Equivalent, ...]:
+    """The list in a file."""
+    return tuple(map(Equivalent.model_validate, yaml.safe_load(path.read_text()) or ()))
+
+
+def argument(mutant: Mutant, known: Sequence[Equivalent]) -> str:
+    """Why a mutant is equivalent; empty if that is not argued."""
+    return next((item.because for item in known if item.means(mutant)), "")
+
+
+def stale(mutants: Iterable[Mutant], known: Sequence[Equivalent]) -> list[Equivalent]:
+    """The entries of a list that mean no mutant of a release."""
+    found = list(mutants)
+    return [item for item in known if not any(item.means(mutant) for mutant in found)]

@@ -1,0 +1,98 @@
+"""Which cases kill which mutants: those of a pool that reach each, a few of every kind of launches."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from fattn_probe.detect.bench import MISSING, Alone
+from fattn_probe.detect.killing import Hunt, alone, workers
+from fattn_probe.detect.mutants import Mutant
+from fattn_probe.detect.mutate import Laboratory
+
+
+@dataclass(frozen=True)
+class Killers:
+    """The cases that kill a fault, of those that it was `tried` by; `digest` says which half of the faults it is in."""
+
+    digest: str
+    name: str
+    cases: frozenset[str]
+    tried: int
+
+    @property
+    def learned(self) -> bool:
+        """Whether cases are chosen by it; the other half of the faults only counts what the choice kills."""
+        return int(self.digest, 16) % 2 == 0
+
+
+@dataclass
+class Matrix:
+    """The cases of a pool with the processor seconds of their judgement, and the killers of each fault."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    faults: dict[str, Killers] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> "Matrix":
+        """The matrix in a file; a fault that is there twice counts as its last line says."""
+        made = cls()
+        for line in path.read_text().splitlines() if path.is_file() else ():
+            item = json.loads(line)
+            if "seconds" in item:
+                made.seconds |= item["seconds"]
+            else:
+                killers = Killers(item["digest"], item["name"], frozenset(item["kills"]), item["tried"])
+                made.faults[killers.digest] = killers
+        return made
+
+
+def cheapest(cases: Iterable[int], baseline: Sequence[Alone], most: int) -> list[int]:
+    """Of cases that launch the same kernels in the same grids, the fastest `most` of each kind (0: all)."""
+    kinds: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for case in cases:
+        kinds[baseline[case].work, baseline[case].launches].append(case)
+    chosen = (sorted(kind, key=lambda case: baseline[case].judged)[: most or None] for kind in kinds.values())
+    return sorted(case for kind in chosen for case in kind)
+
+
+def find(laboratory: Laboratory, results: Path, most: int, on_fault: Callable[[str, int], None]) -> int:
+    """Add to a results file what kills each mutant of a plan that is not in it; returns how many are left."""
+    mutants = laboratory.plan.chosen(laboratory.schemata.mutants)
+    known = Matrix.read(results).faults
+    fresh = [mutant for mutant in mutants if mutant.digest not in known]
+    results.parent.mkdir(parents=True, exist_ok=True)
+    with workers(laboratory.works) as pool, results.open("a", encoding="utf-8") as file:
+        laboratory.say("running the cases without a mutant")
+        laboratory.baseline = list(alone(pool, laboratory.items))
+        names = [f"{laboratory.plan.parts[item.work].name}: {item.case.name}" for item in laboratory.baseline]
+        judged = [round(item.judged, 3) for item in laboratory.baseline]
+        file.write(json.dumps({"seconds": dict(zip(names, judged, strict=True))}) + "\n")
+        done = 0
+        for mutant, cases, kills in rows(laboratory, fresh, most, pool):
+            done += 1
+            line = {"digest": mutant.digest, "name": str(mutant), "mutant": asdict(mutant), "tried": len(cases)}
+            file.write(json.dumps(line | {"kills": {names[case]: by for case, by in kills.items()}}) + "\n")
+            file.flush()
+            on_fault("killed" if kills else "survived", done)
+    return len(fresh) - done
+
+
+def rows(
+    laboratory: Laboratory, mutants: Sequence[Mutant], most: int, pool: ProcessPoolExecutor
+) -> Iterator[tuple[Mutant, Sequence[int], Mapping[int, str]]]:
+    """Each mutant with the cases that it was tried by, and those that killed it by what."""
+    reaching = {mutant: cheapest(cases, laboratory.baseline, most) for mutant, cases in laboratory.reaching().items()}
+    known = {mutant.id: mutant for mutant in mutants}
+    for mutant in mutants:
+        if mutant.id not in reaching:
+            yield mutant, (), {}
+    kills: dict[int, dict[int, str]] = defaultdict(dict)
+    hunt, left = Hunt(laboratory.baseline, to_end=True), [number for number in known if number in reaching]
+    for case, trial, over in hunt.trials(pool, ((number, reaching[number]) for number in left), laboratory.until):
+        if trial.by and trial.by != MISSING:
+            kills[trial.mutant][case] = trial.by
+        if over:
+            yield known[trial.mutant], reaching[trial.mutant], kills.pop(trial.mutant, {})

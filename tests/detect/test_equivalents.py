@@ -1,0 +1,69 @@
+"""The list of mutants argued equivalent, and how reports count them."""
+
+from dataclasses import replace
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from fattn_probe.detect.equivalents import Equivalent, argument, read, stale
+from fattn_probe.detect.mutate import Mutated
+from fattn_probe.detect.mutate_show import document, fate_of, render, table
+from fattn_probe.detect.schemata import switched
+from tests.detect.test_mutate import KILLED, MUTANT
+
+WHY = "it is the same for every input"
+ONE = Equivalent(because=WHY, file="fattn-vec.cuh", before="a < b", after="a <= b")
+
+
+@pytest.mark.parametrize(
+    ("changes", "means"),
+    [
+        ({}, True),
+        ({"before": "/^a/"}, True),
+        ({"before": "a"}, False),
+        ({"kind": ["constant"]}, False),
+        ({"kind": ["constant", "relation"]}, True),
+        ({"lines": [9, 10]}, True),
+        ({"lines": [11, 12]}, False),
+        ({"file": "fattn.cu"}, False),
+        ({"after": "/ < /"}, False),
+    ],
+)
+def test_which_mutants_an_entry_means(changes, means):
+    assert ONE.model_copy(update=changes).means(MUTANT) is means
+
+
+def test_an_entry_says_which_and_why(tmp_path):
+    with pytest.raises(ValidationError, match="which mutants"):
+        Equivalent(because=WHY, file="fattn.cu")
+    path = tmp_path / "list.yaml"
+    path.write_text(yaml.safe_dump([{"because": WHY, "file": "fattn.cu", "before": "x", "lines": [1, 2]}]))
+    (item,) = read(path)
+    assert argument(replace(MUTANT, file="fattn.cu", before="x", line=2), [item]) == WHY
+    assert stale([MUTANT], [ONE, item]) == [item]
+
+
+def test_a_killed_mutant_is_killed_whatever_the_list_says():
+    survivor = replace(KILLED, by="", case="", on="")
+    assert [fate_of(item, [ONE]) for item in (KILLED, survivor)] == ["killed", "equivalent"]
+    assert fate_of(survivor, []) == "survived"
+
+
+def test_equivalent_mutants_count_neither_as_killed_nor_as_missed():
+    rows = [("x", "killed"), ("x", "survived"), ("x", "equivalent"), ("x", "not reached"), ("x", "not reached")]
+    assert table("file", rows).rows == (
+        ("x", "1", "1", "0", "2", "1", "50 %", "25 %"),
+        ("all", "1", "1", "0", "2", "1", "50 %", "25 %"),
+    )
+
+
+def test_a_report(tmp_path):
+    found = Mutated(("sim:h200",), 3, (), None, (KILLED,), 9, 8)
+    assert document(found)["counts"] == {"killed": 1}
+    assert render(found)
+
+
+@pytest.mark.network
+def test_every_entry_means_a_mutant_of_the_default_release(tree):
+    assert stale(switched(tree, (), frozenset()).mutants, read()) == []
