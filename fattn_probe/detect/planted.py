@@ -1,5 +1,6 @@
 """Whether suites catch planted faults: each case as the suite runs it, cheapest first, until one is caught."""
 
+import hashlib
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from fattn_probe.run.required_kernels import required_kernels
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case, expand, load
+from fattn_probe.shipped import folder
 from fattn_probe.source.faults import HistoricFault
 from fattn_probe.source.patches import Patch
 
@@ -62,7 +64,10 @@ class Caught:
 
 @dataclass(frozen=True)
 class Tried:
-    """A suite on a release with a fault: what caught it, None if nothing did; cases judged, seconds with compiling."""
+    """A suite on a release with a fault: what caught it, None if nothing did; cases judged, seconds with compiling.
+
+    `digest` is that of the patch's changes and `text` that of the suite's file; a result with others is out of date.
+    """
 
     fault: str
     digest: str
@@ -70,6 +75,7 @@ class Tried:
     caught: Caught | None
     cases: int
     seconds: float
+    text: str = ""
 
     def document(self) -> dict[str, Any]:
         """One line of a results file."""
@@ -257,7 +263,13 @@ def try_fault(fault: HistoricFault, asked: Questions, keep: Path | None = None) 
         if caught is not None:
             break
     seconds = round(time.monotonic() - began, 1)
-    return Tried(name, fault.patch.changes, asked.name, caught, tried, seconds)
+    return Tried(name, fault.patch.changes, asked.name, caught, tried, seconds, text_of(asked.name))
+
+
+def text_of(suite: str) -> str:
+    """The start of the sha256 of a shipped suite's file; empty for another, and for the faults' own cases."""
+    path = folder("suite") / f"{suite}.yaml"
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
 
 
 def try_batch(batch: Batch, session: Session, plain: Session, judge: Judge) -> tuple[Caught | None, int]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from fattn_probe.detect.planted import Tried
+from fattn_probe.detect.planted import Tried, text_of
 from fattn_probe.detect.score import Grade, Score, grade
 from fattn_probe.source.faults import HistoricFault
 
@@ -31,8 +31,9 @@ def page(corpus: Sequence[HistoricFault], results: Sequence[Tried]) -> str:
 
 
 def current(item: Tried | None, fault: HistoricFault | None) -> bool:
-    """Whether a result is about the fault as it is now."""
-    return item is not None and fault is not None and item.digest == fault.patch.changes
+    """Whether a result is about the fault and the suite as they are now."""
+    known = item is not None and fault is not None and item.digest == fault.patch.changes
+    return item is not None and known and item.text == text_of(item.suite)
 
 
 def share(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> str:

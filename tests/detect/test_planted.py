@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.compare.judge.finding import Finding
-from fattn_probe.detect.planted import Caught, Routine, Tried, given_away, tried_of
+from fattn_probe.detect.planted import Caught, Routine, Tried, given_away, text_of, tried_of
 from fattn_probe.detect.planted_page import page
 from fattn_probe.regress.records import Result
 from fattn_probe.run.session import RunOptions
@@ -77,7 +77,7 @@ def test_what_gives_a_fault_away(result, by):
 
 
 def tried(caught):
-    return Tried(FAULT.patch.name, FAULT.patch.changes, "quick", caught, 5, 12.3)
+    return Tried(FAULT.patch.name, FAULT.patch.changes, "quick", caught, 5, 12.3, text_of("quick"))
 
 
 CAUGHT = Caught("sim:h200", "decode", "verdict", "wrong | rows", cause="kv-left-out")
@@ -96,4 +96,9 @@ def test_the_page_counts_the_latest_result_of_each_fault():
 
 
 def test_a_result_of_an_older_patch_does_not_count():
+    assert "## quick" in page([FAULT], [tried(CAUGHT)])
     assert "## quick" not in page([FAULT], [replace(tried(CAUGHT), digest="other")])
+
+
+def test_a_result_of_an_older_suite_does_not_count():
+    assert "## quick" not in page([FAULT], [replace(tried(CAUGHT), text="other")])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.compare.diagnose.kinds import KINDS
 from fattn_probe.detect.planted import headline
 from fattn_probe.detect.recorded import cases_by_digest, diagnosed_again, read
 from fattn_probe.detect.score import Score, grade
@@ -62,3 +63,8 @@ def test_a_score_in_words():
         "4 diagnosed: 3 right (75 %), 1 silent (25 %), 0 false (0 %)"
     )
     assert str(Score.of([])) == "nothing was diagnosed"
+
+
+def test_the_docs_have_every_cause():
+    text = (Path(__file__).parents[2] / "docs/compare.md").read_text()
+    assert [kind for kind, words in KINDS.items() if f"| `{kind}` | {words} |" not in text] == []
