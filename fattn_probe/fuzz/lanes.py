@@ -21,10 +21,12 @@ from fattn_probe.run.session import Session, arch_of
 from fattn_probe.scenario import Case
 from fattn_probe.source import KernelCase, kernel_cases
 
-KERNEL_SECONDS, CASE_SECONDS = 10.0, 0.25
-"""Seconds of a core to compile a kernel, and to run and judge a case."""
-FIRST_KERNELS = 6
-"""Kernels that a lane may compile at once."""
+KERNEL_SECONDS, CASE_SECONDS = 8.0, 0.25
+"""Seconds of a core to compile an mma or vec kernel, and to run and judge a case."""
+TILE_SECONDS = 0.45
+"""Seconds to compile a tile kernel, for each element of V's head size: one file has its instances for all ncols."""
+FIRST_SECONDS = 80.0
+"""Seconds of compiling kernels that a lane begins with."""
 UNSUPPORTED_EVERY = 20
 """Of the cases that a GPU does not support, one in so many is run: they cost little, and show little."""
 PLANNED_A_CORE = 45
@@ -78,7 +80,7 @@ class Lane:
     all_targets: Sequence[Target]
     seed: int
     share: float
-    kernels: dict[str, None] = field(default_factory=dict)
+    kernels: dict[str, float] = field(default_factory=dict)
     accepted: int = 0
 
     def batch(self, size: int) -> Batch:
@@ -100,17 +102,17 @@ class Lane:
     def _cases(self) -> Iterator[Drawn]:
         """The cases that are run, in order."""
         for drawn in self._planned():
-            new = [name for name in drawn.kernels or () if name not in self.kernels]
-            if not drawn.left_out and (len(self.kernels) + len(new) <= self._allowed or not new):
-                self.kernels |= dict.fromkeys(new)
+            new = {name: seconds_to_compile(name) for name in drawn.kernels or () if name not in self.kernels}
+            seconds = sum(self.kernels.values()) + sum(new.values())
+            if not drawn.left_out and (seconds <= self._allowed or not new):
+                self.kernels |= new
                 self.accepted += 1
                 yield drawn
 
     @property
     def _allowed(self) -> float:
-        """The number of kernels that may have been compiled by now."""
-        rate = self.share / (1 - self.share) * CASE_SECONDS / KERNEL_SECONDS
-        return FIRST_KERNELS + rate * self.accepted
+        """The seconds of a core that compiling kernels may have taken by now."""
+        return FIRST_SECONDS + self.share / (1 - self.share) * CASE_SECONDS * self.accepted
 
     def _planned(self) -> Iterator[Drawn]:
         """All cases with the kernels that they need."""
@@ -138,3 +140,9 @@ def lanes(session: Session, targets: Sequence[Target], seed: int, share: float) 
     for target in targets:
         by_arch.setdefault(arch_of(target), []).append(target)
     return [Lane(Session(session.options, session.progress), same, targets, seed, share) for same in by_arch.values()]
+
+
+def seconds_to_compile(kernel: str) -> float:
+    """The seconds of a core to compile a kernel case, `tile 576,512` or `mma 64,64,8,8`."""
+    family, _, arguments = kernel.partition(" ")
+    return TILE_SECONDS * int(arguments.split(",")[-1]) if family == "tile" else KERNEL_SECONDS

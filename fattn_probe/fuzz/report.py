@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.compare.judge.known import PAGE
+from fattn_probe.compare.judge.verdict import FEW_BITS
 from fattn_probe.fuzz.findings import Kind, family_of, kind_of
 from fattn_probe.fuzz.run import Judged
 from fattn_probe.fuzz.shapes import flop
@@ -21,11 +22,15 @@ COLUMNS = ("pass", "unsupported", "known defect", "finding")
 
 @dataclass
 class Tally:
-    """The results of a run by target and kernel family, and the cheapest case of each kind of failure on a target."""
+    """The results of a run by target and kernel family, and the cheapest case of each kind of failure on a target.
+
+    `few_bits` are the passing cases of which too few bits equal the rounding model.
+    """
 
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     failures: Counter[tuple[Kind, str]] = field(default_factory=Counter)
     cheapest: dict[tuple[Kind, str], Judged] = field(default_factory=dict)
+    few_bits: list[Judged] = field(default_factory=list)
     interrupted: bool = False
 
     def add(self, judged: Judged) -> str:
@@ -33,6 +38,8 @@ class Tally:
         kind = kind_of(judged.result)
         column = judged.result.status if kind is None else COLUMNS[2] if kind.known else COLUMNS[3]
         self.counts[judged.on, family_of(judged.result), column] += 1
+        if FEW_BITS in judged.result.warning:
+            self.few_bits.append(judged)
         if kind is not None:
             key = kind, judged.on
             self.failures[key] += 1
@@ -66,6 +73,10 @@ def document(tally: Tally, smallest: Sequence[Smallest] = ()) -> dict[str, Any]:
             for on, family in sorted({(on, family) for on, family, _ in tally.counts})
         ],
         "known_defects": dict(known_defects(tally)),
+        "few_bits": [
+            {"on": one.on, "case": one.result.name, "warning": one.result.warning, "scenario": one.drawn.settings}
+            for one in tally.few_bits
+        ],
         "findings": [one_document(tally, kind, on, found.get((kind, on))) for kind, on in tally.findings],
     }
 
@@ -119,6 +130,8 @@ def summary(tally: Tally) -> Iterator[str]:
     yield f"{tally.cases} cases: {numbers}" + (" (interrupted)" if tally.interrupted else "")
     for known, count in sorted(known_defects(tally).items()):
         yield f"{count} fail{'s' * (count == 1)} by {known}, a known defect of upstream's ({PAGE})"
+    if tally.few_bits:
+        yield f"{len(tally.few_bits)} pass, but few of their bits equal the rounding model (--json lists them)"
     for kind, on in tally.findings:
         result, count = tally.cheapest[kind, on].result, tally.failures[kind, on]
         yield f"finding: {kind} on {on}, {count} case{'s' * (count > 1)}, such as {result.name}: {result.reason}"
