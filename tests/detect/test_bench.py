@@ -1,0 +1,92 @@
+"""What a bench makes of a mutant's runs, with runners that only say how they ended."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fattn_probe.detect.bench import MISSING, Place, Trial
+
+ALONE = (b"bits", "launches")
+
+
+@dataclass
+class Child:
+    """A run that ended with a code and an output."""
+
+    output: tuple[bytes, str]
+    code: int = 0
+    seconds: float = 0.5
+
+
+@dataclass
+class Runner:
+    """A runner whose every run ends alike."""
+
+    child: Child
+    limits: list[float] = field(default_factory=list)
+
+    def run(self, file, part, mutant, limit):
+        self.limits.append(limit)
+        return self.child
+
+
+class Judged(Place):
+    """A place whose judgement of an output is in a table; anything else must not be judged."""
+
+    verdicts: dict[tuple[bytes, str], tuple[str, str]]
+
+    def judge(self, child):
+        return self.verdicts[child.output]
+
+
+def place(*children: Any, **verdicts: Any) -> Any:
+    runners: Any = [Runner(child) for child in children]
+    nothing: Any = SimpleNamespace(options=None)
+    made = Judged(nothing, nothing, Path("case.gguf"), None, None, runners, (None, None))
+    made.alone, made.limit = ALONE, 7.0
+    made.verdicts = {(name.encode(), "launches"): verdict for name, verdict in verdicts.items()}
+    return made
+
+
+def test_equal_bits_and_launches_are_not_judged():
+    made = place(Child(ALONE), Child(ALONE))
+    assert made.tried(3) == Trial(3, "", "", 1.0)
+    assert [runner.limits for runner in made.runners] == [[7.0], [7.0]]
+
+
+@pytest.mark.parametrize(("by", "said"), [("verdict", "wrong"), ("stopped", "a trap"), (MISSING, "_Z3foo")])
+def test_other_bits_are_judged(by, said):
+    assert place(Child((b"other", "launches")), other=(by, said)).tried(3) == Trial(3, by, said, 0.5)
+
+
+def test_a_run_without_an_output_is_judged():
+    made = place(Child((b"", ""), code=86))
+    made.verdicts = {(b"", ""): ("stopped", "out of bounds")}
+    assert made.tried(3) == Trial(3, "stopped", "out of bounds", 0.5, changed=True)
+
+
+def test_other_launches_with_a_right_output_are_noted():
+    made = place(Child((b"bits", "another grid")))
+    made.verdicts = {(b"bits", "another grid"): ("", "")}
+    assert made.tried(3) == Trial(3, "", "", 0.5, changed=True)
+
+
+def test_another_order_of_warps_with_other_bits_is_a_race():
+    made = place(Child(ALONE), Child((b"other", "launches")))
+    found = made.tried(3)
+    assert (found.by, found.seconds) == ("check", 1.0)
+
+
+def test_right_bits_that_are_not_those_without_the_mutant_may_stay_the_same_in_every_order():
+    other = Child((b"other", "launches"))
+    assert place(other, other, other=("", "")).tried(3).by == ""
+    assert place(other, Child(ALONE), other=("", "")).tried(3).by == "check"
+
+
+def test_a_crash_in_another_order_is_judged():
+    made = place(Child(ALONE), Child((b"", ""), code=86))
+    made.verdicts = {(b"", ""): ("checker", "a race")}
+    assert made.tried(3).by == "checker"
