@@ -124,11 +124,14 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     """Diagnose a wrong output."""
     wrong = evidence.wrong
     found = tuple(find_patterns(wrong, evidence.labellings()))
-    rows, finite = _rows_to_try(evidence, wrong), _rows_to_try(evidence, wrong & _finite(evidence)[..., None])
-    candidates = {row: _candidates(evidence, row) for row in finite}
-    causes = tuple(all_causes(evidence, candidates))
-    worst = tuple(_element(evidence, row, best_of(candidates.get(row, ()), causes)) for row in rows[:WORST])
-    return Diagnosis(int(wrong.sum()), wrong.size, worst, found, causes, len(candidates))
+    finite = wrong & _finite(evidence)[..., None]
+    examined, worst_rows = _sample(finite), _worst_rows(evidence, wrong)
+    candidates = {
+        row: _candidates(evidence, row) for row in dict.fromkeys([*examined, *worst_rows]) if finite[row].any()
+    }
+    causes = tuple(all_causes(evidence, {row: candidates[row] for row in examined}))
+    worst = tuple(_element(evidence, row, best_of(candidates.get(row, ()), causes)) for row in worst_rows)
+    return Diagnosis(int(wrong.sum()), wrong.size, worst, found, causes, len(examined))
 
 
 def all_causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate]]) -> list[Said]:
@@ -220,14 +223,18 @@ def _mask(evidence: Evidence) -> MaskFacts | None:
     return MaskFacts.of(mask, case.op.sizes.n_seq, case.op.sizes.n_q, geometry.rows if geometry else case.op.sizes.n_kv)
 
 
-def _rows_to_try(evidence: Evidence, wrong: Bools) -> list[RowIndex]:
-    """The rows with the largest errors, and others spread over the wrong rows."""
+def _sample(wrong: Bools) -> list[RowIndex]:
+    """Some wrong rows, drawn by chance, so that their causes stand for those of all."""
+    rows = np.argwhere(wrong.any(axis=3))
+    chosen = np.random.default_rng(0).permutation(len(rows))[:ROWS_TRIED]
+    return [(int(sequence), int(query), int(head)) for sequence, query, head in rows[np.sort(chosen)]]
+
+
+def _worst_rows(evidence: Evidence, wrong: Bools) -> list[RowIndex]:
+    """The rows with the largest errors."""
     error = np.where(wrong, evidence.deviation.of(evidence.dst), -1.0).max(axis=3)
-    order = np.argsort(-error, axis=None, kind="stable")[: int(wrong.any(axis=3).sum())]
-    if not len(order):
-        return []
-    chosen = list(dict.fromkeys([*order[:WORST], *order[np.linspace(0, len(order) - 1, ROWS_TRIED).astype(int)]]))
-    places = [np.unravel_index(int(index), error.shape) for index in chosen[:ROWS_TRIED]]
+    order = np.argsort(-error, axis=None, kind="stable")[: min(WORST, int(wrong.any(axis=3).sum()))]
+    places = [np.unravel_index(int(index), error.shape) for index in order]
     return [(int(sequence), int(query), int(head)) for sequence, query, head in places]
 
 

@@ -94,6 +94,75 @@ def test_not_finite_has_a_place_but_no_cause(run):
     assert "head 2" in found.patterns[0].words
 
 
+def test_a_factor_that_differs_by_row_is_no_cause(run):
+    factors = np.random.default_rng(0).uniform(0.5, 1.5, run[2].shape[:3])[..., None]
+    found = diagnosis_of(run, (run[2] * factors).astype(np.float32))
+    assert [said.cause.kind for said in found.causes] == []
+    found = diagnosis_of(run, (run[2] * np.float32(0.75)).astype(np.float32))
+    assert [str(said.cause) for said in found.causes] == ["the output is scaled (by 0.75)"]
+
+
+def test_the_cause_that_explains_most_rows_is_first_and_one_of_few_rows_is_not_said(run):
+    case, inputs, dst, _, geometry = run
+    where = np.zeros(dst.shape[:3], bool)
+    where[0, :, :3] = True
+    left_out = next(fault for fault in FAULTS if fault.__name__ == "step_left_out")
+    wrong = planted(left_out, case, inputs, dst, geometry, where=where)
+    wrong[0, :, 3] *= 1.5
+    found = diagnosis_of(run, wrong)
+    assert found.causes[0].cause.kind == "kv-left-out"
+    assert all(said.share >= 0.5 for said in found.causes)
+    assert "output-scale" not in [said.cause.kind for said in found.causes]
+
+
+def test_kv_steps_that_are_missing_are_named(run):
+    case, inputs, dst, _, geometry = run
+
+    def some_left_out(row, geometry, place):
+        logits, step = row.logits, geometry.rows
+        for first in (1, 4):
+            logits[first * step : (first + 1) * step] = -np.inf
+        return row.output(logits)
+
+    found = diagnosis_of(run, planted(some_left_out, case, inputs, dst, geometry))
+    assert found.causes[0].cause.kind == "kv-left-out"
+    assert found.causes[0].cause.detail == "KV steps 1, 4"
+    assert found.causes[0].cause.explained > 0.99
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoiled"),
+    [("masked-tile", "rows whose first KV step is hidden"), (None, "rows of head 2"), (None, "every row but one")],
+)
+def test_nan_has_a_cause_only_if_it_is_in_the_rows_that_the_cause_predicts(kind, spoiled):
+    (case,) = expand(loads(MASKED, "masked.yaml"))
+    inputs = make_inputs(case)
+    reference = reference_of(case.op, inputs)
+    geometry = geometry_of(case.op, [replace(LAUNCH, grid=(2, 1, 1))], 90)  # a block for each tile, of two steps
+    assert geometry.rows == 64
+    rows = {
+        "rows whose first KV step is hidden": np.s_[0, 8:],
+        "rows of head 2": np.s_[0, :, 2],
+        "every row but one": np.s_[0, 1:],
+    }[spoiled]
+    dst = reference.astype(np.float32)
+    dst[rows] = np.nan
+    verdict = judge(dst, reference, case.tolerance)
+    found = diagnose(Evidence(case, inputs, dst, verdict.deviation, geometry))
+    assert [said.cause.kind for said in found.causes] == ([] if kind is None else [kind])
+
+
+MASKED = """
+version: 1
+about: the later half of the queries does not see the first KV step
+hsk: 128
+n_head: 4
+n_head_kv: 2
+n_q: 16
+n_kv: 72
+mask: {kind: sliding_window, window: 1}
+"""
+
 IGNORING = """
 version: 1
 about: an op of which a part is ignored
