@@ -12,8 +12,10 @@ from itertools import count, groupby, islice
 
 from fattn_probe.build import Build
 from fattn_probe.device import Target
+from fattn_probe.errors import BuildError
 from fattn_probe.fuzz.scenarios import case_of, draw
 from fattn_probe.fuzz.shapes import Settings
+from fattn_probe.process import log
 from fattn_probe.regress.pool import cores
 from fattn_probe.run.kernels_by_op import op_digest
 from fattn_probe.run.required_kernels import dry_runs, required_sources
@@ -84,13 +86,17 @@ class Lane:
     accepted: int = 0
 
     def batch(self, size: int) -> Batch:
-        """The next `size` cases, with their kernels compiled."""
+        """The next `size` cases, with their kernels compiled; a case whose kernel does not compile will be lost."""
         cases = tuple(islice(self._cases, size))
         known = {kernel.name: kernel for kernel in self._all_kernels}
         wanted = [known[name] for name in self.kernels]
         sources = required_sources(drawn.case for drawn in cases)
         for target in self.targets:
-            self.session.add_kernels(target, wanted, sources=sources)
+            try:
+                self.session.add_kernels(target, wanted, sources=sources)
+            except BuildError as error:
+                log.warning("%s", error)
+                self.session.add_kernels(target, (), sources=sources)
         return Batch(cases, dict(self.session.builds))
 
     @cached_property

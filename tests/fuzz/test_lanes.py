@@ -1,10 +1,12 @@
 """Which random cases a lane runs: by its kernels' share of the time, the same in batches of any size."""
 
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 
 from fattn_probe.device import load_devices, parse_targets
+from fattn_probe.errors import BuildError
 from fattn_probe.fuzz import lanes as module
 from fattn_probe.fuzz.lanes import (
     CASE_SECONDS,
@@ -77,3 +79,20 @@ def test_most_unsupported_cases_are_left_out_but_no_failing_dry_run(monkeypatch)
     monkeypatch.setattr(module, "dry_runs", lambda session, cases, target: {})
     lane, _ = made()
     assert [number for number, _ in taken(lane, 20)] == list(range(0, 60, 3))
+
+
+@pytest.mark.usefixtures("planned")
+@pytest.mark.network
+def test_a_kernel_that_does_not_compile_does_not_end_the_run(monkeypatch, tree):
+    added = []
+
+    def add_kernels(session, target, kernels, **rest):
+        added.append(len(tuple(kernels)))
+        if kernels:
+            raise BuildError("no such instance")
+
+    monkeypatch.setattr(Session, "add_kernels", add_kernels)
+    monkeypatch.setattr(module, "kernel_cases", lambda tree: [SimpleNamespace(name=f"mma {n}") for n in range(1000)])
+    lane, _ = lanes(Session(RunOptions(tree)), TARGETS, 1, 0.4)
+    assert len(lane.batch(20).cases) == 20
+    assert added == [len(lane.kernels), 0]
