@@ -47,6 +47,15 @@ def alone(pool: ProcessPoolExecutor, cases: Iterable[tuple[int, Case]]) -> Itera
         yield from (future.result() for future in done)
 
 
+def cheapest(cases: Iterable[int], baseline: Sequence[Alone], most: int) -> list[int]:
+    """Of cases that launch the same kernels in the same grids, the fastest `most` of each kind (0: all)."""
+    kinds: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for case in cases:
+        kinds[baseline[case].work, baseline[case].launches].append(case)
+    chosen = (sorted(kind, key=lambda case: baseline[case].judged)[: most or None] for kind in kinds.values())
+    return sorted(case for kind in chosen for case in kind)
+
+
 @dataclass
 class Hunt:
     """Mutants by number, and the cases that reach each; `most` is the number of cases that each is tried by (0: all).

@@ -2,12 +2,12 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fattn_probe.detect.bench import MISSING, Alone
+from fattn_probe.detect.bench import MISSING
 from fattn_probe.detect.killing import Hunt, alone, workers
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.mutate import Laboratory
@@ -49,16 +49,7 @@ class Matrix:
         return made
 
 
-def cheapest(cases: Iterable[int], baseline: Sequence[Alone], most: int) -> list[int]:
-    """Of cases that launch the same kernels in the same grids, the fastest `most` of each kind (0: all)."""
-    kinds: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for case in cases:
-        kinds[baseline[case].work, baseline[case].launches].append(case)
-    chosen = (sorted(kind, key=lambda case: baseline[case].judged)[: most or None] for kind in kinds.values())
-    return sorted(case for kind in chosen for case in kind)
-
-
-def find(laboratory: Laboratory, results: Path, most: int, on_fault: Callable[[str, int], None]) -> int:
+def find(laboratory: Laboratory, results: Path, on_fault: Callable[[str, int], None]) -> int:
     """Add to a results file what kills each mutant of a plan that is not in it; returns how many are left."""
     mutants = laboratory.plan.chosen(laboratory.schemata.mutants)
     known = Matrix.read(results).faults
@@ -71,7 +62,7 @@ def find(laboratory: Laboratory, results: Path, most: int, on_fault: Callable[[s
         judged = [round(item.judged, 3) for item in laboratory.baseline]
         file.write(json.dumps({"seconds": dict(zip(names, judged, strict=True))}) + "\n")
         done = 0
-        for mutant, cases, kills in rows(laboratory, fresh, most, pool):
+        for mutant, cases, kills in rows(laboratory, fresh, pool):
             done += 1
             line = {"digest": mutant.digest, "name": str(mutant), "mutant": asdict(mutant), "tried": len(cases)}
             file.write(json.dumps(line | {"kills": {names[case]: by for case, by in kills.items()}}) + "\n")
@@ -81,10 +72,10 @@ def find(laboratory: Laboratory, results: Path, most: int, on_fault: Callable[[s
 
 
 def rows(
-    laboratory: Laboratory, mutants: Sequence[Mutant], most: int, pool: ProcessPoolExecutor
+    laboratory: Laboratory, mutants: Sequence[Mutant], pool: ProcessPoolExecutor
 ) -> Iterator[tuple[Mutant, Sequence[int], Mapping[int, str]]]:
     """Each mutant with the cases that it was tried by, and those that killed it by what."""
-    reaching = {mutant: cheapest(cases, laboratory.baseline, most) for mutant, cases in laboratory.reaching().items()}
+    reaching = laboratory.reaching()
     known = {mutant.id: mutant for mutant in mutants}
     for mutant in mutants:
         if mutant.id not in reaching:

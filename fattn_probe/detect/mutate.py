@@ -14,7 +14,7 @@ from fattn_probe.build import RUNNER
 from fattn_probe.build.symbols import case_of, demangle
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.detect.bench import MISSING, Alone, Trial, Work
-from fattn_probe.detect.killing import Hunt, alone, workers
+from fattn_probe.detect.killing import Hunt, alone, cheapest, workers
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.schemata import Schemata, compiling
 from fattn_probe.device import Target
@@ -79,7 +79,8 @@ class Part:
 class Plan:
     """A suite's entries on their targets, and the mutants to try: those of some `files`, a `sample` of them (0: all).
 
-    `upstream`: judge as upstream's test does. No case is begun after `seconds`.
+    `upstream`: judge as upstream's test does. `most` is how many cases of each kind of launches try a mutant (0: all).
+    No case is begun after `seconds`.
     """
 
     parts: tuple[Part, ...]
@@ -87,6 +88,7 @@ class Plan:
     sample: int = 0
     upstream: bool = False
     seconds: float = math.inf
+    most: int = 0
 
     def chosen(self, mutants: Iterable[Mutant]) -> list[Mutant]:
         """The mutants to try, by digest. A smaller sample is a part of a larger one."""
@@ -102,7 +104,7 @@ class Plan:
             (part.name, part.entry.flavour, part.entry.sanitize, str(part.checks), [case.digest for case in part.cases])
             for part in self.parts
         ]
-        text = json.dumps([tree.digest, patches, self.upstream, parts])
+        text = json.dumps([tree.digest, patches, self.upstream, self.most, parts])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -172,12 +174,12 @@ class Laboratory:
         return [(number, case) for number, part in enumerate(self.plan.parts) for case in part.cases]
 
     def reaching(self) -> dict[int, list[int]]:
-        """By mutant, the cases that reach it and pass without it."""
+        """By mutant, the cases that try it: they reach it, and pass without it."""
         found: dict[int, list[int]] = defaultdict(list)
         for number, item in enumerate(self.baseline):
             for mutant in item.reached if not item.failure else ():
                 found[mutant].append(number)
-        return found
+        return {mutant: cheapest(cases, self.baseline, self.plan.most) for mutant, cases in found.items()}
 
     def try_all(self, mutants: Sequence[Mutant], on_verdict: Callable[[Verdict], None]) -> None:
         """The fate of each mutant, as it is known; first the cases run without a mutant."""

@@ -34,6 +34,9 @@ def mutate(
     seconds: Annotated[
         float, typer.Option(min=0, help="Start no run after this time, compiling included; 0: no limit.")
     ] = 0,
+    most: Annotated[
+        int, typer.Option(min=0, help="Cases of each kind of launches that try a mutant, the fastest; 0 is all.")
+    ] = 0,
     upstream: Annotated[
         bool, typer.Option("--upstream", help="Judge as upstream's test does: by its bound of the NMSE alone.")
     ] = False,
@@ -57,7 +60,7 @@ def mutate(
         session = setup.session_of(options, activity)
         parts = parts_of(((entry, target, given.checks(entry)) for entry, target in pairs), suite_file.parent, session)
         found = run(
-            Plan(parts, tuple(files), sample, upstream, seconds or math.inf),
+            Plan(parts, tuple(files), sample, upstream, seconds or math.inf, most),
             session,
             results,
             activity.step,

@@ -6,7 +6,8 @@ import pytest
 
 from fattn_probe.detect.bench import Alone
 from fattn_probe.detect.choose import choose, entries, share, table, with_corpus
-from fattn_probe.detect.kills import Killers, Matrix, cheapest
+from fattn_probe.detect.killing import cheapest
+from fattn_probe.detect.kills import Killers, Matrix
 from tests.detect.test_mutate import plan
 
 SECONDS = {"sim:h200: a": 10.0, "sim:h200: b": 1.0, "sim:t4: c": 2.0, "sim:t4: d": 1.0}
