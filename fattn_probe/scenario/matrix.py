@@ -107,7 +107,7 @@ def _texts(values: list[object]) -> dict[str, str]:
 def _text(value: object) -> str:
     if isinstance(value, dict):
         rest = [f"{key}{_text(inner)}" for key, inner in value.items() if key != "kind"]
-        return "+".join([str(value["kind"])] * ("kind" in value) + rest)
+        return "+".join([str(value.get("kind"))] * ("kind" in value) + rest)
     if isinstance(value, list):
         return "".join(_text(inner) for inner in value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -81,3 +81,8 @@ def test_an_included_case_can_have_a_name_of_its_own():
     assert [case.op.sizes.n_kv for case in cases] == [512, 768, 1024]
     with pytest.raises(InputError, match="name"):
         loads(text + "  - {name: 'a b', n_kv: 512}\n")
+
+
+def test_a_varied_mapping_without_a_kind_is_named_by_its_parts():
+    made = cases("matrix:\n  layout: [{mask: {pad: 64}}, {mask: {pad: 1}}]\nmask: {kind: causal}\n")
+    assert [case.name for case in made] == ["stem-layout=maskpad64", "stem-layout=maskpad1"]
