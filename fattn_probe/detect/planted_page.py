@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from fattn_probe.compare.diagnose.kinds import NONE
 from fattn_probe.detect.planted import Tried, text_of
 from fattn_probe.detect.score import Grade, Score, grade
 from fattn_probe.source.faults import HistoricFault
@@ -41,9 +42,16 @@ def share(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> str:
     caught = [item.caught for item in tried if item.caught is not None]
     left = f" {len(known) - len(tried)} of the corpus's {len(known)} were not tried." if len(tried) < len(known) else ""
     percent = 100 * len(caught) / len(tried)
-    grades = (graded(item, known[item.fault]) for item in tried)
-    score = Score.of(one for one in grades if one is not None)
-    return f"**{len(caught)} of {len(tried)} caught ({percent:.3g} %)**. By value: {score}.{left}"
+    return f"**{len(caught)} of {len(tried)} caught ({percent:.3g} %)**. {by_value(tried, known)}{left}"
+
+
+def by_value(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> str:
+    """The score of what is caught by a wrong output; also without the faults that no wrong output shows."""
+    grades = [(graded(item, known[item.fault]), known[item.fault].diagnosis) for item in tried]
+    every = Score.of(one for one, _ in grades if one is not None)
+    shown = Score.of(one for one, label in grades if one is not None and label != (NONE,))
+    rest = "" if shown == every else f" Without the label `none`: {shown}."
+    return f"By value: {every}.{rest}"
 
 
 def graded(item: Tried, fault: HistoricFault) -> Grade | None:

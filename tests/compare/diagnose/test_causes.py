@@ -130,6 +130,42 @@ def test_kv_steps_that_are_missing_are_named(run):
     assert found.causes[0].cause.explained > 0.99
 
 
+def some_keys_weighted(row, geometry, place):
+    """Every KV row has another weight."""
+    weights = np.random.default_rng(1).uniform(0.5, 1.5, len(row.V))
+    return row.output(row.logits + np.log(weights))
+
+
+def step_not_rescaled(row, geometry, place):
+    """The sum of the weighted V is not scaled down when the maximum grows."""
+    logits, acc, total, top = row.logits, 0.0, 0.0, -np.inf
+    for first in range(0, len(logits), geometry.rows):
+        step = slice(first, first + geometry.rows)
+        before, top = top, max(top, logits[step].max())
+        weights = np.exp(logits[step] - top)
+        total = total * np.exp(before - top) + weights.sum()
+        acc = acc + weights @ row.V[step]
+    return acc / total
+
+
+def half_a_step_of_V_late(row, geometry, place):
+    V, half = row.V.copy(), geometry.rows // 2
+    V[:half] = np.roll(V[:half], 1, axis=0)
+    return row.weights(row.logits) @ V
+
+
+def logits_permuted(row, geometry, place):
+    """Each KV row has the logit of another."""
+    raw = np.random.default_rng(2).permutation(row.raw)
+    return row.output(raw + row.mask)
+
+
+@pytest.mark.parametrize("fault", [some_keys_weighted, step_not_rescaled, half_a_step_of_V_late, logits_permuted])
+def test_a_fault_that_no_cause_describes_is_met_with_silence(run, fault):
+    case, inputs, dst, _, geometry = run
+    assert diagnosis_of(run, planted(fault, case, inputs, dst, geometry)).causes == ()
+
+
 @pytest.mark.parametrize(
     ("kind", "spoiled"),
     [("masked-tile", "rows whose first KV step is hidden"), (None, "rows of head 2"), (None, "every row but one")],
