@@ -1,9 +1,10 @@
 """The counts of a run, and its failures by kind."""
 
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -24,13 +25,15 @@ COLUMNS = ("pass", "unsupported", "known defect", "finding")
 class Tally:
     """The results of a run by target and kernel family, and the cheapest case of each kind of failure on a target.
 
-    `few_bits` are the passing cases of which too few bits equal the rounding model.
+    `few_bits` are the passing cases of which too few bits equal the rounding model. `ratios` are measured / predicted
+    RMSE by kernel family.
     """
 
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     failures: Counter[tuple[Kind, str]] = field(default_factory=Counter)
     cheapest: dict[tuple[Kind, str], Judged] = field(default_factory=dict)
     few_bits: list[Judged] = field(default_factory=list)
+    ratios: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     interrupted: bool = False
 
     def add(self, judged: Judged) -> str:
@@ -38,6 +41,8 @@ class Tally:
         kind = kind_of(judged.result)
         column = judged.result.status if kind is None else COLUMNS[2] if kind.known else COLUMNS[3]
         self.counts[judged.on, family_of(judged.result), column] += 1
+        if kind is None and (ratio := judged.result.metrics.get("rmse_by_predicted")) is not None:
+            self.ratios[family_of(judged.result)].append(ratio)
         if FEW_BITS in judged.result.warning:
             self.few_bits.append(judged)
         if kind is not None:
@@ -73,6 +78,10 @@ def document(tally: Tally, smallest: Sequence[Smallest] = ()) -> dict[str, Any]:
             for on, family in sorted({(on, family) for on, family, _ in tally.counts})
         ],
         "known_defects": dict(known_defects(tally)),
+        "rmse_by_predicted": {
+            family: {"cases": len(found), "lowest": min(found), "median": median(found), "highest": max(found)}
+            for family, found in sorted(tally.ratios.items())
+        },
         "few_bits": [
             {"on": one.on, "case": one.result.name, "warning": one.result.warning, "scenario": one.drawn.settings}
             for one in tally.few_bits
