@@ -25,7 +25,7 @@ from fattn_probe.truth.rounding_model.functions import Exponential, fma, rcp, ta
 from fattn_probe.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.truth.rounding_model.softmax import LOWEST, slices, total
 from fattn_probe.truth.rounding_model.tensor_core import half_of
-from fattn_probe.truth.rounding_model.vec import combined
+from fattn_probe.truth.rounding_model.vec import combined, divided
 
 LANES = 32
 
@@ -204,7 +204,7 @@ class Machine:
             out[first] = self.scaled(out[first][:, :, None], scale)[:, :, 0]
             maximum[first] = most
         if self.plan.blocks == 1:
-            return out[:, 0] * rcp(rowsum)
+            return divided(out[:, 0], rcp(rowsum))
         return combined(out, maximum, rowsum, self.exp)
 
     def added(self, a: F32, b: F32) -> F32:

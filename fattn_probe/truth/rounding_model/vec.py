@@ -207,10 +207,16 @@ class Machine:
 def combined(parts: F32, maximum: F32, rowsum: F32, exp: Exponential) -> F32:
     """Combine the blocks' parts (columns, blocks, D) and divide by the row sum (`flash_attn_combine_results`)."""
     if parts.shape[1] == 1:
-        return parts[:, 0] * rcp(rowsum)
+        return divided(parts[:, 0], rcp(rowsum))
     scale = exp(maximum - maximum.max(axis=1, keepdims=True))
     numerator, denominator = np.zeros(parts[:, 0].shape, np.float32), np.zeros(len(parts), np.float32)
     for block in range(parts.shape[1]):
         numerator = fma(scale[:, block, None], parts[:, block], numerator)
         denominator = fma(scale[:, block], rowsum[:, block], denominator)
-    return numerator * rcp(denominator)[:, None]
+    return divided(numerator, rcp(denominator)[:, None])
+
+
+def divided(sums: F32, by_row: F32) -> F32:
+    """Sums times the reciprocal of their row sum; NaN, 0 times infinity, in fully masked rows."""
+    with np.errstate(invalid="ignore"):
+        return sums * by_row

@@ -155,6 +155,7 @@ RECOGNISED = {
     "softcap-head-size": [
         SOFTCAP,
         replace(SOFTCAP, op=softcapped(96), kernel="flash_attn_tile<96,96,16,1,true>"),
+        replace(SOFTCAP, finding=replace(SOFTCAP.finding, frames=("no_device_code at common.cuh:424",))),
         replace(SOFTCAP, op=softcapped(80), kernel="flash_attn_ext_f16<80,80,16,1,true,false,false>"),
     ],
     "q8-race": [Q8_RACE],

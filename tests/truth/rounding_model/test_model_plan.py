@@ -10,7 +10,7 @@ from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.launch.tiles import Grid, index_of, ntiles, tiles_of
 from fattn_probe.truth.rounding_model.mma_plan import mma_plan_of
 from fattn_probe.truth.rounding_model.tile import tile_plan_of
-from fattn_probe.truth.rounding_model.vec import vec_plan_of
+from fattn_probe.truth.rounding_model.vec import divided, vec_plan_of
 
 
 def launch(kernel, values, grid=(8, 1, 1), block=(32, 4, 1)):
@@ -59,3 +59,7 @@ def test_kernels_that_are_not_attention_have_no_plan():
         assert plan_of(launch("flash_attn_stream_k_fixup_uniform", [64, 8, 8]), 90, SHIPPED) is None
     assert mma_plan_of(launch("flash_attn_ext_f16", [48, 48, 8, 8, "false", "false"]), 90, SHIPPED) is None
     assert tile_plan_of(launch("flash_attn_tile", [48, 48, 8, 8, "false"]), 90, SHIPPED) is None
+
+
+def test_a_fully_masked_row_is_nan_without_a_warning():
+    assert np.isnan(divided(np.zeros((1, 4), np.float32), np.array([[np.inf]], np.float32))).all()
