@@ -15,25 +15,29 @@ from typing import ClassVar
 
 from threadpoolctl import threadpool_limits
 
+from fattn_probe.arrays import I64
 from fattn_probe.build import RUNNER, Build
-from fattn_probe.compare.judge.cases import JudgedCase
-from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.compare.judge.cases import JudgedCase, known_constants, uses_model
+from fattn_probe.compare.judge.checks import Checks, UseModel
+from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.detect.planted import given_away
 from fattn_probe.device import Target
 from fattn_probe.errors import FattnProbeError
+from fattn_probe.launch.architecture import arch_number
 from fattn_probe.launch.record import Names, Types
 from fattn_probe.regress.results import recorded
 from fattn_probe.run.capture import Capture, capture_of
 from fattn_probe.run.casefile import FiledInputs, make_case_file
 from fattn_probe.run.forked import Child, ForkedRunner, forked_runner
-from fattn_probe.run.outcome import Missing, Ran
+from fattn_probe.run.outcome import Missing, Ran, RunOutcome
 from fattn_probe.run.part import Part, write_part
-from fattn_probe.run.session import RunOptions, Session
+from fattn_probe.run.session import RunOptions, Session, arch_of
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
 from fattn_probe.scratch import scratch
 from fattn_probe.source import ggml_types, template_parameters
+from fattn_probe.truth.rounding_model import has_model
 
 LEAST_SECONDS = 2.0
 SLOWER = 20.0
@@ -92,8 +96,29 @@ class Trial:
     changed: bool = False
 
 
-class Undiagnosed(JudgedCase):
-    """A case whose wrong outputs are not explained."""
+@dataclass(frozen=True)
+class AgainstAlone(JudgedCase):
+    """A case with mutants. Its output without one stands for the rounding model, and wrong outputs are not explained.
+
+    Without switches the two are equal in every bit. With them, g++ fuses other multiply-adds: they end basic blocks.
+    `model` says when the release's routine would compute the model; `alone` is the capture without a mutant.
+    """
+
+    model: UseModel = "auto"
+    alone: list[Capture] = field(default_factory=list)
+
+    def expected(self, capture: Capture, target: Target, rows: I64 | None = None) -> Expected:
+        """The error model's prediction, and the output without a mutant if its kernels have a rounding model."""
+        found = super().expected(capture, target, rows)
+        arch, constants = arch_number(arch_of(target)), known_constants(self.session.options.tree)
+        if not self.alone or constants is None or capture.launches != self.alone[0].launches:
+            return found
+        if not uses_model(self.case, capture, arch, self.model, constants=constants, rows=rows):
+            return found
+        if not has_model(capture.launches, arch, constants):
+            return found
+        dst = self.alone[0].dst
+        return replace(found, model=dst if rows is None else dst[tuple(rows.T)][None, :, None])
 
     def diagnosed(self, found: Judgement, capture: Capture, target: Target) -> Judgement:
         """The judgement as it is."""
@@ -105,7 +130,7 @@ class Place:
     """A case in its place on a bench: its file, its part if only one is run, and how it ends without a mutant."""
 
     work: Work
-    judged: JudgedCase
+    judged: AgainstAlone
     file: Path
     part: Part | None
     part_file: Path | None
@@ -118,17 +143,19 @@ class Place:
         """A run with a mutant and an order of warps."""
         return self.runners[schedule].run(self.file, self.part_file, mutant, self.limit)
 
+    def captured(self, outcome: RunOutcome) -> Capture | RunOutcome:
+        """The capture of a run with an output; what became of any other."""
+        if not isinstance(outcome, Ran):
+            return outcome
+        provenance = self.judged.session.provenance(self.judged.case, self.work.target)
+        return capture_of(self.judged.case, self.judged.inputs, outcome, provenance)
+
     def judge(self, child: Child) -> tuple[str, str]:
         """What gives a run away, and what is said of it."""
         outcome = child.outcome(*self.words)
         if isinstance(outcome, Missing):
             return MISSING, outcome.symbol
-        judged, target = self.judged, self.work.target
-        if isinstance(outcome, Ran):
-            provenance = judged.session.provenance(judged.case, target)
-            found = judged.judged(capture_of(judged.case, judged.inputs, outcome, provenance), target, self.part)
-        else:
-            found = judged.judged(outcome, target, self.part)
+        found = self.judged.judged(self.captured(outcome), self.work.target, self.part)
         if self.work.upstream and found.upstream is not None:
             return "" if found.upstream.passes else "verdict", found.upstream.reason
         by = given_away(recorded(found, timed=False))
@@ -192,10 +219,9 @@ class Bench(ExitStack):
             return self.last[1]
         self.last = None
         inputs: FiledInputs = make_case_file(case, self.folder / "case.gguf")
-        checks = replace(
-            work.checks, repeat=1, batch_invariance=0, model="never" if work.upstream else work.checks.model
-        )
-        judged = Undiagnosed(self.session(work, Simulation(threads=1)), case, inputs, checks)
+        checks = replace(work.checks, repeat=1, batch_invariance=0, model="never")
+        model: UseModel = "never" if work.upstream else work.checks.model
+        judged = AgainstAlone(self.session(work, Simulation(threads=1)), case, inputs, checks, model=model)
         part, file = judged.part(work.target), self.folder / "part.gguf"
         if part is not None:
             write_part(part, case.op.sizes, file)
@@ -204,6 +230,9 @@ class Bench(ExitStack):
         place = Place(work, judged, inputs.file, part, None if part is None else file, runners, words)
         child = place.child()
         place.alone = child.output
+        alone = place.captured(child.outcome(*words))
+        if isinstance(alone, Capture):
+            judged.alone.append(replace(alone, dst=alone.dst.copy()))
         place.limit = max(LEAST_SECONDS, SLOWER * child.seconds)
         self.last = (number, case.digest), place
         return place

@@ -28,6 +28,8 @@ from fattn_probe.scenario import Case
 from fattn_probe.source import KernelCase, ggml_types, kernel_cases
 
 OnStep = Callable[[str], None]
+METHOD = 2
+"""How mutants are judged; other verdicts are made again."""
 ROUNDS = 3
 """Times that kernels are compiled which only mutants need."""
 
@@ -104,7 +106,7 @@ class Plan:
             (part.name, part.entry.flavour, part.entry.sanitize, str(part.checks), [case.digest for case in part.cases])
             for part in self.parts
         ]
-        text = json.dumps([tree.digest, patches, self.upstream, self.most, parts])
+        text = json.dumps([METHOD, tree.digest, patches, self.upstream, self.most, parts])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

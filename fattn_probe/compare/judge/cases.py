@@ -291,12 +291,25 @@ def expected_of(
         prediction = predict_rows(case.op, values, capture.launches, arch, rows, constants=known)
     if prediction is None:
         return Expected(missing="there is no error model of this kernel: the scenario's tolerance decides")
-    if model == "never" or (model == "auto" and _model_flop(case, capture, arch, constants, rows) > MODEL_FLOP):
+    if not uses_model(case, capture, arch, model, constants=constants, rows=rows):
         return Expected(prediction, missing="the rounding model was skipped (--model always computes it)")
     if constants is None:
         return Expected(prediction, missing="the rounding model lacks the configurations of this source's kernels")
     found = _model(case, inputs, capture, arch, constants=constants, rows=rows)
     return Expected(prediction, found, "" if found is not None else "there is no rounding model of this kernel")
+
+
+def uses_model(
+    case: Case,
+    capture: Capture,
+    arch: int,
+    model: UseModel,
+    *,
+    constants: Constants | None = SHIPPED,
+    rows: I64 | None = None,
+) -> bool:
+    """Whether the rounding model is computed for a run, as far as its time matters."""
+    return model == "always" or (model == "auto" and _model_flop(case, capture, arch, constants, rows) <= MODEL_FLOP)
 
 
 def _model_flop(case: Case, capture: Capture, arch: int, constants: Constants | None, rows: I64 | None) -> float:

@@ -45,6 +45,11 @@ def model_of(
     return None
 
 
+def has_model(launches: Sequence[LaunchRecord], arch: int, constants: Constants = SHIPPED) -> bool:
+    """Whether a model fits the kernels of a run."""
+    return any(_model(launch, arch, constants) is not None for launch in launches)
+
+
 def by_row(launches: Sequence[LaunchRecord], arch: int, constants: Constants = SHIPPED) -> bool:
     """Whether the run's model takes less time if fewer rows are wanted."""
     return any(mma_plan_of(launch, arch, constants) for launch in launches)
