@@ -17,8 +17,8 @@ from fattn_probe.compare.diagnose.score_faults import score_faults
 
 AGREED = 0.5
 """The share of the examined rows that a cause must explain."""
-SAME_FACTOR = 0.1
-"""How far the factors of rows may be from their median, as a share of the median's distance from 1."""
+SAME_FACTOR, NEAR_ONE, LEAST_APART = 0.02, 0.08, 0.004
+"""How far the factors of rows may be from their median, as a share of its distance from 1; more near 1, up to a limit."""
 
 
 def candidates_of(error: F64, suspect: Suspect) -> list[Candidate]:
@@ -78,7 +78,9 @@ def one_factor(causes: Sequence[Cause]) -> bool:
     if not len(factors):
         return True
     middle = float(np.median(factors))
-    return bool((np.abs(factors - middle) <= SAME_FACTOR * max(abs(middle - 1), 1e-6)).all())
+    apart = abs(middle - 1)
+    allowed = max(SAME_FACTOR * apart, min(NEAR_ONE * apart, LEAST_APART))
+    return bool((np.abs(factors - middle) <= allowed).all())
 
 
 def best_of(candidates: Sequence[Candidate], said: Sequence[Said]) -> Cause | None:

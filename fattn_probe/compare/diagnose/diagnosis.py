@@ -42,11 +42,13 @@ MOST_KV = 1 << 26
 MOST_ROWS = 1 << 22
 """Most rows of an output whose properties are compared with the wrong elements."""
 MOST_COLUMNS = 0.75
-"""Share of columns above which they are not a part."""
+"""Share of columns, or rows, above which they are not a part."""
 LEAST_ROWS, MOST_SHARED, LEAST_SPOILED = 4, 0.9, 0.1
 """Wrong rows, share of rows in shared tiles, and share of these that is wrong, for an error to be one of sharing."""
 ROUNDING = 2**-8
 """Relative error of a row up to which it may be a rounding."""
+ALIKE, F16_ULP = 0.9, 2**-10
+"""Cosine of error and output from which on the error is that of a factor, and how far a rounded one may be off."""
 RowIndex = tuple[int, int, int]
 
 
@@ -192,12 +194,20 @@ def shared_only(wrong: Bools, evidence: Evidence) -> int | None:
 
 
 def is_rounding(evidence: Evidence, rows: Sequence[RowIndex]) -> bool:
-    """Whether the errors of most rows are so small that a rounding to f16 can make them."""
-    sizes = [
-        float(np.linalg.norm(evidence.dst[row] - evidence.base[row]) / (np.linalg.norm(evidence.base[row]) or 1e-30))
-        for row in rows
-    ]
-    return float(np.median(sizes)) <= ROUNDING
+    """Whether a rounding to f16 can make the errors: they are small, in most rows, and unlike the output.
+
+    The error of a factor is a multiple of the output; a rounded factor is at most a unit in the last place off.
+    """
+    everywhere = bool(evidence.wrong.any(axis=3).mean() >= MOST_COLUMNS)
+    return everywhere and float(np.mean([_is_small(evidence, row) for row in rows])) > AGREED
+
+
+def _is_small(evidence: Evidence, row: RowIndex) -> bool:
+    base, error = evidence.base[row], evidence.dst[row] - evidence.base[row]
+    size = float(np.linalg.norm(base)) or 1e-30
+    off = float(np.linalg.norm(error))
+    along = abs(float(error @ base)) / (off * size) if off else 0.0
+    return off / size <= (ROUNDING if along < ALIKE else F16_ULP)
 
 
 def _finite(evidence: Evidence) -> Bools:

@@ -14,7 +14,10 @@ FACTORS = (0.0, 0.125, 0.25, 0.5, 0.9, 1.1, 2.0, 4.0, 8.0)
 NEWTON = 8  # steps
 SEARCHED = 10.0
 """Rarity of a fault with a factor of its own."""
-WHOLE = 0.06
+WHOLE = 0.1
+"""How far a number of times may be from a whole one."""
+SINKS = (-1, 256)
+"""The least and the most times that a sink can count."""
 LEAST_FACTOR = 0.01
 """A smaller factor makes the output zero."""
 
@@ -55,12 +58,11 @@ def _sink_often(row: AttentionRow) -> Callable[[int, float], Cause | None]:
     s = 1 - float(row.weights(row.logits).sum())
 
     def say(_: int, a: float) -> Cause | None:
-        often = (1 / (1 + a) - 1) / s + 1 if a > -1 and s > 0 else -1.0
-        if often < -WHOLE or abs(often - round(often)) > WHOLE * max(1, often / 4) or round(often) == 1:
+        often = (1 / (1 + a) - 1) / s + 1 if a > -1 and s > 0 else np.inf
+        if not SINKS[0] - WHOLE < often < SINKS[1] or abs(often - round(often)) > WHOLE or round(often) == 1:
             return None
-        return Cause(
-            "sink", "the sink counts several times" if often > 1 else "the sink is ignored", f"{round(often)} times"
-        )
+        words = "the sink is ignored" if round(often) == 0 else "the sink counts a wrong number of times"
+        return Cause("sink", words, f"{round(often)} times")
 
     return say
 
