@@ -18,7 +18,7 @@ from fattn_probe.compare.diagnose.score_faults import score_faults
 AGREED = 0.5
 """The share of the examined rows that a cause must explain."""
 SAME_FACTOR, NEAR_ONE, LEAST_APART = 0.02, 0.08, 0.004
-"""How far the factors of rows may be from their median, as a share of its distance from 1; more near 1, up to a limit."""
+"""How far factors may be from their median, as a share of its distance from 1; more near 1, up to a limit."""
 
 
 def candidates_of(error: F64, suspect: Suspect) -> list[Candidate]:
