@@ -7,7 +7,7 @@ import typer
 
 from fattn_probe import flags, setup
 from fattn_probe.activity import Activity
-from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.compare.judge.checks import Checks, UseModel
 from fattn_probe.console import NOTES, show
 from fattn_probe.detect.measure import check as check_simulated
 from fattn_probe.device import load_devices, parse_targets
@@ -35,6 +35,9 @@ def fuzz(
     new_kernels: Annotated[
         float, typer.Option(callback=flags.share, help="The share of the time for compiling new kernels.")
     ] = 0.4,
+    model: Annotated[
+        UseModel, typer.Option(help="Compare with the rounding model too; never: the error model alone decides.")
+    ] = "auto",
     repeat: Annotated[
         int, typer.Option(help="Runs of each case; all must give the same bits.", min=1, max=flags.MOST_REPEATS)
     ] = 1,
@@ -70,13 +73,15 @@ def fuzz(
     run = Run(Tally(), Kept(options.tree))
     with Activity(NOTES, words="planning") as activity:
         report = setup.session_of(options, activity).progress
-        fuzzer = Fuzzer(options, targets, seed, min(new_kernels, MOST_NEW), Checks(repeat=repeat), limits, report)
+        fuzzer = Fuzzer(
+            options, targets, seed, min(new_kernels, MOST_NEW), Checks(model, repeat=repeat), limits, report
+        )
         run.judge(fuzzer, activity)
         run.shrink(fuzzer, shrink, findings, activity)
         for path in write_cases(run.kept.cases, keep) if keep is not None else ():
             activity.note(f"wrote {path}")
-    words = {"--source": source, "--devices": devices, "--repeat": repeat, "--schedule": schedule}
-    plain = {"--source": DEFAULT_SOURCE, "--devices": None, "--repeat": 1, "--schedule": 0}
+    words = {"--source": source, "--devices": devices, "--model": model, "--repeat": repeat, "--schedule": schedule}
+    plain = {"--source": DEFAULT_SOURCE, "--devices": None, "--model": "auto", "--repeat": 1, "--schedule": 0}
     again = [word for flag, value in words.items() if value != plain[flag] for word in (flag, str(value))]
     again += [word for name in patch for word in ("--patch", name)] + ["--check"] * check
     show(document(run.tally, run.smallest), lambda: render(run.tally, run.smallest, again), as_json)
