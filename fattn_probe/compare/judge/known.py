@@ -128,6 +128,10 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
         "fewer than 32 columns": fewer_than_32_columns,
         "rows of K or V not aligned to 16 bytes": lambda failure: unaligned(failure.op, "KV", 16),
         "rows of Q not aligned to 8 bytes": lambda failure: unaligned(failure.op, "Q", 8),
+        "rows of Q aligned to 8 bytes": lambda failure: not unaligned(failure.op, "Q", 8),
+        "head size 512 or 576 with a GQA ratio that is no multiple of 4": lambda failure: (
+            failure.op.sizes.hsk in (512, 576) and failure.op.sizes.group % 4 != 0
+        ),
         "rows of Q not aligned to 16 bytes": lambda failure: unaligned(failure.op, "Q", 16),
         "a softcap with a head size whose kernels have none": lambda failure: (
             failure.op.params.logit_softcap != 0 and failure.op.sizes.hsk not in (128, 256, 512)

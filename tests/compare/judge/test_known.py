@@ -47,6 +47,10 @@ def padded(rows):
     return replace(OP, tensors={**OP.tensors, "mask": view}, roots={**OP.roots, "mask": root})
 
 
+def grouped(hsk, group):
+    return Op.contiguous(Sizes(1, group, 1, 1, 256, hsk, 512), Params(1.0), ("f16", "f16"), mask=True)
+
+
 def two_sequences(masks):
     op = Op.contiguous(Sizes(2, 8, 2, 16, 256, 128, 128), Params(1.0), ("f16", "f16"), mask=True)
     view = replace(op.tensors["mask"], ne=(256, 16, 1, masks))
@@ -81,6 +85,10 @@ SOFTCAP = Failure(
     softcapped(64), "9.0", "11549", VEC_CAPPED,
     replace(TRAP, kernel=VEC_CAPPED, frames=(f"{VEC_CAPPED} at ggml/src/ggml-cuda/common.cuh:424",)),
 )  # fmt: skip
+TILE40 = "flash_attn_tile<128,128,16,1,false>"
+K_STRIDE_TILE = replace(K_STRIDE, kernel=TILE40, finding=misaligned(TILE40, f"{TILE40} at ggml/common.cuh:822"))
+ABORTED = Finding("abort", "overlay/ggml/src/ggml-cuda/template-instances/../fattn-tile.cuh:1319: fatal error")
+RATIO = Failure(grouped(512, 3), "6.1", "11549", "", ABORTED)
 VEC_MISALIGNED = misaligned("flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>", f"{VEC64} at common.cuh:822")
 Q_STRIDE_VEC = Failure(strided("Q", 520), "9.0", "11549", VEC_MISALIGNED.kernel, VEC_MISALIGNED)
 MASKED = Failure(OP, "9.0", "11549", only_masked_nan=True)
@@ -150,6 +158,14 @@ RECOGNISED = {
         replace(K_STRIDE, op=strided("V", 264), build_number="?"),
         replace(K_STRIDE, finding=CUDA),
     ],
+    "k-stride-tile": [K_STRIDE_TILE, replace(K_STRIDE_TILE, op=strided("V", 260), build_number="7551")],
+    "gqa-ratio-abort": [
+        RATIO,
+        replace(RATIO, op=grouped(576, 6), build_number="8156"),
+        replace(
+            RATIO, op=grouped(512, 2), cc="7.0", finding=replace(ABORTED, message="a/../fattn.cu:234: fatal error")
+        ),
+    ],
     "q-stride": [Q_STRIDE, replace(Q_STRIDE, finding=CUDA)],
     "q-stride-vec": [Q_STRIDE_VEC],
     "softcap-head-size": [
@@ -197,6 +213,17 @@ OTHERS = [
     replace(K_STRIDE, finding=replace(misaligned(), kind="race")),
     replace(K_STRIDE, finding=replace(CUDA, message="CUDA error: an illegal memory access was encountered")),
     replace(K_STRIDE, op=OP, finding=CUDA),
+    # k-stride-tile: aligned rows, another function, another fault
+    replace(K_STRIDE_TILE, op=strided("K", 272)),
+    replace(K_STRIDE_TILE, finding=misaligned(TILE40, "mma<16, 8> at ggml/src/ggml-cuda/common.cuh:822")),
+    replace(K_STRIDE_TILE, finding=replace(misaligned(TILE40, f"{TILE40} at common.cuh:8"), kind="race")),
+    # gqa-ratio-abort: ratios and head sizes that have kernels, a newer GPU, an older release, another place
+    replace(RATIO, op=grouped(512, 8)),
+    replace(RATIO, op=grouped(256, 3)),
+    replace(RATIO, cc="7.5"),
+    replace(RATIO, build_number="7551"),
+    replace(RATIO, finding=replace(ABORTED, message="ggml/src/ggml-cuda/cpy.cu:3: fatal error")),
+    replace(RATIO, finding=replace(ABORTED, message="fattn-tile.cuh:9: GGML_ASSERT(mask) failed")),
     # q-stride: rows of whole pairs
     replace(Q_STRIDE, op=strided("Q", 520)),
     # q-stride-vec: rows aligned to 16 bytes, another kernel, a function that reads K
