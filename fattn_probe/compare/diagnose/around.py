@@ -13,7 +13,10 @@ from fattn_probe.op.values import row_bytes
 from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.adapter import stored_rows
 
-MOST_MASK_ROWS = 256
+MOST_MASK_ROWS, MOST_MASK_ENTRIES = 256, 1 << 20
+"""Other rows of the mask that are tried, and their entries."""
+MOST_SHIFTED = 1 << 19
+"""Largest K/V head, in values, that is read at other columns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +81,11 @@ class Around:
     def shifted(self, name: str) -> Iterator[tuple[int, F64]]:
         """A tensor read at other columns: the number of columns, and the rows.
 
-        Columns move by whole blocks of a quantised type, otherwise by 8.
+        Columns move by whole blocks of a quantised type, otherwise by 8. None for a very large head.
         """
         view = self.view(name)
+        if view.ne[0] * view.ne[1] > MOST_SHIFTED:
+            return
         columns = max(8, block_size(view.type))
         unit = row_size(view.type, columns)
         first = view.offset + self.sequence * view.nb[3] + self.kv_head * view.nb[2]
@@ -120,8 +125,9 @@ class Around:
         flat = self.inputs[view.root][view.offset :].view(np.float16)
         stride = view.nb[1] // 2
         here = (self.sequence % view.ne[3]) * (view.nb[3] // 2) + self.query * stride
+        most = min(MOST_MASK_ROWS, MOST_MASK_ENTRIES // n_kv)
         first = range(here % stride, len(flat) - n_kv + 1, stride)
-        for start in sorted(first, key=lambda start: abs(start - here))[: MOST_MASK_ROWS + 1]:
+        for start in sorted(first, key=lambda start: abs(start - here))[: most + 1]:
             if start != here:
                 sequence, rest = divmod(start, view.nb[3] // 2)
                 yield f"sequence {sequence}, row {rest // stride}", flat[start : start + n_kv].astype(np.float64)

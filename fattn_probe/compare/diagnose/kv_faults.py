@@ -35,8 +35,9 @@ def kv_faults(error: F64, suspect: Suspect) -> Iterator[Family]:
         yield from _hidden(row, out)
     if step:
         starts = np.arange(0, len(p), step)
-        yield from _weighted(np.add.reduceat(pulls, starts), np.add.reduceat(p, starts), _step(step, len(p)))
-        yield from _step_sets(row, pulls, p, suspect)
+        by_step = np.add.reduceat(pulls, starts), np.add.reduceat(p, starts)
+        yield from _weighted(*by_step, _step(step, len(p)))
+        yield from _step_sets(*by_step, row, suspect)
         yield from _any_steps(error, row, p, step)
         yield from _shares(pulls, p, suspect)
         yield from _behind(suspect, out)
@@ -108,10 +109,10 @@ def _edges(pulls: F64, p: F64, step: int) -> Iterator[Family]:
     yield _left_out(total[:-1], weight[:-1], beginning)
 
 
-def _step_sets(row: AttentionRow, pulls: F64, p: F64, suspect: Suspect) -> Iterator[Family]:
+def _step_sets(pulls: F64, weights: F64, row: AttentionRow, suspect: Suspect) -> Iterator[Family]:
     """Some KV steps are left out: every n-th, all but every n-th, a range of them, or those behind a masked one."""
-    steps = np.arange(len(p)) // suspect.step
-    last = int(steps[-1])
+    steps = np.arange(len(weights))
+    last = len(steps) - 1
     sets: list[tuple[str, Bools]] = []
     for every in (2, 3, 4, 8):
         for first in range(every if last + 1 > every else 0):
@@ -120,7 +121,7 @@ def _step_sets(row: AttentionRow, pulls: F64, p: F64, suspect: Suspect) -> Itera
     for first in range(min(last + 1, 64)):
         stops = range(first + 1, min(last, first + 16) + 1)
         sets += [(f"KV steps {first}..{stop}", (steps >= first) & (steps <= stop)) for stop in stops]
-    masked = np.flatnonzero(np.bincount(steps, ~np.isneginf(row.mask)) == 0)
+    masked = np.flatnonzero(np.bincount(np.arange(len(row.mask)) // suspect.step, ~np.isneginf(row.mask)) == 0)
     for part in suspect.parts:
         hidden = masked[np.isin(masked, range(part.start, part.stop, part.every))]
         if len(hidden):
@@ -128,7 +129,7 @@ def _step_sets(row: AttentionRow, pulls: F64, p: F64, suspect: Suspect) -> Itera
             sets.append((f"those of block {part.block} from its masked step {hidden[0]} on", own))
     if sets:
         member = np.array([which for _, which in sets], np.float64)
-        yield _left_out(member @ pulls, member @ p, lambda at: Cause("kv-left-out", LEFT_OUT, sets[at][0]))
+        yield _left_out(member @ pulls, member @ weights, lambda at: Cause("kv-left-out", LEFT_OUT, sets[at][0]))
 
 
 def _any_steps(error: F64, row: AttentionRow, p: F64, step: int) -> Iterator[Family]:

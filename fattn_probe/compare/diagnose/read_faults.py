@@ -10,7 +10,7 @@ from fattn_probe.compare.diagnose.around import Around
 from fattn_probe.compare.diagnose.attention_row import AttentionRow
 from fattn_probe.compare.diagnose.candidates import Cause, Family, Suspect, answers
 
-MOST_VALUES = 1 << 22
+MOST_VALUES = 1 << 21
 """Largest K/V head, in values, for which other places are tried."""
 CANDIDATES = 24
 """Rows of V from each end that are searched for a swapped pair."""

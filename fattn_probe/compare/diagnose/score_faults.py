@@ -1,6 +1,6 @@
 """Faults in the logits and in the softmax, and other answers in place of the right one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +12,8 @@ from fattn_probe.figures import times
 
 FACTORS = (0.0, 0.125, 0.25, 0.5, 0.9, 1.1, 2.0, 4.0, 8.0)
 NEWTON = 8  # steps
+ALIKE = 0.02
+"""How near a factor may be to that of another fault."""
 SEARCHED = 10.0
 """Rarity of a fault with a factor of its own."""
 WHOLE = 0.1
@@ -30,11 +32,12 @@ def score_faults(error: F64, suspect: Suspect) -> Iterator[Family]:
     if row.sink is not None:
         yield from answers("sink", out, [("the sink is ignored", _without_sink(row))])
         yield Family(out[None], _sink_often(row), free=True)
-    yield from _searched("scale", "the logits are scaled", error, out, lambda f: _scaled(row, f))
+    caps = (row.softcap, 1 / row.softcap) if row.softcap else ()
+    yield from _searched(("scale", "the logits are scaled"), error, out, lambda f: _scaled(row, f), caps)
     if row.softcap:
         yield from answers("softcap", out, _softcaps(row))
     if row.slope != 1.0:
-        yield from _searched("alibi", "the slope of ALiBi is wrong", error, out, lambda f: _sloped(row, f))
+        yield from _searched(("alibi", "the slope of ALiBi is wrong"), error, out, lambda f: _sloped(row, f))
     yield from answers("rounding", out, _rounded(row), rarity=2.0)
     yield from answers("zero", out, [("the output is zero", np.zeros_like(out))])
     yield from answers("row-elsewhere", out, list(suspect.others), "another row's answer stands there")
@@ -79,8 +82,14 @@ def _sloped(row: AttentionRow, factor: float) -> F64:
     return other.output(other.logits)
 
 
-def _searched(kind: str, words: str, error: F64, out: F64, answer: Callable[[float], F64]) -> Iterator[Family]:
-    """A fault with one factor: the factor whose answer is nearest, by Gauss and Newton from several starts."""
+def _searched(
+    said: tuple[str, str], error: F64, out: F64, answer: Callable[[float], F64], others: Sequence[float] = ()
+) -> Iterator[Family]:
+    """A fault with one factor: the factor whose answer is nearest, by Gauss and Newton from several starts.
+
+    `said` are its kind and words; nothing is said of a factor near `others`, which other faults have.
+    """
+    kind, words = said
 
     def distance(factor: float) -> float:
         return float(((answer(factor) - out - error) ** 2).sum())
@@ -94,11 +103,12 @@ def _searched(kind: str, words: str, error: F64, out: F64, answer: Callable[[flo
         if abs(step) < 1e-7 or distance(best + step) >= distance(best):
             break
         best += step
-    yield Family(
-        (answer(best) - out)[None],
-        lambda _, __: Cause(kind, words, f"by {times(best, 4)}", factor=best if kind == "scale" else None),
-        rarity=SEARCHED,
-    )
+    if all(abs(best / factor - 1) > ALIKE for factor in others):
+        yield Family(
+            (answer(best) - out)[None],
+            lambda _, __: Cause(kind, words, f"by {times(best, 4)}", factor=best if kind == "scale" else None),
+            rarity=SEARCHED,
+        )
 
 
 def _softcaps(row: AttentionRow) -> list[tuple[str, F64]]:
