@@ -12,7 +12,6 @@ from fattn_probe.detect.mutants import Mutant
 from fattn_probe.scenario.spec import Spec
 
 LIST = Path(__file__).parent / "equivalents.yaml"
-MOST_LINES = 1 << 30
 
 
 class Equivalent(Spec):
@@ -25,10 +24,10 @@ class Equivalent(Spec):
     """The argument."""
     file: str
     """The file of ggml-cuda/."""
+    function: str = ""
+    """The function; empty for any."""
     kind: list[str] = Field(default=[])
     """The kinds of fault; empty for all."""
-    lines: list[int] = Field(default=[], max_length=2)
-    """The first and the last line, if the texts alone are also elsewhere."""
     before: str = ""
     """What is changed; empty for anything."""
     after: str = ""
@@ -36,17 +35,16 @@ class Equivalent(Spec):
 
     @model_validator(mode="after")
     def _says_which(self) -> Self:
-        if not (self.before or self.after or self.lines):
-            raise ValueError("before, after or lines must say which mutants are meant")
+        if not (self.function or self.before or self.after):
+            raise ValueError("function, before or after must say which mutants are meant")
         return self
 
     def means(self, mutant: Mutant) -> bool:
         """Whether a mutant is meant."""
-        first, last = self.lines or (0, MOST_LINES)
         return (
             mutant.file == self.file
             and (not self.kind or mutant.operator in self.kind)
-            and first <= mutant.line <= last
+            and matches(self.function, mutant.function)
             and matches(self.before, mutant.before)
             and matches(self.after, mutant.after)
         )

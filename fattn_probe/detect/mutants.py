@@ -6,6 +6,7 @@ in place and the same lines: `if (a < b)` becomes `if ((simt::mutant(7) ? (a <= 
 
 import hashlib
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,7 +35,7 @@ NOT_THE_RESULT = re.compile(r"GGML_|CUDA_SET_|NO_DEVICE_CODE|static_assert")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault: `before` becomes `after` in a line of a file of ggml-cuda/; `operator` is its kind."""
+    """One fault: `before` becomes `after` in a line and a function of a file of ggml-cuda/; `operator` is its kind."""
 
     id: int
     file: str
@@ -42,6 +43,7 @@ class Mutant:
     operator: str
     before: str
     after: str
+    function: str = ""
 
     @property
     def digest(self) -> str:
@@ -55,13 +57,16 @@ class Mutant:
 def mutate(text: str, file: str, first: int = 1, without: frozenset[int] = frozenset()) -> tuple[str, list[Mutant]]:
     """A source with its mutants switched, and the mutants, numbered from `first`; some can be left `without`."""
     draft = draft_of(tokenize(text))
+    named = list(functions(draft))
+    starts = [function.start for function in named]
     found: list[Mutant] = []
     for changes in switched_spans(draft):
         chosen = []
         for change in changes:
             number = first + len(found)
             line = draft.lines[change.start]
-            found.append(Mutant(number, file, line, change.operator, change.before, change.after))
+            function = named[bisect_right(starts, change.start) - 1].name
+            found.append(Mutant(number, file, line, change.operator, change.before, change.after, function))
             if number not in without:
                 chosen.append((number, change))
         if chosen:

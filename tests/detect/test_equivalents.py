@@ -24,8 +24,8 @@ ONE = Equivalent(because=WHY, file="fattn-vec.cuh", before="a < b", after="a <= 
         ({"before": "a"}, False),
         ({"kind": ["constant"]}, False),
         ({"kind": ["constant", "relation"]}, True),
-        ({"lines": [9, 10]}, True),
-        ({"lines": [11, 12]}, False),
+        ({"function": "kernel"}, True),
+        ({"function": "/^other/"}, False),
         ({"file": "fattn.cu"}, False),
         ({"after": "/ < /"}, False),
     ],
@@ -38,9 +38,9 @@ def test_an_entry_says_which_and_why(tmp_path):
     with pytest.raises(ValidationError, match="which mutants"):
         Equivalent(because=WHY, file="fattn.cu")
     path = tmp_path / "list.yaml"
-    path.write_text(yaml.safe_dump([{"because": WHY, "file": "fattn.cu", "before": "x", "lines": [1, 2]}]))
+    path.write_text(yaml.safe_dump([{"because": WHY, "file": "fattn.cu", "before": "x", "function": "/f$/"}]))
     (item,) = read(path)
-    assert argument(replace(MUTANT, file="fattn.cu", before="x", line=2), [item]) == WHY
+    assert argument(replace(MUTANT, file="fattn.cu", before="x", function="f"), [item]) == WHY
     assert stale([MUTANT], [ONE, item]) == [item]
 
 

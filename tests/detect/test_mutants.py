@@ -72,6 +72,13 @@ def test_each_kind_of_fault(fault):
     assert fault in texts()
 
 
+def test_each_mutant_has_its_function():
+    both = KERNEL + KERNEL.replace(" kernel(", " other(")
+    found = [mutant.function for mutant in mutate(both, "fattn-vec.cuh")[1]]
+    half = len(found) // 2
+    assert found == ["kernel"] * half + ["other"] * half
+
+
 def test_what_must_be_constant_and_template_arguments_are_left_alone():
     lines = {mutant.line for mutant in mutate(KERNEL, "fattn-vec.cuh")[1]}
     assert not lines & {1, 2, 3, 4, 5}  # the head, constexpr, static_assert, an array's size

@@ -17,7 +17,7 @@ from fattn_probe.source.patches import find
 from tests.detect.test_coverage import suite
 from tests.test_cli import probe
 
-MUTANT = Mutant(7, "fattn-vec.cuh", 10, "relation", "a < b", "a <= b")
+MUTANT = Mutant(7, "fattn-vec.cuh", 10, "relation", "a < b", "a <= b", "kernel")
 KILLED = Verdict(MUTANT, "sim:h200", "verdict", "decode", "wrong", 2, 1.5)
 
 
