@@ -99,7 +99,7 @@ class Block:
         logits, shifted, deviation = self._logit_errors()
         sums, total = self._sums(deviation), self.total
         seen = _total(self.share)
-        converted = HALF.half_ulp if self.kv.error_V.any() else 0.0
+        converted = HALF.half_ulp if self.kv.error_V.any() or self.kv.mean_square_error_V else 0.0
         single = self.share * (converted + self.kernel.weights.half_ulp + FAR * deviation)
         return Rows(
             logits=logits,

@@ -124,3 +124,15 @@ def test_of_the_kept_random_cases_nearly_all_are_as_wrong_as_predicted():
     assert len(cases) >= 500
     assert np.mean((ratios > 0.5) & (ratios < 1.5)) >= 0.99
     assert max(case["worst"] for case in cases) < 1
+
+
+def test_the_bound_allows_for_the_conversion_of_the_only_row_of_v():
+    entry = {"version": 1, "about": "x", "hsk": 64, "n_head": 1, "n_q": 1, "n_kv": 1, "type_K": "f32"}
+    (case,) = expand(Scenario.model_validate(entry).named("converted"))
+    line = '{"order":0,"kernel":"flash_attn_tile<64,64,2,1,false>","grid":[1,1,1],"block":[32,2,1],"shared":0}'
+    values = values_of(case)
+    bound = predict(case.op, values, [parse_launch(line)], 61).bound.ravel()
+    error = np.abs(values["V"].astype(np.float16).astype(np.float64) - values["V"]).ravel()
+    assert error.any()
+    assert (error <= bound).all()
+    assert (bound < 0.001).all()
