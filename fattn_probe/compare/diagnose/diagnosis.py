@@ -39,6 +39,8 @@ MOST_MASK = 1 << 28
 """Largest mask, in entries, that is examined; larger masks are skipped."""
 MOST_KV = 1 << 26
 """Largest K/V head, in values, for which a cause is sought."""
+MOST_SPOILED, SPOILED_VALUES = 1024, 1 << 28
+"""Rows that are examined if some are not finite, and the values of K and V that they may have in all."""
 MOST_ROWS = 1 << 22
 """Most rows of an output whose properties are compared with the wrong elements."""
 MOST_COLUMNS = 0.75
@@ -216,9 +218,13 @@ def _finite(evidence: Evidence) -> Bools:
 
 
 def _spoiled(evidence: Evidence, bad: Bools) -> Spoiled:
-    """All rows of the arrays, and which of them are not finite."""
-    places = [evidence.place((int(s), int(q), int(h))) for s, q, h in np.ndindex(bad.shape)]
-    return Spoiled(evidence.case, evidence.inputs, evidence.geometry, places, bad.ravel())
+    """Some rows of the arrays, drawn by chance, and which of them are not finite; all, if there are few."""
+    values = evidence.case.op.sizes.n_kv * (evidence.case.op.sizes.hsk + evidence.case.op.sizes.hsv)
+    most = min(MOST_SPOILED, SPOILED_VALUES // values) if values <= MOST_KV else 0
+    chosen = np.sort(np.random.default_rng(0).permutation(bad.size)[:most])
+    rows = [tuple(map(int, np.unravel_index(int(index), bad.shape))) for index in chosen]
+    places = [evidence.place((sequence, query, head)) for sequence, query, head in rows]
+    return Spoiled(evidence.case, evidence.inputs, evidence.geometry, places, bad.ravel()[chosen])
 
 
 def _group(case: Case) -> int:

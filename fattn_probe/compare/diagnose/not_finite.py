@@ -23,7 +23,6 @@ FLUSHED = -20.0
 """Below this distance from the maximum, kernels flush weights to 0 (SOFTMAX_FTZ_THRESHOLD)."""
 ALIKE = 0.02
 """The share of rows in which a prediction may be wrong."""
-MOST_ROWS = 2048
 RowIndex = tuple[int, int, int]
 Sign = tuple[str, str, str]
 """A fault's kind, its words, and the variant of how it is looked for."""
@@ -31,7 +30,7 @@ Sign = tuple[str, str, str]
 
 @dataclass(frozen=True, eq=False)
 class Spoiled:
-    """The rows of an output that are not finite: their places (rows, 3), and which of these rows are spoiled."""
+    """Rows of an output: their places (rows, 3), and which of them are spoiled, that is, not finite."""
 
     case: Case
     inputs: Mapping[str, Bytes]
@@ -55,8 +54,8 @@ class Spoiled:
 
 
 def not_finite(spoiled: Spoiled) -> list[Cause]:
-    """The faults that spoil exactly these rows; none for more rows than can be examined."""
-    if not spoiled.spoiled.any() or len(spoiled.places) > MOST_ROWS:
+    """The faults that spoil exactly these rows."""
+    if not spoiled.spoiled.any():
         return []
     signs: dict[Sign, list[bool]] = {}
     with np.errstate(all="ignore"):
