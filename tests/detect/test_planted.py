@@ -25,17 +25,34 @@ def patch(*files):
     return Patch("fault", Path("fault.patch"), "", (), text)
 
 
-def routine(**families):
-    """A suite of one target, with cases of these families; a larger n_kv for each next case."""
-    made = Routine(Path("suites/quick.yaml").absolute(), RunOptions(None))
+SUITE = """\
+version: 1
+about: two entries
+scenarios: [a.yaml]
+on: ["sim:h200"]
+entries: [{name: races, scenarios: [a.yaml], on: ["sim:gtx1060"], flavour: check}]
+"""
+
+
+@pytest.fixture
+def routine(tmp_path):
+    """A suite of two entries, both with cases of these families; a larger n_kv for each next case."""
+    path = tmp_path / "two.yaml"
+    path.write_text(SUITE)
     spec = {"version": 1, "about": "x", "hsk": 64, "n_head": 2, "n_q": 1}
-    cases = {
-        name: resolve(Scenario.model_validate({**spec, "n_kv": 64 * at}), name, "file")
-        for at, name in enumerate(families, 1)
-    }
-    ((entry, target),) = made.targets
-    made._planned[entry.name, str(target)] = {name: (case, frozenset({families[name]})) for name, case in cases.items()}
-    return made
+
+    def make(**families):
+        made = Routine(path, RunOptions(None))
+        cases = {
+            name: resolve(Scenario.model_validate({**spec, "n_kv": 64 * at}), name, "file")
+            for at, name in enumerate(families, 1)
+        }
+        for entry, target in made.targets:
+            planned = {name: (case, frozenset({families[name]})) for name, case in cases.items()}
+            made._planned[entry.name, str(target)] = planned
+        return made
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -47,18 +64,19 @@ def routine(**families):
         (["fattn-vec.cuh", "fattn.cu"], ["a", "b", "c"]),
     ],
 )
-def test_cases_of_kernels_that_a_patch_cannot_change_are_left_out(files, expected):
+def test_cases_of_kernels_that_a_patch_cannot_change_are_left_out(routine, files, expected):
     made = routine(a="mma", b="vec", c="tile")
     assert [case.name for case in made.reached(patch(*files), *made.targets[0])] == expected
 
 
-def test_batches_double_and_have_every_case_once_the_cheapest_first():
+def test_batches_double_and_have_every_case_once_the_cheapest_first_entry_by_entry(routine):
     made = routine(**{f"n{at}": "vec" for at in range(50)})
-    sizes = [
-        [case.op.sizes.n_kv for case in batch.cases] for batch in made.batches(replace(FAULT, patch=patch("fattn.cu")))
-    ]
-    assert [len(batch) for batch in sizes] == [8, 16, 26]
-    assert [n_kv for batch in sizes for n_kv in batch] == [64 * at for at in range(1, 51)]
+    batches = list(made.batches(replace(FAULT, patch=patch("fattn.cu"))))
+    flavours = [(batch.entry.flavour, str(batch.target), len(batch.cases)) for batch in batches]
+    release, check = ("release", "sim:h200"), ("check", "sim:gtx1060")
+    assert flavours == [(*release, 8), (*release, 16), (*release, 26), (*check, 8), (*check, 16), (*check, 26)]
+    sizes = [case.op.sizes.n_kv for batch in batches[:3] for case in batch.cases]
+    assert sizes == [64 * at for at in range(1, 51)]
 
 
 @pytest.mark.parametrize(
