@@ -7,6 +7,7 @@ in place and the same lines: `if (a < b)` becomes `if ((simt::mutant(7) ? (a <= 
 import hashlib
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,10 @@ NOT_THE_RESULT = re.compile(r"GGML_|CUDA_SET_|NO_DEVICE_CODE|static_assert")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault: `before` becomes `after` in a line and a function of a file of ggml-cuda/; `operator` is its kind."""
+    """One fault: `before` becomes `after` in a line and a function of a file of ggml-cuda/; `operator` is its kind.
+
+    `again` counts earlier faults with the same text in the line.
+    """
 
     id: int
     file: str
@@ -44,11 +48,13 @@ class Mutant:
     before: str
     after: str
     function: str = ""
+    again: int = 0
 
     @property
     def digest(self) -> str:
         """What identifies the fault in every release: its text, not its number."""
-        return hashlib.sha256(repr((self.file, self.line, self.operator, self.before, self.after)).encode()).hexdigest()
+        text = (self.file, self.line, self.operator, self.before, self.after, *([self.again] if self.again else []))
+        return hashlib.sha256(repr(text).encode()).hexdigest()
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.operator}: {self.before} -> {self.after}"
@@ -59,14 +65,16 @@ def mutate(text: str, file: str, first: int = 1, without: frozenset[int] = froze
     draft = draft_of(tokenize(text))
     named = list(functions(draft))
     starts = [function.start for function in named]
-    found: list[Mutant] = []
+    found, seen = list[Mutant](), Counter[tuple[int, str, str, str]]()
     for changes in switched_spans(draft):
         chosen = []
         for change in changes:
             number = first + len(found)
             line = draft.lines[change.start]
             function = named[bisect_right(starts, change.start) - 1].name
-            found.append(Mutant(number, file, line, change.operator, change.before, change.after, function))
+            said = line, change.operator, change.before, change.after
+            found.append(Mutant(number, file, *said, function, seen[said]))
+            seen[said] += 1
             if number not in without:
                 chosen.append((number, change))
         if chosen:
