@@ -14,6 +14,7 @@ from fattn_probe.compare.diagnose.diagnosis import Diagnosis
 from fattn_probe.compare.judge.cases import judge_case
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.judgement import Judgement
+from fattn_probe.compare.judge.support import LOST
 from fattn_probe.detect.recorded import Keep
 from fattn_probe.device import Target, load_devices
 from fattn_probe.device.target import parse_target, picklable
@@ -154,7 +155,7 @@ class Routine:
 
     def __post_init__(self) -> None:
         self.suite = load_suite(self.path)
-        found = entries_on_targets(self.suite, Given(), load_devices())
+        found = entries_on_targets(self.suite, self.path.parent, Given())
         self.targets = [(entry, picklable(target)) for entry, target in found if target.engine == "sim"]
 
     @property
@@ -306,7 +307,7 @@ def given_away(result: Result) -> str:
     """How a result shows that something is wrong; empty if it does not. A known defect of upstream's is no news."""
     if result.status == "pass" or result.known:
         return ""
-    if result.status == "unsupported":
+    if result.status == "unsupported" or result.reason.startswith(LOST):
         return "support"
     if result.status == "lost" or result.finding is not None:
         return "stopped"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fattn_probe.compare.judge.support import LOST
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.regress.records import Cell, Result
 from fattn_probe.regress.steps import Level, last_step
@@ -84,8 +85,9 @@ def _status_change(before: Result, after: Result) -> Change | None:
     if before.status in (after.status, "lost"):
         known = before.status != "lost" or after.status != "fail"
         return None if known else Change(after.name, Kind.NEW_FAILURE, after.explained)
+    refused = after.reason.startswith(LOST) and before.status == "pass"
     kinds = {
-        "fail": Kind.NEW_FAILURE,
+        "fail": Kind.SUPPORT_LOST if refused else Kind.NEW_FAILURE,
         "unsupported": Kind.SUPPORT_LOST if before.status == "pass" else Kind.FIXED,
         "pass": Kind.SUPPORT_GAINED if before.status == "unsupported" else Kind.FIXED,
     }

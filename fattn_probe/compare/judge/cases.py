@@ -19,7 +19,8 @@ from fattn_probe.compare.judge.known import Failure, known_defect
 from fattn_probe.compare.judge.outcome import verdict_without_output
 from fattn_probe.compare.judge.sampled import judge_sample, rows_of_selection, sampled_of
 from fattn_probe.compare.judge.sampled import rows_of as sampled_rows
-from fattn_probe.compare.judge.verdict import Status
+from fattn_probe.compare.judge.support import LOST, supporting
+from fattn_probe.compare.judge.verdict import Status, Verdict
 from fattn_probe.device import Target
 from fattn_probe.errors import LostError
 from fattn_probe.launch.architecture import arch_number
@@ -94,12 +95,11 @@ class JudgedCase:
             other = replace(self, case=replace(self.case, op=op), options=once)
             return isinstance(result, Capture) and other.judged(result, target, part).verdict.status is Status.PASS
 
-        cc = divmod(arch_number(arch_of(target)), 10)
         number = self.session.build_for(target).manifest.build_number
         return known_defect(
             Failure(
                 self.case.op,
-                f"{cc[0]}.{cc[1]}",
+                self.cc(target),
                 number,
                 found.finding.kernel if found.finding else found.kernel,
                 found.finding,
@@ -135,7 +135,22 @@ class JudgedCase:
         if isinstance(result, Ran):
             raise LostError(f"{self.case.name} ran without an output")
         verdict, finding = verdict_without_output(result), finding_of(result)
+        if verdict.status is Status.UNSUPPORTED and target.engine != "cpu":
+            verdict = self.refused(verdict, target)
         return Judgement(self.case.name, str(target), self.case.tolerance, verdict, finding=finding)
+
+    def refused(self, verdict: Verdict, target: Target) -> Verdict:
+        """The verdict on an op that is refused: a failure if an earlier release is known to support it on this GPU."""
+        number = supporting(self.case.op, self.cc(target), self.session.build_for(target).manifest.build_number)
+        if number is None:
+            return verdict
+        said = f"{LOST}: b{number} supports this op on compute capability {self.cc(target)}: {verdict.reason}"
+        return Verdict(Status.FAIL, said)
+
+    def cc(self, target: Target) -> str:
+        """The compute capability of a target, such as 9.0."""
+        major, minor = divmod(arch_number(arch_of(target)), 10)
+        return f"{major}.{minor}"
 
     @functools.cached_property
     def reference(self) -> tuple[F64, Bools | None]:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from fattn_probe.compare.judge.support import LOST
 from fattn_probe.source.faults import corpus
 
 pytestmark = [pytest.mark.build, pytest.mark.night, pytest.mark.network]
@@ -28,7 +29,7 @@ def caught(catch, row, right):
         "verdict": row["status"] == "fail" and not stopped,
         "crash": row["status"] == "lost" or stopped,
         "check": row["status"] == "fail" and stopped,
-        "support": row["status"] == "unsupported",
+        "support": row["status"] == "unsupported" or row["reason"].startswith(LOST),
         "kernel": row["status"] == "pass" and row["kernels"] != right["kernels"],
     }[catch]
 
