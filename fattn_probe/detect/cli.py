@@ -11,7 +11,6 @@ from fattn_probe.activity import Activity
 from fattn_probe.console import NOTES, show
 from fattn_probe.detect.measure import check, measure
 from fattn_probe.detect.show import document, render
-from fattn_probe.device import load_devices
 from fattn_probe.files import write_text
 from fattn_probe.regress.entries import Given, entries_on_targets
 from fattn_probe.regress.suite import load_suite
@@ -40,8 +39,8 @@ def coverage(
     as_json: flags.Json = False,
 ) -> None:
     """Count the lines and branches of the attention kernels and their dispatch that suites execute."""
-    catalogue = load_devices(devices)
-    pairs = {suite: list(entries_on_targets(load_suite(suite), Given(on), catalogue)) for suite in suites}
+    given = Given(on, devices=devices)
+    pairs = {suite: list(entries_on_targets(load_suite(suite), suite.parent, given)) for suite in suites}
     for found_pairs in pairs.values():
         check("coverage", [target for _, target in found_pairs])
     chosen = setup.BuildFlags(source, patch)

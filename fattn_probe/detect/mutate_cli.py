@@ -14,7 +14,6 @@ from fattn_probe.detect.measure import check
 from fattn_probe.detect.mutate import Plan, parts_of, run
 from fattn_probe.detect.mutate_show import document, render
 from fattn_probe.detect.schemata import FILES
-from fattn_probe.device import load_devices
 from fattn_probe.errors import InputError
 from fattn_probe.regress.entries import Given, entries_on_targets
 from fattn_probe.regress.suite import load_suite
@@ -52,8 +51,8 @@ def mutate(
     for name in files:
         if name not in FILES:
             raise InputError(f"--file {name}: mutants are made in {', '.join(FILES)}")
-    suite, given = load_suite(suite_file), Given(on)
-    pairs = list(entries_on_targets(suite, given, load_devices(devices)))
+    suite, given = load_suite(suite_file), Given(on, devices=devices)
+    pairs = list(entries_on_targets(suite, suite_file.parent, given))
     check("mutate", [target for _, target in pairs])
     options = setup.BuildFlags(source, patch).run_options(NOTES, Simulation())
     with Activity(NOTES, words="finding the cases and their kernels") as activity:

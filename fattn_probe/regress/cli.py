@@ -72,7 +72,7 @@ def regress(
 ) -> None:
     """Run a suite, and report what changed since the last accepted run."""
     suite = load_suite(suite_file)
-    given = Given(on, only, model, sample_of(sample) if sample else None)
+    given = Given(on, only, model, sample_of(sample) if sample else None, devices)
     cluster = Cluster(dask) if dask else None
     part = Part(parse_shard(shard), night) if shard else Part(night=night)
     if shard and not night:
@@ -85,7 +85,7 @@ def regress(
     ):
         session, on_result = setup.session_of(options, activity), results_to(activity)
         runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers, part, cluster, only=only)
-        found = list(run_suite(suite, suite_file.parent, runner, given, load_devices(devices)))
+        found = list(run_suite(suite, suite_file.parent, runner, given))
         if accept:
             found = [accepted(history, outcome, accept) for outcome in found]
     write_for_ci(found, markdown, junit_file)

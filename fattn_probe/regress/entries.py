@@ -7,32 +7,37 @@ from pathlib import Path
 
 from fattn_probe.compare.judge.checks import Checks, Sample, UseModel
 from fattn_probe.console import NOTES
-from fattn_probe.device import Device, Target, parse_targets
+from fattn_probe.device import Target, load_devices, parse_targets
 from fattn_probe.errors import InputError
 from fattn_probe.regress.runner import Outcome, SuiteRunner, outcomes
-from fattn_probe.regress.selection import select
-from fattn_probe.regress.suite import Entry, Suite
+from fattn_probe.regress.selection import Selection, select
+from fattn_probe.regress.suite import Entry, Suite, cases_of
 from fattn_probe.run.gpu import has_gpu
 from fattn_probe.run.session import Session
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a run says in place of its suite: targets, a filter of names, checks; empty or None for the suite's own."""
+    """What a run says in place of its suite: targets, a filter of names, checks; empty or None for the suite's own.
+
+    `devices` is a file of further GPUs.
+    """
 
     on: str = ""
     only: str = ""
     model: UseModel | None = None
     sample: Sample | None = None
+    devices: Path | None = None
 
     def checks(self, entry: Entry) -> Checks:
         """How the cases of an entry are judged."""
         own = entry.check.checks
         return replace(own, model=self.model or own.model, sample=self.sample or own.sample)
 
-    def targets(self, entry: Entry, catalogue: dict[str, Device]) -> list[Target]:
-        """The targets of an entry that can run it; a note about those that cannot."""
-        found = list(parse_targets(self.on or ",".join(there(entry.on)), catalogue))
+    def targets(self, entry: Entry, folder: Path) -> list[Target]:
+        """The targets of an entry of a suite in `folder` that can run it; a note about those that cannot."""
+        own = load_devices(folder / entry.devices) if entry.devices else {}
+        found = list(parse_targets(self.on or ",".join(there(entry.on)), own | load_devices(self.devices)))
         real = [target for target in found if target.engine != "sim"]
         if entry.needs_simulator and real:
             NOTES.print(f"{entry.name or 'the suite'} needs a simulated GPU: skipping {real[0]}", style="dim")
@@ -49,23 +54,41 @@ def there(words: Sequence[str]) -> list[str]:
     return found
 
 
-def entries_on_targets(suite: Suite, given: Given, catalogue: dict[str, Device]) -> Iterator[tuple[Entry, Target]]:
+def chosen_entries(suite: Suite, folder: Path, given: Given) -> list[Entry]:
+    """The entries to run: with targets of the run's own, without those that would only repeat the suite's own cases."""
+    first, *others = suite.parts
+    if not given.on:
+        return [first, *others]
+    names = names_of(first, folder)
+    same = {"flavour", "sanitize", "check", "repeat"}
+
+    def repeats(entry: Entry) -> bool:
+        equal = entry.model_dump(include=same) == first.model_dump(include=same)
+        return equal and not entry.upstream and names.issuperset(names_of(entry, folder))
+
+    return [first, *(entry for entry in others if not repeats(entry))]
+
+
+def names_of(entry: Entry, folder: Path) -> set[str]:
+    """The names of the cases of an entry's scenarios."""
+    return set(Selection(tuple(cases_of(entry, folder))).some(entry.only).names)
+
+
+def entries_on_targets(suite: Suite, folder: Path, given: Given) -> Iterator[tuple[Entry, Target]]:
     """Each entry of a suite with each of its targets."""
-    for entry in suite.parts:
-        for target in given.targets(entry, catalogue):
+    for entry in chosen_entries(suite, folder, given):
+        for target in given.targets(entry, folder):
             yield entry, target
 
 
-def run_suite(
-    suite: Suite, folder: Path, runner: SuiteRunner, given: Given, catalogue: dict[str, Device]
-) -> Iterator[Outcome]:
+def run_suite(suite: Suite, folder: Path, runner: SuiteRunner, given: Given) -> Iterator[Outcome]:
     """One outcome per entry and target, until one is interrupted; InputError if a filter leaves no case of any entry.
 
     `runner` has the suite's name and a session of its source; `folder` is that of the suite's file.
     """
     runs = 0
-    for entry in suite.parts:
-        session, targets = session_for(entry, runner.session), given.targets(entry, catalogue)
+    for entry in chosen_entries(suite, folder, given):
+        session, targets = session_for(entry, runner.session), given.targets(entry, folder)
         own = replace(runner, session=session, suite=run_name(runner.suite, entry), checks=given.checks(entry))
         chosen = functools.partial(select, entry, folder, session, only=given.only, shard=runner.part.shard)
         for outcome in outcomes(own, chosen, targets):

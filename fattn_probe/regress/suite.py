@@ -48,6 +48,8 @@ class Entry(Spec):
     """Names of cases: only these of the scenarios; empty for all."""
     on: list[str] = Field(default=["sim:h200"], min_length=1)
     """Targets of each case: sim:ID, gpu, gpu:N; `gpu?` is a GPU if this machine has one."""
+    devices: str = ""
+    """A file of further GPUs for `on`, as `--devices` takes it, relative to the suite's file."""
     repeat: int = Field(default=1, ge=1)
     """Timed runs of each case; above 1, a real GPU runs one case at a time and its times are kept."""
     flavour: Literal["release", "debug", "check"] = "release"
@@ -124,7 +126,8 @@ def cases_of(entry: Entry, folder: Path) -> list[Case]:
     """The cases of an entry's scenarios, in the order of the file; InputError for a pattern or a name without any."""
     cases: list[Case] = []
     for pattern in entry.scenarios:
-        paths = sorted(folder.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
+        start = Path(pattern).anchor or folder  # an absolute pattern is one from the root
+        paths = sorted(Path(start).glob(pattern.removeprefix(Path(pattern).anchor)))
         if not paths:
             raise InputError(f"suite: no scenario matches {pattern!r} in {folder}")
         cases += [case for path in paths for case in expand(load(path))]

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.device import load_devices
 from fattn_probe.errors import InputError
 from fattn_probe.regress.entries import Given, run_name, run_suite, session_for
 from fattn_probe.regress.records import Result
@@ -44,7 +43,7 @@ def suite(tmp_path):
 def run(path: Path, given: Given):
     with history_at(path.parent) as history:
         runner = SuiteRunner(history, Session(RunOptions(tree=None)), path.stem, cluster=Judged(), only=given.only)
-        return list(run_suite(load_suite(path), path.parent, runner, given, load_devices()))
+        return list(run_suite(load_suite(path), path.parent, runner, given))
 
 
 def test_every_entry_runs_on_its_targets_with_its_checks(suite):
@@ -87,9 +86,29 @@ def test_a_run_says_what_replaces_the_suites_own(suite):
 
 def test_a_real_gpu_runs_only_the_entries_that_need_no_simulator(suite, capsys):
     parts = load_suite(suite).parts
-    devices = [[str(target) for target in Given(on="gpu").targets(entry, load_devices())] for entry in parts]
+    devices = [[str(target) for target in Given(on="gpu").targets(entry, suite.parent)] for entry in parts]
     assert devices == [["gpu:0"], [], []]
     assert "races needs a simulated GPU: skipping gpu:0" in capsys.readouterr().err
+
+
+def test_an_entry_has_gpus_of_its_own(suite):
+    (suite.parent / "few.yaml").write_text('devices:\n  h200-5: {like: h200, name: "few", multiProcessorCount: 5}\n')
+    suite.write_text(SUITE.replace("on: [sim:h200, sim:t4]", "on: [sim:h200-5]\n    devices: few.yaml"))
+    assert [outcome.run.suite for outcome in run(suite, Given())] == ["three", "three/races", "three/memory"]
+    (_, entry, _) = load_suite(suite).parts
+    (target,) = Given().targets(entry, suite.parent)
+    assert target.device.multiProcessorCount == 5
+
+
+def test_with_targets_of_the_run_no_entry_repeats_the_suites_own_cases(suite):
+    text = (
+        "version: 1\nabout: two\nscenarios: [a.yaml]\nentries:\n  - {name: small, scenarios: [a.yaml], on: [sim:t4]}\n"
+    )
+    suite.write_text(text)
+    assert [outcome.run.suite for outcome in run(suite, Given())] == ["three", "three/small"]
+    assert [outcome.run.suite for outcome in run(suite, Given(on="sim:v100"))] == ["three"]
+    suite.write_text(text.replace("on: [sim:t4]", "check: {repeat: 2}"))
+    assert [outcome.run.suite for outcome in run(suite, Given(on="sim:v100"))] == ["three", "three/small"]
 
 
 def test_a_filter_may_leave_an_entry_without_cases_but_not_all(suite):
@@ -130,3 +149,8 @@ def test_a_result_is_of_its_own_entry(suite):
     found = run(suite, Given(only="n_q=2-n_kv=128", on="sim:h200"))
     assert len({outcome.run.uid for outcome in found}) == 3
     assert all(isinstance(result, Result) for outcome in found for result in outcome.results.values())
+
+
+def test_scenarios_by_an_absolute_pattern(suite):
+    suite.write_text(f"version: 1\nabout: x\nscenarios: ['{suite.parent}/*.yaml']\nonly: ^a-\n".replace("*", "[a]"))
+    assert len(cases_of(load_suite(suite), suite.parent)) == 4

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,28 +74,23 @@ def test_compare_and_regress_say_the_same(tmp_path):
     assert (finding["file"], finding["line"] > 0) == ("ggml/src/ggml-cuda/common.cuh", True)
 
 
-QUICK = [*SCENARIOS.glob("*.yaml"), *(ROOT / "suites/quick").glob("*.yaml")]
+POOL = ROOT / "suites/pool"
 LARGE = ("biased-v", "outliers", "prefill", "sliding-window")
-OTHER_KERNELS = ("decode", "groups", "heads", "large-heads", "layouts", "types")  # than those of the shipped scenarios
-
-
-def part_of_quick(path):
-    return path.stem not in (LARGE if path.parent == SCENARIOS else (*OTHER_KERNELS, "data", "masks"))
+ALL = [path for path in SCENARIOS.glob("*.yaml") if path.stem != "streamk-fractional"] + list(POOL.glob("*.yaml"))
+SMALL = [path for path in SCENARIOS.glob("*.yaml") if path in ALL and path.stem not in LARGE]
 
 
 @pytest.mark.parametrize(
-    ("chosen", "count"),
+    ("scenarios", "count"),
     [
-        pytest.param(part_of_quick, 82, id="a part", marks=pytest.mark.slow),
-        pytest.param(lambda path: True, 367, id="all", marks=pytest.mark.night),
+        pytest.param([*SMALL, POOL / "params.yaml"], 82, id="a part", marks=pytest.mark.slow),
+        pytest.param(ALL, 675, id="all", marks=pytest.mark.night),
     ],
 )
-def test_quick_by_compare_and_by_regress(tmp_path, chosen, count):
-    left_out = {"streamk-fractional"}  # the suite's own `only` leaves it out too
-    scenarios = [path for path in QUICK if chosen(path) and path.stem not in left_out]
-    names = [re.escape(case.name) for path in scenarios for case in expand(load(path))]
-    words = ("--filter", f"^({'|'.join(names)})$")
-    assert len(assert_equal_judgements(tmp_path, ROOT / "suites/quick.yaml", scenarios, *words)) == count
+def test_the_pool_by_compare_and_by_regress(tmp_path, scenarios, count):
+    suite = tmp_path / "pool.yaml"
+    suite.write_text(f"version: 1\nabout: the pool\nscenarios: [{', '.join(map(str, scenarios))}]\n")
+    assert len(assert_equal_judgements(tmp_path, suite, scenarios)) == count
 
 
 @dataclasses.dataclass
