@@ -51,7 +51,7 @@ COMMANDS = {
     ),
     "fuzz": (
         "fattn_probe.fuzz.cli:fuzz",
-        "Judge random scenarios on simulated GPUs, and shrink those that fail to the smallest that shows it.",
+        "Judge random scenarios, and shrink those that fail to the smallest that shows it.",
     ),
     "diff": (
         "fattn_probe.regress.cli:diff",
