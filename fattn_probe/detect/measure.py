@@ -48,17 +48,17 @@ def measure(suite_file: Path, session: Session, pairs: Sequence[tuple[Entry, Tar
     """Run the cases of a suite's entries on simulated GPUs, and count what they execute."""
     coverage = Coverage()
     results: list[Result] = []
-    chosen: dict[Target, dict[str, Case]] = {}
+    chosen: dict[str, dict[str, Case]] = {}
     for entry, target in pairs:
         cases, _ = select(entry, suite_file.parent, session, target)
-        chosen.setdefault(target, {}).update({case.name: case for case in cases})
-    for target, by_name in chosen.items():
-        cases = tuple(by_name.values())
+        chosen.setdefault(str(target), {}).update({case.name: case for case in cases})
+    for name, target in {str(target): target for _, target in pairs}.items():
+        cases = tuple(chosen[name].values())
         prepare(session, [(case, [target]) for case in cases])
         results += measure_on(target, cases, session, coverage, on_case)
     lost = tuple(f"{result.name}: {result.reason}" for result in results if result.status == "lost")
     ran = sum(result.status == "pass" for result in results)
-    return Measured(suite_file.stem, coverage, tuple(map(str, chosen)), ran, lost)
+    return Measured(suite_file.stem, coverage, tuple(chosen), ran, lost)
 
 
 def measure_on(
