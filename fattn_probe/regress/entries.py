@@ -9,11 +9,13 @@ from fattn_probe.compare.judge.checks import Checks, Sample, UseModel
 from fattn_probe.console import NOTES
 from fattn_probe.device import Target, load_devices, parse_targets
 from fattn_probe.errors import InputError
+from fattn_probe.regress.records import Result, Shard
 from fattn_probe.regress.runner import Outcome, SuiteRunner, outcomes
 from fattn_probe.regress.selection import Selection, select
 from fattn_probe.regress.suite import Entry, Suite, cases_of
 from fattn_probe.run.gpu import has_gpu
 from fattn_probe.run.session import Session
+from fattn_probe.scenario import Case
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def run_suite(suite: Suite, folder: Path, runner: SuiteRunner, given: Given) -> 
     for entry in chosen_entries(suite, folder, given):
         session, targets = session_for(entry, runner.session), given.targets(entry, folder)
         own = replace(runner, session=session, suite=run_name(runner.suite, entry), checks=given.checks(entry))
-        chosen = functools.partial(select, entry, folder, session, only=given.only, shard=runner.part.shard)
+        chosen = functools.partial(selected, entry, folder, session, only=given.only, shard=runner.part.shard)
         for outcome in outcomes(own, chosen, targets):
             runs += 1
             yield outcome
@@ -98,6 +100,15 @@ def run_suite(suite: Suite, folder: Path, runner: SuiteRunner, given: Given) -> 
                 return
     if not runs:
         raise InputError(f"no case name matches {given.only!r}" if given.only else "the suite has no cases here")
+
+
+def selected(
+    entry: Entry, folder: Path, session: Session, target: Target, *, only: str, shard: Shard
+) -> tuple[Sequence[Case], Sequence[Result]] | None:
+    """An entry's cases on a target, and the results that need no run; None if no case matches. A shard may be empty."""
+    found = Selection(*select(entry, folder, session, target, only=only))
+    part = found.of(shard)
+    return (part.cases, part.settled) if found.names else None
 
 
 def run_name(suite: str, entry: Entry) -> str:

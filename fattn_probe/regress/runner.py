@@ -217,17 +217,18 @@ def outcome_of(night: Night) -> Outcome:
     return Outcome(night.run, night.results, night.baseline, night.changes, planned)
 
 
-Select = Callable[[Target], tuple[Sequence[Case], Sequence[Result]]]
-"""Selects the cases for a target, and the results that need no run."""
+Select = Callable[[Target], tuple[Sequence[Case], Sequence[Result]] | None]
+"""Selects the cases for a target, and the results that need no run; None to leave the target out."""
 
 
 def outcomes(runner: SuiteRunner, select: Select, targets: Sequence[Target]) -> Iterator[Outcome]:
-    """One outcome per target that has cases, until one is interrupted."""
+    """One outcome per target that is not left out, until one is interrupted."""
     prepare()
     for target in targets:
-        cases, settled = select(target)
-        if not cases and not settled:
+        selected = select(target)
+        if selected is None:
             continue
+        cases, settled = selected
         outcome = runner.run(cases, target, settled)
         yield outcome
         if outcome.interrupted:

@@ -11,7 +11,7 @@ from pathlib import Path
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
 from fattn_probe.ops.cases import separate_V_of
-from fattn_probe.regress.records import ALL, Result, Shard
+from fattn_probe.regress.records import Result, Shard
 from fattn_probe.regress.suite import Entry, cases_of
 from fattn_probe.regress.upstream import upstream_cases, upstream_list
 from fattn_probe.run.session import Session
@@ -47,7 +47,7 @@ class Selection:
 
 
 def select(
-    entry: Entry, folder: Path, session: Session, target: Target, *, only: str = "", shard: Shard = ALL
+    entry: Entry, folder: Path, session: Session, target: Target, *, only: str = ""
 ) -> tuple[tuple[Case, ...], tuple[Result, ...]]:
     """An entry's cases on a target, from its scenarios and upstream's list, and the results that need no run.
 
@@ -63,7 +63,7 @@ def select(
     found = Selection(tuple(cases), tuple(settled)).some(entry.only)
     if not found.names:
         raise InputError(f"no case name matches {entry.only!r}")
-    found = found.some(only).of(shard)
+    found = found.some(only)
     return found.cases, found.settled
 
 

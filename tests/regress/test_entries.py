@@ -6,7 +6,7 @@ import pytest
 
 from fattn_probe.errors import InputError
 from fattn_probe.regress.entries import Given, run_name, run_suite, session_for
-from fattn_probe.regress.records import Result
+from fattn_probe.regress.records import WHOLE, Part, Result, Shard
 from fattn_probe.regress.runner import SuiteRunner
 from fattn_probe.regress.suite import cases_of, load_suite
 from fattn_probe.regress.tables import place
@@ -40,9 +40,10 @@ def suite(tmp_path):
     return path
 
 
-def run(path: Path, given: Given):
+def run(path: Path, given: Given, part: Part = WHOLE):
     with history_at(path.parent) as history:
-        runner = SuiteRunner(history, Session(RunOptions(tree=None)), path.stem, cluster=Judged(), only=given.only)
+        session = Session(RunOptions(tree=None))
+        runner = SuiteRunner(history, session, path.stem, cluster=Judged(), only=given.only, part=part)
         return list(run_suite(load_suite(path), path.parent, runner, given))
 
 
@@ -109,6 +110,15 @@ def test_with_targets_of_the_run_no_entry_repeats_the_suites_own_cases(suite):
     assert [outcome.run.suite for outcome in run(suite, Given(on="sim:v100"))] == ["three"]
     suite.write_text(text.replace("on: [sim:t4]", "check: {repeat: 2}"))
     assert [outcome.run.suite for outcome in run(suite, Given(on="sim:v100"))] == ["three", "three/small"]
+
+
+def test_a_shard_without_a_case_is_a_run_too(suite):
+    """So that the shards of a night can be merged; a filter that no case matches is a mistake in any shard."""
+    suite.write_text("version: 1\nabout: one\nscenarios: [a.yaml]\ncases: [a-n_q=1-n_kv=64]\n")
+    found = [run(suite, Given(), Part(Shard(number, 2), "night")) for number in (1, 2)]
+    assert sorted(len(outcome.results) for (outcome,) in found) == [0, 1]
+    with pytest.raises(InputError, match="no case name matches 'other'"):
+        run(suite, Given(only="other"), Part(Shard(1, 2), "night"))
 
 
 def test_a_filter_may_leave_an_entry_without_cases_but_not_all(suite):
