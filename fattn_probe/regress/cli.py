@@ -21,7 +21,7 @@ from fattn_probe.ops.render import short
 from fattn_probe.regress import tables as regressing
 from fattn_probe.regress import versions
 from fattn_probe.regress.cluster import Cluster
-from fattn_probe.regress.entries import Given, run_suite
+from fattn_probe.regress.entries import Given, entries_on_targets, run_suite
 from fattn_probe.regress.history import History, open_history
 from fattn_probe.regress.junit import junit
 from fattn_probe.regress.records import Part, Result, parse_shard
@@ -73,6 +73,7 @@ def regress(
     """Run a suite, and report what changed since the last accepted run."""
     suite = load_suite(suite_file)
     given = Given(on, only, model, sample_of(sample) if sample else None, devices)
+    pairs = list(entries_on_targets(suite, suite_file.parent, given))
     cluster = Cluster(dask) if dask else None
     part = Part(parse_shard(shard), night) if shard else Part(night=night)
     if shard and not night:
@@ -85,7 +86,7 @@ def regress(
     ):
         session, on_result = setup.session_of(options, activity), results_to(activity)
         runner = SuiteRunner(history, session, suite_file.stem, resume, on_result, workers, part, cluster, only=only)
-        found = list(run_suite(suite, suite_file.parent, runner, given))
+        found = list(run_suite(pairs, suite_file.parent, runner, given))
         if accept:
             found = [accepted(history, outcome, accept) for outcome in found]
     write_for_ci(found, markdown, junit_file)

@@ -83,17 +83,19 @@ def entries_on_targets(suite: Suite, folder: Path, given: Given) -> Iterator[tup
             yield entry, target
 
 
-def run_suite(suite: Suite, folder: Path, runner: SuiteRunner, given: Given) -> Iterator[Outcome]:
+def run_suite(
+    pairs: Sequence[tuple[Entry, Target]], folder: Path, runner: SuiteRunner, given: Given
+) -> Iterator[Outcome]:
     """One outcome per entry and target, until one is interrupted; InputError if a filter leaves no case of any entry.
 
     `runner` has the suite's name and a session of its source; `folder` is that of the suite's file.
     """
-    runs = 0
-    for entry in chosen_entries(suite, folder, given):
-        session, targets = session_for(entry, runner.session), given.targets(entry, folder)
+    runs, sessions = 0, dict[str, Session]()
+    for entry, target in pairs:
+        session = sessions.setdefault(entry.name, session_for(entry, runner.session))
         own = replace(runner, session=session, suite=run_name(runner.suite, entry), checks=given.checks(entry))
         chosen = functools.partial(selected, entry, folder, session, only=given.only, shard=runner.part.shard)
-        for outcome in outcomes(own, chosen, targets):
+        for outcome in outcomes(own, chosen, [target]):
             runs += 1
             yield outcome
             if outcome.interrupted:

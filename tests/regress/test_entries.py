@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.errors import InputError
-from fattn_probe.regress.entries import Given, run_name, run_suite, session_for
+from fattn_probe.regress.entries import Given, entries_on_targets, run_name, run_suite, session_for
 from fattn_probe.regress.records import WHOLE, Part, Result, Shard
 from fattn_probe.regress.runner import SuiteRunner
 from fattn_probe.regress.suite import cases_of, load_suite
@@ -44,7 +44,8 @@ def run(path: Path, given: Given, part: Part = WHOLE):
     with history_at(path.parent) as history:
         session = Session(RunOptions(tree=None))
         runner = SuiteRunner(history, session, path.stem, cluster=Judged(), only=given.only, part=part)
-        return list(run_suite(load_suite(path), path.parent, runner, given))
+        pairs = list(entries_on_targets(load_suite(path), path.parent, given))
+        return list(run_suite(pairs, path.parent, runner, given))
 
 
 def test_every_entry_runs_on_its_targets_with_its_checks(suite):
