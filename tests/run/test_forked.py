@@ -42,7 +42,7 @@ def test_a_runner_that_ends_or_says_something_else_is_lost(fake, tmp_path, endin
 @pytest.mark.build
 @pytest.mark.network
 def test_children_end_and_the_runner_goes_on(tmp_path, session):
-    scenario = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_kv: 256\nn_q: 8\nmatrix: {n_kv: [256, 16384]}\n"
+    scenario = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_kv: 256\nn_q: 8\nmatrix: {n_kv: [256, 65536]}\n"
     target = parse_target("sim:h200", load_devices())
     for name, case in zip(("case", "long"), expand(loads(scenario)), strict=True):
         session.run(case, make_case_file(case, tmp_path / f"{name}.gguf"), target)  # compiles what it needs
@@ -56,7 +56,7 @@ def test_children_end_and_the_runner_goes_on(tmp_path, session):
         bad = runner.run(tmp_path / "bad")
         assert (bad.code, bad.output) == (1, (b"", ""))
         assert isinstance(bad.outcome(None, None), Failed | Lost)
-        slow = runner.run(tmp_path / "long.gguf", limit=0.001)  # it takes some 20 ms; timers tick each 4 ms
+        slow = runner.run(tmp_path / "long.gguf", limit=0.001)  # ends late: a timer notices after 4 to 10 ms
         assert slow.code == SIGPROF
         hung = slow.outcome(None, None)
         assert isinstance(hung, Lost)
