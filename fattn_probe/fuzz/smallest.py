@@ -64,12 +64,13 @@ def shrunk(failures: Sequence[Failure], workers: int, seconds: float) -> Iterato
     if not failures:
         return
     ends = time.monotonic() + seconds
-    pool = ProcessPoolExecutor(min(workers, len(failures)), CONTEXT)
-    try:
-        for future in as_completed([pool.submit(smallest, sendable(failure), ends) for failure in failures]):
-            yield future.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    with ProcessPoolExecutor(min(workers, len(failures)), CONTEXT) as pool:
+        try:
+            for future in as_completed([pool.submit(smallest, sendable(failure), ends) for failure in failures]):
+                yield future.result()
+        finally:
+            # Waits: as it exits, Python 3.11 writes to the pipes of all pools, also to one that is just being closed.
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def sendable(failure: Failure) -> Failure:
