@@ -102,8 +102,10 @@ def test_inspect(probe):
 @pytest.mark.build
 def test_regress(probe):
     words = ("regress", "quick", "--filter", "^mqa$", "--history", "history.db", "--json")
-    (run,) = json.loads(probe(*words))["runs"]
-    assert run["counts"]["pass"] == 1
+    runs = json.loads(probe(*words))[
+        "runs"
+    ]  # on a whole H200, and on one of five SMs, which a file beside the suite has
+    assert [run["counts"]["pass"] for run in runs] == [1, 1]
 
 
 @pytest.mark.build

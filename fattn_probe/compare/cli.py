@@ -42,6 +42,13 @@ def compare(
     batch_invariance: Annotated[
         bool, typer.Option("--batch-invariance", help="Also compute some queries alone; their bits must be the same.")
     ] = False,
+    roundings: Annotated[
+        bool,
+        typer.Option("--roundings", help="Fail accurate outputs too, if their bits are not the model's."),
+    ] = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Fail right outputs too, if the default release has other kernels here.")
+    ] = False,
     sample: Annotated[
         str, typer.Option(help="Rows to check exactly; auto: all, except in very large cases.", metavar="N|all|auto")
     ] = "auto",
@@ -64,7 +71,7 @@ def compare(
         return
     if plot is not None:
         require_matplotlib()
-    checks = Checks(model, sample_of(sample), repeat, QUERIES_ALONE if batch_invariance else 0)
+    checks = Checks(model, sample_of(sample), repeat, QUERIES_ALONE if batch_invariance else 0, roundings, kernels)
     chosen = setup.BuildFlags(source, patch, debug, check, sanitize, quants, folder)
     work = setup.work_of(cases_of(paths), on, devices, NOTES)
     options = chosen.run_options(NOTES, Simulation(schedule, threads), timeout=timeout)

@@ -32,6 +32,8 @@ class Equivalent(Spec):
     """What is changed; empty for anything."""
     after: str = ""
     """What it becomes; empty for anything."""
+    lines: list[int] = Field(default=[], min_length=2, max_length=2)
+    """The first and last line, in the default release, if elsewhere the same texts are another mutant's."""
 
     @model_validator(mode="after")
     def _says_which(self) -> Self:
@@ -44,6 +46,7 @@ class Equivalent(Spec):
         return (
             mutant.file == self.file
             and (not self.kind or mutant.operator in self.kind)
+            and (not self.lines or self.lines[0] <= mutant.line <= self.lines[1])
             and matches(self.function, mutant.function)
             and matches(self.before, mutant.before)
             and matches(self.after, mutant.after)

@@ -1,46 +1,56 @@
-"""A table of what several suites kill of the same mutants, from the JSON of `fattn-probe mutate`."""
+"""A table of what several suites kill of the same mutants, from a file of verdicts."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from fattn_probe.detect.equivalents import Equivalent, argument
 from fattn_probe.detect.mutants import Mutant
+from fattn_probe.detect.verdicts import Verdict
 
-Report = Mapping[str, Any]
 HELD_OUT = "held out"
 
 
-def fates(report: Report) -> dict[str, tuple[Mutant, str]]:
-    """By digest, the mutants of a report with their fates."""
-    found = ((Mutant(**item["mutant"]), item["fate"]) for item in report["mutants"])
-    return {mutant.digest: (mutant, fate) for mutant, fate in found}
+@dataclass(frozen=True)
+class Column:
+    """A suite: by digest, the mutants that its cases kill, and those that all of its cases have tried."""
+
+    name: str
+    killed: frozenset[str]
+    settled: frozenset[str]
+
+    @classmethod
+    def of(cls, name: str, verdicts: Iterable[Verdict]) -> "Column":
+        """A suite's column, from the verdicts that hold for it."""
+        found = list(verdicts)
+        killed = frozenset(item.mutant.digest for item in found if item.by)
+        return cls(name, killed, frozenset(item.mutant.digest for item in found))
+
+    def cell(self, digests: Sequence[str]) -> str:
+        """`75.0 % (3)`, and how many mutants not all cases have tried, since more may be killed."""
+        if not digests:
+            return "-"
+        killed = sum(digest in self.killed for digest in digests)
+        open_ = sum(digest not in self.settled | self.killed for digest in digests)
+        return f"{100 * killed / len(digests):.1f} % ({killed})" + (f", {open_} open" if open_ else "")
 
 
-def common(reports: Iterable[Report]) -> dict[str, Mutant]:
-    """By digest, the mutants that every report has, less those that are argued equivalent."""
-    every = [fates(report) for report in reports]
-    return {
-        digest: mutant
-        for digest, (mutant, fate) in every[0].items()
-        if all(digest in found and found[digest][1] != "equivalent" for found in every)
-    }
+def counted(
+    mutants: Mapping[str, Mutant], columns: Iterable[Column], known: Sequence[Equivalent], sample: int = 0
+) -> dict[str, Mutant]:
+    """By digest, a sample of mutants (0: all) less those argued equivalent, unless a suite kills them all the same."""
+    killed = frozenset().union(*(column.killed for column in columns))
+    chosen = sorted(mutants)[: sample or None]
+    return {digest: mutants[digest] for digest in chosen if digest in killed or not argument(mutants[digest], known)}
 
 
-def page(reports: Mapping[str, Report]) -> str:
-    """The table: rows for files, for all, and for the half by which no case was chosen; a column for each report."""
-    mutants = common(reports.values())
+def page(mutants: Mapping[str, Mutant], columns: Sequence[Column]) -> str:
+    """The table: rows for files, for all, and for the half by which no case was chosen; a column for each suite."""
     files = sorted({mutant.file for mutant in mutants.values()})
-    rows = [(f"`{file}`", [d for d, mutant in mutants.items() if mutant.file == file]) for file in files]
+    rows = [(f"`{file}`", [digest for digest, mutant in mutants.items() if mutant.file == file]) for file in files]
     rows += [("all", list(mutants)), (HELD_OUT, [digest for digest in mutants if int(digest, 16) % 2])]
-    lines = ["| mutants of | number | " + " | ".join(reports) + " |", "| --- |" + " --- |" * (len(reports) + 1)]
-    every = [fates(report) for report in reports.values()]
+    names = " | ".join(column.name for column in columns)
+    lines = [f"| mutants of | number | {names} |", "| --- |" + " --- |" * (len(columns) + 1)]
     for name, digests in rows:
-        killed = [sum(found[digest][1] == "killed" for digest in digests) for found in every]
-        lines.append(
-            f"| {name} | {len(digests)} | " + " | ".join(share(count, len(digests)) for count in killed) + " |"
-        )
+        cells = " | ".join(column.cell(digests) for column in columns)
+        lines.append(f"| {name} | {len(digests)} | {cells} |")
     return "\n".join(lines) + "\n"
-
-
-def share(count: int, of: int) -> str:
-    """`75.0 % (3)`."""
-    return f"{100 * count / of:.1f} % ({count})" if of else "-"

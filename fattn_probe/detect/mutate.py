@@ -1,113 +1,28 @@
-"""`fattn-probe mutate`: the flow from a suite to the fate of each mutant, and the results file."""
+"""`fattn-probe mutate`: the flow from a suite to the fate of each mutant."""
 
-import hashlib
-import json
-import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from fattn_probe.build import RUNNER
 from fattn_probe.build.symbols import case_of, demangle
-from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.detect.bench import MISSING, Alone, Trial, Work
 from fattn_probe.detect.killing import Hunt, alone, cheapest, workers
 from fattn_probe.detect.mutants import Mutant
-from fattn_probe.detect.schemata import Schemata, compiling
-from fattn_probe.device import Target
+from fattn_probe.detect.schemata import Schemata, compiling, switched
+from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts
 from fattn_probe.errors import BuildError
 from fattn_probe.regress.entries import session_for
-from fattn_probe.regress.selection import select
-from fattn_probe.regress.suite import Entry
 from fattn_probe.run.required_kernels import required_kernels, required_sources
 from fattn_probe.run.session import Session, arch_of
 from fattn_probe.scenario import Case
 from fattn_probe.source import KernelCase, ggml_types, kernel_cases
 
 OnStep = Callable[[str], None]
-METHOD = 2
-"""How mutants are judged; other verdicts are made again."""
 ROUNDS = 3
 """Times that kernels are compiled which only mutants need."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What became of a mutant: killed `by` what, on what, in which case, or a survivor of `cases` that reach it.
-
-    `changed`: its outputs are right, but a case launches other kernels or grids.
-    """
-
-    mutant: Mutant
-    on: str
-    by: str
-    case: str
-    said: str
-    cases: int
-    seconds: float
-    changed: bool = False
-
-    @property
-    def fate(self) -> str:
-        """Killed, another kernel, survived or not reached."""
-        if self.by:
-            return "killed"
-        return "not reached" if not self.cases else "another kernel" if self.changed else "survived"
-
-    def document(self) -> dict[str, Any]:
-        """The verdict for JSON."""
-        return asdict(self) | {"fate": self.fate}
-
-
-@dataclass(frozen=True)
-class Part:
-    """An entry of a suite on a target, how it is judged, and its cases."""
-
-    entry: Entry
-    target: Target
-    checks: Checks
-    cases: tuple[Case, ...]
-
-    @property
-    def name(self) -> str:
-        """What tables call it: `sim:h200`, `races on sim:h200`."""
-        return f"{self.entry.name} on {self.target}" if self.entry.name else str(self.target)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A suite's entries on their targets, and the mutants to try: those of some `files`, a `sample` of them (0: all).
-
-    `upstream`: judge as upstream's test does. `most` is how many cases of each kind of launches try a mutant (0: all).
-    No case is begun after `seconds`.
-    """
-
-    parts: tuple[Part, ...]
-    files: tuple[str, ...] = ()
-    sample: int = 0
-    upstream: bool = False
-    seconds: float = math.inf
-    most: int = 0
-
-    def chosen(self, mutants: Iterable[Mutant]) -> list[Mutant]:
-        """The mutants to try, by digest. A smaller sample is a part of a larger one."""
-        found = sorted((m for m in mutants if not self.files or m.file in self.files), key=lambda m: m.digest)
-        return found[: self.sample or None]
-
-    def key(self, session: Session) -> str:
-        """What a verdict depends on besides the mutant: the release, its patches, every case and its judgement."""
-        tree = session.options.tree
-        assert tree is not None
-        patches = [patch.digest for patch in session.options.patches]
-        parts = [
-            (part.name, part.entry.flavour, part.entry.sanitize, str(part.checks), [case.digest for case in part.cases])
-            for part in self.parts
-        ]
-        text = json.dumps([METHOD, tree.digest, patches, self.upstream, self.most, parts])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -129,11 +44,15 @@ class Mutated:
 
 @dataclass
 class Laboratory:
-    """A release with its mutants, built for every part of a plan; what its cases give without a mutant."""
+    """A release with its mutants, built for every part of a plan; what its cases give without a mutant.
+
+    Mutants whose fate is `known`, by digest, are not in its builds: they compile the faster for it.
+    """
 
     plan: Plan
     session: Session
     say: OnStep
+    known: Collection[str] = ()
     schemata: Schemata = field(init=False)
     sessions: list[Session] = field(init=False)
     baseline: list[Alone] = field(default_factory=list)
@@ -151,7 +70,10 @@ class Laboratory:
         assert options.tree is not None
         self.say("finding the mutants that compile")
         kernels = {arch: list(found.values()) for arch, found in by_arch.items()}
-        self.schemata = compiling(options.tree, options.patches, kernels, self.say)
+        every = switched(options.tree, options.patches, frozenset()).mutants
+        unwanted = {mutant.id for mutant in every} - {mutant.id for mutant in self.plan.likely(every)}
+        unwanted |= {mutant.id for mutant in every if mutant.digest in self.known}
+        self.schemata = compiling(options.tree, options.patches, kernels, self.say, frozenset(unwanted))
         self.say("compiling the kernels with their mutants")
         self.sessions = [self.built(part, kernels) for part, kernels in zip(self.plan.parts, self.kernels, strict=True)]
 
@@ -257,26 +179,21 @@ class Laboratory:
                 self.say(str(error).partition("\n")[0])
 
 
-def parts_of(pairs: Iterable[tuple[Entry, Target, Checks]], folder: Path, session: Session) -> tuple[Part, ...]:
-    """The parts of a suite in a folder."""
-    return tuple(
-        Part(entry, target, checks, select(entry, folder, session_for(entry, session), target)[0])
-        for entry, target, checks in pairs
-    )
-
-
 def run(
     plan: Plan, session: Session, results: Path, say: OnStep, on_verdict: Callable[[Verdict, int, int], None]
 ) -> Mutated:
     """Try mutants with a suite; verdicts that `results` has already are taken from there."""
-    laboratory = Laboratory(plan, session, say)
-    mutants, key = plan.chosen(laboratory.schemata.mutants), plan.key(session)
-    known = {item.mutant.digest: item for item in read(results, key)}
+    verdicts = Verdicts.of(results, plan, session)
+    known = {item.mutant.digest: item for item in verdicts}
+    laboratory = Laboratory(plan, session, say, known)
+    compiled = {mutant.digest: mutant for mutant in laboratory.schemata.mutants}
+    compiled |= {digest: item.mutant for digest, item in known.items()}
+    mutants = plan.chosen(compiled.values())
     found = [known[mutant.digest] for mutant in mutants if mutant.digest in known]
 
     def take(verdict: Verdict) -> None:
         found.append(verdict)
-        append(results, key, verdict)
+        verdicts.append(verdict)
         on_verdict(verdict, len(found), len(mutants))
 
     laboratory.try_all([mutant for mutant in mutants if mutant.digest not in known], take)
@@ -287,22 +204,6 @@ def run(
         failing,
         laboratory.other_bits(),
         tuple(found),
-        len(laboratory.schemata.mutants),
+        len(compiled),
         len(mutants) - len(found),
     )
-
-
-def append(path: Path, key: str, verdict: Verdict) -> None:
-    """Add a verdict to a results file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"key": key, **verdict.document()}) + "\n")
-
-
-def read(path: Path, key: str) -> Iterator[Verdict]:
-    """The verdicts of a results file with a key."""
-    for line in path.read_text().splitlines() if path.is_file() else ():
-        item = json.loads(line)
-        if item.pop("key") == key:
-            item.pop("fate")
-            yield Verdict(**{**item, "mutant": Mutant(**item["mutant"])})

@@ -11,9 +11,10 @@ from fattn_probe import flags, setup
 from fattn_probe.activity import Activity
 from fattn_probe.console import NOTES, show
 from fattn_probe.detect.measure import check
-from fattn_probe.detect.mutate import Plan, parts_of, run
+from fattn_probe.detect.mutate import run
 from fattn_probe.detect.mutate_show import document, render
 from fattn_probe.detect.schemata import FILES
+from fattn_probe.detect.verdicts import Plan, parts_of
 from fattn_probe.errors import InputError
 from fattn_probe.regress.entries import Given, entries_on_targets
 from fattn_probe.regress.suite import load_suite

@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.detect.equivalents import Equivalent, argument, read
-from fattn_probe.detect.mutate import Mutated, Verdict
+from fattn_probe.detect.mutate import Mutated
+from fattn_probe.detect.verdicts import Verdict
 from fattn_probe.tables import Table
 
 EQUIVALENT = "equivalent"

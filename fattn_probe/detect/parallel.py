@@ -8,7 +8,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from fattn_probe.detect.planted import Questions, Tried, try_fault
+from fattn_probe.detect.planted import Tried, try_fault
+from fattn_probe.detect.routine import Questions
 from fattn_probe.errors import FattnProbeError
 from fattn_probe.regress.pool import CONTEXT, prepare
 from fattn_probe.source.faults import HistoricFault

@@ -1,14 +1,14 @@
-"""Whether suites catch planted faults: each case as the suite runs it, cheapest first, until one is caught."""
+"""Whether suites catch planted faults: each case as the suite runs it, until one is caught."""
 
 import hashlib
-import re
+import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
-from itertools import count
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fattn_probe.compare.diagnose.diagnosis import Diagnosis
 from fattn_probe.compare.judge.cases import judge_case
@@ -16,44 +16,29 @@ from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.judge.support import LOST
 from fattn_probe.detect.recorded import Keep
-from fattn_probe.device import Target, load_devices
-from fattn_probe.device.target import parse_target, picklable
+from fattn_probe.detect.routine import Batch, Questions
+from fattn_probe.detect.verdicts import decisive, judgement_of, weaker
+from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, FattnProbeError
-from fattn_probe.regress.entries import Given, entries_on_targets, session_for
+from fattn_probe.regress.entries import Given, entries_on_targets, own_cases, session_for
 from fattn_probe.regress.pool import Job, cores, judged
 from fattn_probe.regress.records import Result
 from fattn_probe.regress.results import recorded
-from fattn_probe.regress.selection import select
-from fattn_probe.regress.suite import Entry, Suite, load_suite
+from fattn_probe.regress.suite import Entry, load_suite
 from fattn_probe.run.prepare import prepare
-from fattn_probe.run.required_kernels import required_kernels
-from fattn_probe.run.session import RunOptions, Session
-from fattn_probe.run.simulator import Simulation
-from fattn_probe.scenario import Case, expand, load
+from fattn_probe.run.session import Session
+from fattn_probe.scenario import Case
 from fattn_probe.shipped import folder
 from fattn_probe.source.faults import HistoricFault
-from fattn_probe.source.patches import Patch
-
-BY_FILE = {
-    "fattn-mma-f16.cuh": "mma",
-    "fattn-tile.cuh": "tile",
-    "fattn-tile.cu": "tile",
-    "fattn-vec.cuh": "vec",
-}
-"""Files of one family of kernels: a change in them changes no case of another family."""
-CHANGED = re.compile(r"^\+\+\+ b/\S*?([\w.-]+)$", re.MULTILINE)
-FIRST = 8  # cases of the first batch; each batch has twice the cases of the one before
-SHOWS = "shows"
-"""The name of the routine that runs a fault's own case."""
 
 
 @dataclass(frozen=True)
 class Caught:
     """The first result that gives a fault away.
 
-    `by` is verdict, check (a finding of the checker, or of a repeated run), stopped (the run ended without an output),
-    support or build; `said` is the reason and the diagnosis; `cause` is the diagnosis's first cause, empty if it says
-    none, None without a diagnosis.
+    `by` is verdict, check (a right output fails a check of its bits or its kernels), stopped (the run ended without an
+    output), support or build; `said` is the reason and the diagnosis; `cause` is the diagnosis's first cause, empty if
+    it says none, None without a diagnosis.
     """
 
     on: str
@@ -67,7 +52,9 @@ class Caught:
 class Tried:
     """A suite on a release with a fault: what caught it, None if nothing did; cases judged, seconds with compiling.
 
-    `digest` is that of the patch's changes and `text` that of the suite's file; a result with others is out of date.
+    `digest` is that of the patch's changes; a result with another is out of date. So is that of a fault that is not
+    caught with another `text`, the digest of the suite's file; of one that is caught, if the suite no longer has the
+    case with its judgement, whose hash is `killer`.
     """
 
     fault: str
@@ -77,6 +64,7 @@ class Tried:
     cases: int
     seconds: float
     text: str = ""
+    killer: str = ""
 
     def document(self) -> dict[str, Any]:
         """One line of a results file."""
@@ -89,119 +77,12 @@ def tried_of(document: Mapping[str, Any]) -> Tried:
     return Tried(**{**document, "caught": None if caught is None else Caught(**caught)})
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Cases that are judged together: on a target, in a build of an entry's flavour, by its checks."""
-
-    entry: Entry
-    target: Target
-    cases: Sequence[Case]
-
-
-class Questions(Protocol):
-    """What is asked of a release with a fault."""
-
-    options: RunOptions
-
-    @property
-    def name(self) -> str:
-        """The suite's name."""
-
-    def get_ready(self) -> None:
-        """Find the cases before the faults are tried."""
-
-    def batches(self, fault: HistoricFault) -> Iterator[Batch]:
-        """The cases that the fault can change."""
-
-
-@dataclass
-class Showing:
-    """The cases in each fault's head."""
-
-    options: RunOptions
-    name: str = SHOWS
-
-    def get_ready(self) -> None:
-        """Nothing: the cases are in the heads."""
-
-    def batches(self, fault: HistoricFault) -> Iterator[Batch]:
-        """The cases of the head's scenarios on their devices, with the checker if it must catch the fault."""
-        devices = load_devices()
-        entry = Entry(flavour="check" if fault.catch == "check" else "release")
-        for shown in fault.shows:
-            yield Batch(entry, parse_target(f"sim:{shown.device}", devices), expand(load(shown.scenario)))
-
-
 def diagnosed_as(item: Tried, said: Mapping[tuple[str, str, str], str]) -> Tried:
     """A result with another first cause, given causes by fault, suite and case."""
     cause = None if item.caught is None else said.get((item.fault, item.suite, item.caught.case))
     if item.caught is None or cause is None:
         return item
     return replace(item, caught=replace(item.caught, cause=cause))
-
-
-Planned = dict[str, tuple[Case, frozenset[str]]]
-
-
-@dataclass
-class Routine:
-    """A suite, its cases by entry and target, and the families of the kernels that each case needs without a fault."""
-
-    path: Path
-    options: RunOptions
-    suite: Suite = field(init=False)
-    targets: list[tuple[Entry, Target]] = field(init=False)
-    _planned: dict[tuple[str, str], Planned] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.suite = load_suite(self.path)
-        found = entries_on_targets(self.suite, self.path.parent, Given())
-        self.targets = [(entry, picklable(target)) for entry, target in found if target.engine == "sim"]
-
-    @property
-    def name(self) -> str:
-        """The suite's name."""
-        return self.path.stem
-
-    def get_ready(self) -> None:
-        """Find the cases of all entries and targets, and what they need."""
-        for entry, target in self.targets:
-            self.planned(entry, target)
-
-    def planned(self, entry: Entry, target: Target) -> Planned:
-        """By name, the cases of an entry that the release supports on a target, with the families of their kernels."""
-        key = entry.name, str(target)
-        if key not in self._planned:
-            dry = Session(replace(self.options, simulation=Simulation(dry=True)))
-            cases, _ = select(entry, self.path.parent, dry, target)
-            required_kernels(dry, cases, target)  # the dry runs of all cases at once
-            families = {
-                case.name: frozenset(kernel.family for kernel in required_kernels(dry, [case], target))
-                for case in cases
-            }
-            self._planned[key] = {case.name: (case, families[case.name]) for case in cases if families[case.name]}
-        return self._planned[key]
-
-    def reached(self, patch: Patch, entry: Entry, target: Target) -> list[Case]:
-        """The cases of an entry that a patch can change, those with the least work first."""
-        files = set(CHANGED.findall(patch.text))
-        families = {BY_FILE.get(file, "") for file in files}
-        cases = self.planned(entry, target).values()
-        found = [case for case, own in cases if "" in families or own & families]
-        return sorted(found, key=lambda case: (case.op.sizes.flop, case.name))
-
-    def batches(self, fault: HistoricFault) -> Iterator[Batch]:
-        """The cases that a fault can change, entry by entry and target by target, in batches that double.
-
-        Most faults are caught by the first few cases, and kernels compile batch by batch.
-        """
-        for entry, target in self.targets:
-            left = self.reached(fault.patch, entry, target)
-            for power in count():
-                if not left:
-                    break
-                yield Batch(entry, target, left[: FIRST << power])
-                left = left[FIRST << power :]
 
 
 @dataclass(frozen=True)
@@ -264,7 +145,34 @@ def try_fault(fault: HistoricFault, asked: Questions, keep: Path | None = None) 
         if caught is not None:
             break
     seconds = round(time.monotonic() - began, 1)
-    return Tried(name, fault.patch.changes, asked.name, caught, tried, seconds, text_of(asked.name))
+    killer = ""
+    if caught is not None:
+        case = next(case for case in batch.cases if case.name == caught.case)
+        killer = killer_of(batch.entry, batch.target, case, decisive(batch.entry.check.checks, caught.by))
+    return Tried(name, fault.patch.changes, asked.name, caught, tried, seconds, text_of(asked.name), killer)
+
+
+def killer_of(entry: Entry, target: Target, case: Case, checks: Checks) -> str:
+    """A hash of a case and of how it is run and judged."""
+    text = json.dumps([judgement_of(entry, target, checks), case.digest])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def killers_of(suite: str) -> frozenset[str]:
+    """The hashes of all cases of a shipped suite on its simulated GPUs, with their checks or weaker ones."""
+    path = folder("suite") / f"{suite}.yaml"
+    if not path.is_file():
+        return frozenset()
+    loaded = load_suite(path)
+    cases = {entry.name: own_cases(entry, path.parent) for entry in loaded.parts}
+    return frozenset(
+        killer_of(entry, target, case, checks)
+        for entry, target in entries_on_targets(loaded, path.parent, Given())
+        if target.engine == "sim"
+        for case in cases[entry.name]
+        for checks in weaker(entry.check.checks)
+    )
 
 
 def text_of(suite: str) -> str:

@@ -1,9 +1,9 @@
 """The table of what suites catch of the corpus, as a page of the docs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fattn_probe.compare.diagnose.kinds import NONE
-from fattn_probe.detect.planted import Tried, text_of
+from fattn_probe.detect.planted import Tried, killers_of, text_of
 from fattn_probe.detect.score import Grade, Score, grade
 from fattn_probe.source.faults import HistoricFault
 
@@ -12,37 +12,53 @@ HEAD = """\
 
 Made by `scripts/detection page`; do not edit. `scripts/detection faults` makes the results
 ([detection.md](detection.md)). Each fault is planted in b11549, and the cases of a suite that it can change are judged
-until one gives it away, those with the least work first; `shows` is the fault's own case. `cause` is what the diagnosis
-of a wrong output says first, in the words of `fattn_probe/compare/diagnose/kinds.py`; it is right if the fault's head
-has it as a label (`none`: no wrong output shows the cause, and silence is right). Seconds include compiling.
+until one gives it away, those of the most used kernels first; `shows` is the fault's own case. `cause` is what the
+diagnosis of a wrong output says first, in the words of `fattn_probe/compare/diagnose/kinds.py`; it is right if the
+fault's head has it as a label (`none`: no wrong output shows the cause, and silence is right). Seconds include
+compiling.
 """
 MOST = 90  # characters of what was said
 
 
 def page(corpus: Sequence[HistoricFault], results: Sequence[Tried]) -> str:
-    """The page. A later result of a fault and suite replaces an earlier one; those of an older patch do not count."""
+    """The page, with a section for each suite of the results; those of an older patch do not count."""
     known = {fault.patch.name: fault for fault in corpus}
-    latest = {(item.suite, item.fault): item for item in results if current(item, known.get(item.fault))}
-    suites = sorted({suite for suite, _ in latest})
     parts = [HEAD]
-    for suite in suites:
-        tried = [latest[suite, name] for name in known if (suite, name) in latest]
+    for suite in sorted({item.suite for item in results}):
+        tried = list(holding(results, known, suite).values())
+        if not tried:
+            continue
         parts.append(f"## {suite}\n\n{share(tried, known)}\n\n" + "\n".join(rows(tried, known)) + "\n")
     return "\n".join(parts)
 
 
-def current(item: Tried | None, fault: HistoricFault | None) -> bool:
-    """Whether a result is about the fault and the suite as they are now."""
-    known = item is not None and fault is not None and item.digest == fault.patch.changes
-    return item is not None and known and item.text == text_of(item.suite)
+def holding(results: Iterable[Tried], known: Mapping[str, HistoricFault], suite: str) -> dict[str, Tried]:
+    """By fault, the last result of a suite that holds, or one of another suite if that has a case which catches it."""
+    found = [item for item in results if current(item, known.get(item.fault), suite)]
+    own = {item.fault: item for item in found if item.suite == suite}
+    others = {item.fault: item for item in found if item.suite != suite}
+    best = own | {name: item for name, item in others.items() if name not in own or own[name].caught is None}
+    return {name: best[name] for name in known if name in best}
+
+
+def current(item: Tried, fault: HistoricFault | None, suite: str) -> bool:
+    """Whether a result is about the fault as it is now, and holds for a suite as it is now.
+
+    A case that catches a fault does so in every suite that has it.
+    """
+    if fault is None or item.digest != fault.patch.changes:
+        return False
+    if item.suite == suite and item.text == text_of(suite):
+        return True
+    return item.caught is not None and item.killer in killers_of(suite)
 
 
 def share(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> str:
     """How many are caught, and how many of their diagnoses are right."""
     caught = [item.caught for item in tried if item.caught is not None]
-    left = f" {len(known) - len(tried)} of the corpus's {len(known)} were not tried." if len(tried) < len(known) else ""
-    percent = 100 * len(caught) / len(tried)
-    return f"**{len(caught)} of {len(tried)} caught ({percent:.3g} %)**. {by_value(tried, known)}{left}"
+    left = f", {len(known) - len(tried)} not tried by the suite as it is" if len(tried) < len(known) else ""
+    percent = 100 * len(caught) / len(known)
+    return f"**{len(caught)} of {len(known)} caught ({percent:.3g} %)**{left}. {by_value(tried, known)}"
 
 
 def by_value(tried: Sequence[Tried], known: Mapping[str, HistoricFault]) -> str:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from fattn_probe.compare.diagnose.diagnosis import Diagnosis, Evidence, diagnose
 from fattn_probe.compare.judge.cases import expected_of
 from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.judge.verdict import Status, judge
-from fattn_probe.device import load_devices
+from fattn_probe.device import Device, load_devices
 from fattn_probe.device.target import parse_target
 from fattn_probe.errors import InputError
 from fattn_probe.launch.architecture import arch_number
@@ -83,20 +84,25 @@ def write(recorded: Recorded, path: Path) -> None:
 
 
 def read(path: Path) -> Recorded:
-    """Read a recorded output."""
-    with np.load(path) as file:
-        return Recorded(**json.loads(str(file["about"])), dst=file["dst"])
+    """Read a recorded output; InputError if the file has none."""
+    try:
+        with path.open("rb") as opened, np.load(opened) as file:
+            return Recorded(**json.loads(str(file["about"])), dst=file["dst"])
+    except (EOFError, KeyError, TypeError, ValueError, BadZipFile) as error:
+        raise InputError(f"{path}: no recorded output: {error}") from error
 
 
-def diagnosed_again(recorded: Recorded, cases: Mapping[str, Case]) -> Diagnosis | None:
+def diagnosed_again(
+    recorded: Recorded, cases: Mapping[str, Case], devices: Mapping[str, Device] | None = None
+) -> Diagnosis | None:
     """Diagnose a recorded output of the default source; None if it is right. InputError if no case has its digest.
 
-    `cases` are keyed by digest.
+    `cases` are keyed by digest; `devices` are those of the catalogue unless given.
     """
     case = cases.get(recorded.digest)
     if case is None:
         raise InputError(f"{recorded.fault}: no case with the digest of {recorded.case}")
-    arch = arch_number(arch_of(parse_target(recorded.on, load_devices())))
+    arch = arch_number(arch_of(parse_target(recorded.on, load_devices() if devices is None else devices)))
     with inputs_of(case) as inputs:
         launches = parse_launches(recorded.launches)
         about = (recorded.case, recorded.digest, case.op, inputs, recorded.dst, launches, "wall", (), "CUDA", "sim")
@@ -107,6 +113,12 @@ def diagnosed_again(recorded: Recorded, cases: Mapping[str, Case]) -> Diagnosis 
             return None
         geometry = geometry_of(case.op, launches, arch)
         return diagnose(Evidence(case, inputs, recorded.dst, verdict.deviation, geometry))
+
+
+def devices_of(suites: Iterable[Path]) -> dict[str, Device]:
+    """The GPUs of the catalogue, and those that suites bring along."""
+    files = {path.parent / entry.devices for path in suites for entry in load_suite(path).parts if entry.devices}
+    return dict(load_devices()) | {id: device for file in sorted(files) for id, device in load_devices(file).items()}
 
 
 def cases_by_digest(suites: Iterable[Path] = ()) -> dict[str, Case]:

@@ -1,6 +1,7 @@
 """A release with all its mutants behind switches, less those that do not compile."""
 
 import difflib
+import hashlib
 import json
 import re
 import subprocess
@@ -79,23 +80,33 @@ def whole_file(path: str, before: str, after: str) -> str:
     return "".join(f"{line}\n" for line in diff)
 
 
-def compiling(tree: Tree, patches: Sequence[Patch], kernels: Mapping[str, Sequence[KernelCase]], say: Say) -> Schemata:
+def compiling(
+    tree: Tree,
+    patches: Sequence[Patch],
+    kernels: Mapping[str, Sequence[KernelCase]],
+    say: Say,
+    unwanted: frozenset[int] = frozenset(),
+) -> Schemata:
     """The mutants that compile in all of these kernels, by architecture, and that one of these builds has.
 
-    Which ones do not compile is remembered for the release: it is a question of minutes.
+    Which ones do not compile is remembered for the release: it is a question of minutes. Those `unwanted` are not
+    built.
     """
     path = cache_dir() / "mutants" / f"{switched(tree, patches, frozenset()).patches[-1].digest[:16]}.json"
     known: dict[str, list[int]] = json.loads(path.read_text()) if path.is_file() else {}
-    without, present = frozenset(known.get("without", ())), set[int]()
+    bad, present = frozenset(known.get("without", ())), set[int]()
+    asked = hashlib.sha256(str(sorted(unwanted)).encode()).hexdigest()[:8]
     for arch, cases in kernels.items():
-        key = f"{arch}: {' '.join(sorted(case.name for case in cases))}"
+        key = f"{arch} without {asked}: {' '.join(sorted(case.name for case in cases))}"
         if key not in known:
-            without, built = without_errors(BuildRequest(tree, arch=arch, patches=tuple(patches)), cases, without, say)
-            known |= {"without": sorted(without), key: sorted(built)}
+            request = BuildRequest(tree, arch=arch, patches=tuple(patches))
+            without, built = without_errors(request, cases, bad | unwanted, say)
+            bad |= without - unwanted
+            known |= {"without": sorted(bad), key: sorted(built)}
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(known))
         present |= set(known[key])
-    made = switched(tree, patches, without)
+    made = switched(tree, patches, bad | unwanted)
     return replace(made, mutants=tuple(mutant for mutant in made.mutants if mutant.id in present))
 
 

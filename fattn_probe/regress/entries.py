@@ -71,9 +71,14 @@ def chosen_entries(suite: Suite, folder: Path, given: Given) -> list[Entry]:
     return [first, *(entry for entry in others if not repeats(entry))]
 
 
+def own_cases(entry: Entry, folder: Path) -> tuple[Case, ...]:
+    """The cases of an entry's scenarios that its own filter leaves."""
+    return Selection(tuple(cases_of(entry, folder))).some(entry.only).cases
+
+
 def names_of(entry: Entry, folder: Path) -> set[str]:
     """The names of the cases of an entry's scenarios."""
-    return set(Selection(tuple(cases_of(entry, folder))).some(entry.only).names)
+    return {case.name for case in own_cases(entry, folder)}
 
 
 def entries_on_targets(suite: Suite, folder: Path, given: Given) -> Iterator[tuple[Entry, Target]]:

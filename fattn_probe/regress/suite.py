@@ -27,10 +27,17 @@ class CheckSpec(Spec):
     batch_invariance: bool = False
     """Whether some queries are computed alone too, and their bits compared with those of the batch."""
 
+    roundings: bool = False
+    """Whether an output fails that is accurate, but whose bits are not those of the rounding model."""
+
+    kernels: bool = False
+    """Whether a right output fails if the default release is known to launch other kernels for the op."""
+
     @property
     def checks(self) -> Checks:
         """The checks for the judge."""
-        return Checks(self.model, self.sample, self.repeat, QUERIES_ALONE if self.batch_invariance else 0)
+        alone = QUERIES_ALONE if self.batch_invariance else 0
+        return Checks(self.model, self.sample, self.repeat, alone, self.roundings, self.kernels)
 
 
 class Entry(Spec):
@@ -57,7 +64,7 @@ class Entry(Spec):
     sanitize: list[Literal["address", "undefined"]] = Field(default=[])
     """Sanitizers that the simulator's kernels are compiled with."""
     check: CheckSpec = Field(default=CheckSpec())
-    """How the cases are judged: `model`, `sample`, `repeat`, `batch_invariance`."""
+    """How the cases are judged: `model`, `sample`, `repeat`, `batch_invariance`, `roundings`, `kernels`."""
 
     @property
     def has_cases(self) -> bool:

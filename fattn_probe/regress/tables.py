@@ -115,7 +115,7 @@ def run_json(run: Run) -> dict[str, Any]:
 
 
 def settings_json(run: Run) -> dict[str, Any]:
-    """Keys `checks` (`model`, `sample`, `repeat`, `batch_invariance`) and `filter`; null if unknown or not given."""
+    """Keys `checks` (as in a suite file) and `filter`; null if unknown or not given."""
     checks = run.settings.checks
     return {"checks": asdict(checks) if checks else None, "filter": run.settings.only or None}
 

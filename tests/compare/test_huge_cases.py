@@ -66,6 +66,12 @@ def test_correct_kernels_pass(name):
 
 
 @pytest.mark.night
+def test_the_correct_tile_kernel_passes():
+    (row,) = rows_of(HUGE / "tile.yaml")
+    assert row["status"] == "pass"
+
+
+@pytest.mark.night
 def test_a_long_case_is_judged_by_some_blocks_in_every_bit():
     (row,) = rows_of(HUGE.parent / "examples/long-cache.yaml", on="sim:rtx4090")
     assert row["status"] == "pass"

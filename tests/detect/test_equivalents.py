@@ -28,6 +28,8 @@ ONE = Equivalent(because=WHY, file="fattn-vec.cuh", before="a < b", after="a <= 
         ({"function": "/^other/"}, False),
         ({"file": "fattn.cu"}, False),
         ({"after": "/ < /"}, False),
+        ({"lines": [MUTANT.line, MUTANT.line]}, True),
+        ({"lines": [MUTANT.line + 1, MUTANT.line + 9]}, False),
     ],
 )
 def test_which_mutants_an_entry_means(changes, means):

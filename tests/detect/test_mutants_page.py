@@ -1,31 +1,40 @@
 """The table of what several suites kill of the same mutants."""
 
-from dataclasses import asdict
-
+from fattn_probe.detect.equivalents import Equivalent
 from fattn_probe.detect.mutants import Mutant
-from fattn_probe.detect.mutants_page import common, page
+from fattn_probe.detect.mutants_page import Column, counted, page
+from fattn_probe.detect.verdicts import Verdict
 
 MUTANTS = [
     Mutant(number, f"fattn-{'vec' if number < 4 else 'tile'}.cuh", number, "relation", "a", "b") for number in range(6)
 ]
+BY_DIGEST = {mutant.digest: mutant for mutant in MUTANTS}
 
 
-def report(*fates):
-    return {"mutants": [{"mutant": asdict(item), "fate": fate} for item, fate in zip(MUTANTS, fates, strict=False)]}
+def column(name, *fates):
+    by = {"killed": "verdict", "survived": ""}
+    found = [Verdict(item, "", by[fate], "", "", 1, 0.0) for item, fate in zip(MUTANTS, fates, strict=False) if fate]
+    return Column.of(name, found)
 
 
-def test_only_mutants_that_every_report_has_and_none_calls_equivalent_count():
-    quick = report("killed", "survived", "equivalent", "killed", "not reached", "killed")
-    upstream = report("survived", "survived", "survived", "killed", "not reached")
-    assert {item.id for item in common([quick, upstream]).values()} == {0, 1, 3, 4}
-    lines = page({"quick": quick, "upstream": upstream}).splitlines()
+def test_a_row_for_each_file_and_all():
+    quick = column("quick", "killed", "survived", "killed", "killed", "survived", "killed")
+    upstream = column("upstream", "survived", "survived", "survived", "killed", "survived", None)
+    lines = page(BY_DIGEST, [quick, upstream]).splitlines()
     assert lines[0] == "| mutants of | number | quick | upstream |"
-    assert lines[2] == "| `fattn-tile.cuh` | 1 | 0.0 % (0) | 0.0 % (0) |"
-    assert lines[3] == "| `fattn-vec.cuh` | 3 | 66.7 % (2) | 33.3 % (1) |"
-    assert lines[4] == "| all | 4 | 50.0 % (2) | 25.0 % (1) |"
+    assert lines[2] == "| `fattn-tile.cuh` | 2 | 50.0 % (1) | 0.0 % (0), 1 open |"
+    assert lines[3] == "| `fattn-vec.cuh` | 4 | 75.0 % (3) | 25.0 % (1) |"
+    assert lines[4] == "| all | 6 | 66.7 % (4) | 16.7 % (1), 1 open |"
 
 
 def test_the_held_out_half_is_that_of_odd_digests():
     odd = [item for item in MUTANTS if int(item.digest, 16) % 2]
-    line = page({"quick": report(*["killed"] * 6)}).splitlines()[-1]
+    line = page(BY_DIGEST, [column("quick", *["killed"] * 6)]).splitlines()[-1]
     assert line == f"| held out | {len(odd)} | 100.0 % ({len(odd)}) |"
+
+
+def test_equivalent_mutants_do_not_count_unless_one_is_killed():
+    known = [Equivalent(because="nothing can tell b from a in any case", file="fattn-tile.cuh", after="b")]
+    quick = column("quick", *["survived"] * 5, "killed")
+    assert {item.id for item in counted(BY_DIGEST, [quick], known).values()} == {0, 1, 2, 3, 5}
+    assert list(counted(BY_DIGEST, [quick], (), sample=2)) == sorted(BY_DIGEST)[:2]

@@ -9,7 +9,7 @@ from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.detect.bench import Alone, Trial
 from fattn_probe.detect.killing import Hunt
 from fattn_probe.detect.mutants import Mutant
-from fattn_probe.detect.mutate import Part, Plan, Verdict, append, read
+from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.regress.suite import cases_of, load_suite
 from fattn_probe.run.session import RunOptions, Session
@@ -50,11 +50,68 @@ def test_a_key_is_that_of_the_release_its_patches_the_cases_and_their_judgement(
     assert replace(made, sample=3, files=("fattn.cu",)).key(session) == made.key(session)
 
 
-def test_a_verdict_is_read_again_by_its_key(tmp_path):
+def test_a_kill_holds_where_the_case_is_and_a_survivor_where_all_cases_are(tmp_path):
+    path, killers = tmp_path / "results.jsonl", {("sim:h200", "decode"): "one", ("sim:h200", "gqa"): "two"}
+    verdicts = Verdicts(path, "key", {}, killers)
+    survivor = replace(KILLED, mutant=replace(MUTANT, line=11), on="", by="", case="")
+    verdicts.append(KILLED)
+    verdicts.append(survivor)
+    assert list(verdicts) == [KILLED, survivor]
+    assert list(replace(verdicts, key="more cases")) == [KILLED]
+    assert list(Verdicts(path, "other", {}, {("sim:h200", "decode"): "as others judge it"})) == []
+
+
+def test_verdicts_of_a_version_that_knew_no_killers_hold_for_the_same_cases_only(tmp_path):
     path = tmp_path / "results.jsonl"
-    append(path, "key", KILLED)
-    assert list(read(path, "key")) == [KILLED]
-    assert list(read(path, "other")) == []
+    path.write_text(json.dumps({"key": "key", **KILLED.document()}) + "\n")
+    assert list(Verdicts(path, "key", {})) == [KILLED]
+    assert list(Verdicts(path, "other", {("sim:h200", "decode"): "one"})) == []
+
+
+@pytest.mark.network
+def test_a_kill_without_a_check_of_right_outputs_is_one_with_it(tmp_path, tree):
+    session, path, plain = Session(RunOptions(tree)), tmp_path / "results.jsonl", plan(tmp_path)
+    (part,) = plain.parts
+    strict = replace(plain, parts=(replace(part, checks=Checks(roundings=True, kernels=True)),))
+    by_verdict = replace(KILLED, case=part.cases[0].name)
+    by_check = replace(by_verdict, by="check")
+    for first, second, killed, holds in (
+        (plain, strict, by_check, True),
+        (strict, plain, by_check, False),
+        (plain, strict, by_verdict, True),
+        (strict, plain, by_verdict, True),
+    ):
+        path.unlink(missing_ok=True)
+        Verdicts.of(path, first, session).append(killed)
+        assert bool(list(Verdicts.of(path, second, session))) is holds
+
+
+@pytest.mark.network
+def test_a_killer_is_a_case_with_its_gpu_and_its_judgement(tmp_path, tree):
+    session, made = Session(RunOptions(tree)), plan(tmp_path)
+    (part,) = made.parts
+    (case,) = part.cases
+    (killer,) = made.killers(session).values()
+    device = replace(part.target.device, multiProcessorCount=5)
+    others = [
+        replace(part, checks=Checks(roundings=True)),
+        replace(part, target=replace(part.target, device=device)),
+        replace(part, entry=part.entry.model_copy(update={"flavour": "check"})),
+    ]
+    found = {tuple(replace(made, parts=(other,)).killers(session).values()) for other in others}
+    assert len({(killer,), *found}) == 4
+    renamed = replace(part, entry=part.entry.model_copy(update={"name": "other"}))
+    more = replace(made, parts=(renamed, part)).killers(session)
+    assert more == {("other on sim:h200", case.name): killer, ("sim:h200", case.name): killer}
+
+
+def test_only_mutants_that_a_sample_may_have_are_compiled(tmp_path):
+    mutants = [Mutant(number, "fattn-vec.cuh", number, "relation", "a", "b") for number in range(40)]
+    made = plan(tmp_path, sample=5)
+    assert len(made.likely(mutants)) == 10
+    assert made.likely(mutants)[:5] == made.chosen(mutants)
+    assert len(plan(tmp_path).likely(mutants)) == 40
+    assert plan(tmp_path, files=("fattn.cu",)).likely(mutants) == []
 
 
 def test_a_smaller_sample_is_part_of_a_larger_one(tmp_path):

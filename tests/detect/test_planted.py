@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.finding import Finding
-from fattn_probe.detect.planted import Caught, Routine, Tried, given_away, text_of, tried_of
+from fattn_probe.detect.planted import Caught, Tried, given_away, killer_of, killers_of, text_of, tried_of
 from fattn_probe.detect.planted_page import page
+from fattn_probe.detect.routine import Routine, by_kernels
 from fattn_probe.regress.records import Result
 from fattn_probe.run.session import RunOptions
 from fattn_probe.scenario.cases import resolve
 from fattn_probe.scenario.schema import Scenario
+from fattn_probe.source import KernelCase
 from fattn_probe.source.faults import corpus
 from fattn_probe.source.patches import Patch
 
@@ -34,6 +37,11 @@ entries: [{name: races, scenarios: [a.yaml], on: ["sim:gtx1060"], flavour: check
 """
 
 
+def kernel(words):
+    family, *arguments = words.split()
+    return KernelCase(family, tuple(arguments), "")
+
+
 @pytest.fixture
 def routine(tmp_path):
     """A suite of two entries, both with cases of these families; a larger n_kv for each next case."""
@@ -48,7 +56,7 @@ def routine(tmp_path):
             for at, name in enumerate(families, 1)
         }
         for entry, target in made.targets:
-            planned = {name: (case, frozenset({families[name]})) for name, case in cases.items()}
+            planned = {name: (case, frozenset({kernel(families[name])})) for name, case in cases.items()}
             made._planned[entry.name, str(target)] = planned
         return made
 
@@ -66,17 +74,53 @@ def routine(tmp_path):
 )
 def test_cases_of_kernels_that_a_patch_cannot_change_are_left_out(routine, files, expected):
     made = routine(a="mma", b="vec", c="tile")
-    assert [case.name for case in made.reached(patch(*files), *made.targets[0])] == expected
+    assert list(made.reached(patch(*files), *made.targets[0])) == expected
 
 
-def test_batches_double_and_have_every_case_once_the_cheapest_first_entry_by_entry(routine):
-    made = routine(**{f"n{at}": "vec" for at in range(50)})
+def test_batches_have_every_case_once_those_of_the_most_used_kernels_first_entry_by_entry(routine):
+    names = {f"n{at}-{copy}": f"vec {at}" for at in range(9) for copy in range(10 - at)}
+    made = routine(**names, alone="mma 8")
     batches = list(made.batches(replace(FAULT, patch=patch("fattn.cu"))))
     flavours = [(batch.entry.flavour, str(batch.target), len(batch.cases)) for batch in batches]
     release, check = ("release", "sim:h200"), ("check", "sim:gtx1060")
-    assert flavours == [(*release, 8), (*release, 16), (*release, 26), (*check, 8), (*check, 16), (*check, 26)]
-    sizes = [case.op.sizes.n_kv for batch in batches[:3] for case in batch.cases]
-    assert sizes == [64 * at for at in range(1, 51)]
+    first, second, last = 10 + 9 + 8 + 7 + 1, 6 + 5 + 4 + 3, 2
+    assert flavours == [(*entry, size) for entry in (release, check) for size in (first, second, last)]
+    assert sorted(case.name for batch in batches[:3] for case in batch.cases) == sorted([*names, "alone"])
+    assert batches[0].cases == sorted(batches[0].cases, key=lambda case: case.op.sizes.flop)
+
+
+def test_entries_with_the_build_and_the_gpu_of_the_faults_own_case_are_first(routine):
+    made = routine(a="mma 1")
+    by_checker = replace(FAULT, patch=patch("fattn.cu"), catch="check", shows=())
+    assert [str(batch.target) for batch in made.batches(by_checker)] == ["sim:gtx1060", "sim:h200"]
+    on_pascal = replace(by_checker, catch="verdict", shows=(replace(FAULT.shows[0], device="gtx1060"),))
+    made.targets = [(replace_flavour(entry), target) for entry, target in made.targets]
+    assert [str(batch.target) for batch in made.batches(on_pascal)] == ["sim:gtx1060", "sim:h200"]
+
+
+def replace_flavour(entry):
+    return entry.model_copy(update={"flavour": "release"})
+
+
+def test_cases_of_the_kernels_of_the_faults_own_case_are_first():
+    cases = [(case_of(f"n{at}"), [kernel(f"vec {at}")]) for at in range(3)]
+    batches = [[case.name for case in batch] for batch in by_kernels(cases, [kernel("vec 2"), kernel("mma 8")])]
+    assert batches == [["n2"], ["n0", "n1"]]
+    assert [len(batch) for batch in by_kernels(cases)] == [3]
+
+
+def case_of(name):
+    spec = {"version": 1, "about": "x", "hsk": 64, "n_head": 2, "n_q": 1, "n_kv": 64}
+    return resolve(Scenario.model_validate(spec), name, "file")
+
+
+def test_the_case_that_caught_a_fault_before_is_the_first(routine):
+    made = routine(a="mma 1", b="vec 1", c="vec 2")
+    made.before = {FAULT.patch.name: ("sim:gtx1060", "c")}
+    fault = replace(FAULT, patch=replace(patch("fattn.cu"), name=FAULT.patch.name))
+    first, second, *_ = made.batches(fault)
+    assert (str(first.target), [case.name for case in first.cases]) == ("sim:gtx1060", ["c"])
+    assert (str(second.target), len(second.cases)) == ("sim:h200", 3)
 
 
 @pytest.mark.parametrize(
@@ -120,3 +164,24 @@ def test_a_result_of_an_older_patch_does_not_count():
 
 def test_a_result_of_an_older_suite_does_not_count():
     assert "## quick" not in page([FAULT], [replace(tried(CAUGHT), text="other")])
+
+
+def test_a_case_of_another_suite_counts_for_a_suite_that_has_it():
+    item = replace(tried(CAUGHT), suite="shows", text="", killer=sorted(killers_of("quick"))[0])
+    text = page([FAULT], [item, tried(None)])
+    assert [text.count(words) for words in ("## shows", "## quick", "**1 of 1 caught")] == [1, 1, 2]
+    other = replace(item, killer="of a case that quick has not")
+    assert "**0 of 1 caught" in page([FAULT], [other, tried(None)])
+
+
+def test_a_catch_counts_as_long_as_the_suite_has_the_case_with_its_judgement(routine):
+    killer = sorted(killers_of("quick"))[0]
+    item = replace(tried(CAUGHT), text="of an older suite", killer=killer)
+    assert "## quick" in page([FAULT], [item])
+    assert "## quick" not in page([FAULT], [replace(item, killer="of a case that quick no longer has")])
+    assert "## quick" not in page([FAULT], [replace(item, caught=None)])
+    made = routine(a="mma")
+    (release, sim), (check, pascal) = made.targets
+    (case,) = (case for case, _ in made.planned(release, sim).values())
+    runs = [(release, sim), (check, sim), (release, pascal)]
+    assert len({killer_of(entry, target, case, Checks()) for entry, target in runs}) == 3

@@ -1,6 +1,7 @@
 """Recorded outputs: what is kept, and that it can be judged again."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ import pytest
 from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.judge.verdict import Status, Verdict
 from fattn_probe.detect.parallel import share
-from fattn_probe.detect.recorded import MOST, Keep, diagnosed_again, read
+from fattn_probe.detect.recorded import MOST, Keep, devices_of, diagnosed_again, read
+from fattn_probe.errors import InputError
 from fattn_probe.launch.record import parse_launch
 from fattn_probe.scenario import expand, loads
 
+SUITES = Path(__file__).parents[2] / "suites"
 CASE = "version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_q: 4\nn_kv: 64\n"
 LAUNCH = parse_launch(
     '{"order":0,"kernel":"void flash_attn_ext_f16<64, 64, 8, 1, false, false, false>(char)",'
@@ -39,6 +42,22 @@ def test_a_recorded_output_is_judged_again(tmp_path, wrong):
     assert again.elements == judgement.dst.size
     assert again.worst[0].tile is not None
     assert [said.cause.kind for said in again.causes] == ["zero"]
+
+
+@pytest.mark.parametrize("contents", [b"", b"PK\x03\x04 cut", b"text"])
+def test_a_damaged_file_is_named(tmp_path, contents):
+    path = tmp_path / "1-fault.npz"
+    path.write_bytes(contents)
+    with pytest.raises(InputError, match=r"1-fault\.npz: no recorded output"):
+        read(path)
+
+
+def test_an_output_of_a_gpu_that_a_suite_brings_along_is_judged_again(tmp_path, wrong):
+    case, judgement = wrong
+    Keep(tmp_path, "1-fault", "patch", "quick").add(replace(judgement, on="sim:h200-5"))
+    (path,) = tmp_path.iterdir()
+    devices = devices_of([SUITES / "quick.yaml"])
+    assert diagnosed_again(read(path), {case.digest: case}, devices).elements == judgement.dst.size
 
 
 def test_only_the_first_small_wrong_outputs_are_kept(tmp_path, wrong):

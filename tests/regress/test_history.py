@@ -417,7 +417,14 @@ def test_settings_and_findings_are_kept_and_merged(tmp_path):
         assert run.settings == settings
         assert b.results(run) == {PASS.name: found}
         document = json.loads(json.dumps(run_json(run)))
-    assert document["checks"] == {"model": "never", "sample": 20, "repeat": 2, "batch_invariance": 0}
+    assert document["checks"] == {
+        "model": "never",
+        "sample": 20,
+        "repeat": 2,
+        "batch_invariance": 0,
+        "roundings": False,
+        "kernels": False,
+    }
     assert (document["filter"], document["identity"]["device"]) == ("gqa", SIM.device)
 
 

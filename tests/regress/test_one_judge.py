@@ -154,13 +154,27 @@ def test_a_small_share_of_the_models_bits_warns_without_a_history(session):
     assert result_of(other, case, H200, Checks(model="never")).warning == ""
 
 
+def test_other_roundings_fail_where_the_suite_asks_for_the_models(session):
+    (case,) = expand(load(SCENARIOS / "gqa.yaml"))
+    asked = Checks(roundings=True)
+    assert result_of(session, case, H200, asked).status == "pass"
+    result = result_of(OtherLastBits(session), case, H200, asked)
+    (check,) = result.checks
+    assert (result.status, check.name, check.fails) == ("fail", "roundings", True)
+    assert "of the elements equal the rounding model in every bit; usually all do" in result.reason
+    assert result_of(LastScaleInF16(session), case, H200, asked).checks == (), "an output that is wrong needs no check"
+    without = result_of(OtherLastBits(session), case, H200, Checks(model="never", roundings=True))
+    assert (without.status, without.checks[0].fails) == ("pass", False)
+
+
 def test_the_checks_of_a_suite_are_made_and_kept(tmp_path):
     suite = tmp_path / "strict.yaml"
     file = os.path.relpath(SCENARIOS / "gqa.yaml", tmp_path)
     checks = "check: {model: never, sample: 20, repeat: 2, batch_invariance: true}"
     suite.write_text(f"version: 1\nabout: all checks\nscenarios: [{file}]\n{checks}\n")
     (run,) = probe("regress", suite, "--on", "sim:h200", "--history", tmp_path / "h.db")["runs"]
-    assert run["checks"] == {"model": "never", "sample": 20, "repeat": 2, "batch_invariance": 4}
+    asked = {"model": "never", "sample": 20, "repeat": 2, "batch_invariance": 4, "roundings": False, "kernels": False}
+    assert run["checks"] == asked
     (result,) = run["results"]
     assert [check["name"] for check in result["checks"]] == ["deterministic", "batch invariant"]
     assert result["sampled"]["of"] == 98

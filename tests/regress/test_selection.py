@@ -37,7 +37,7 @@ def test_the_schema_of_suites_is_up_to_date():
     """If this fails: python -m fattn_probe.regress.docs docs."""
     assert (SUITES.parent / "docs/suite.schema.json").read_text(encoding="utf-8") == schema_json(Suite)
     check = json.loads(schema_json(Suite))["$defs"]["CheckSpec"]["properties"]
-    assert set(check) == {"model", "sample", "repeat", "batch_invariance"}
+    assert set(check) == {"model", "sample", "repeat", "batch_invariance", "roundings", "kernels"}
 
 
 def test_a_filter_is_over_results_too():

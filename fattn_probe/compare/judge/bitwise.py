@@ -17,10 +17,11 @@ MINUS_INFINITY = np.float16(-np.inf)
 
 @dataclass(frozen=True)
 class Check:
-    """A bitwise check: `deterministic` or `batch invariant`.
+    """A check of a right output: `deterministic`, `batch invariant`, `roundings` or `kernels`.
 
     `passes`: the bits are the same. `fails`: they differ although they should not. Runs must agree; a query computed
-    alone may differ, because the dispatch may choose another kernel for it.
+    alone may differ, because the dispatch may choose another kernel for it. With `roundings`, at least nine of ten
+    elements must have the rounding model's bits. With `kernels`, it is the kernels that must be those of the release.
     """
 
     name: str

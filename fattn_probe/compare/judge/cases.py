@@ -12,6 +12,7 @@ from fattn_probe.compare.diagnose.diagnosis import Evidence, diagnose
 from fattn_probe.compare.judge.agreement import digest_of
 from fattn_probe.compare.judge.bitwise import Alone, Check, batch_invariance, beside, chosen_queries, repeated, slice_of
 from fattn_probe.compare.judge.checks import Checks, UseModel
+from fattn_probe.compare.judge.choice import kernels
 from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.finding import finding_of
 from fattn_probe.compare.judge.judgement import Judgement, attention_kernel, judgement_of, sampled_judgement
@@ -20,7 +21,7 @@ from fattn_probe.compare.judge.outcome import verdict_without_output
 from fattn_probe.compare.judge.sampled import judge_sample, rows_of_selection, sampled_of
 from fattn_probe.compare.judge.sampled import rows_of as sampled_rows
 from fattn_probe.compare.judge.support import LOST, supporting
-from fattn_probe.compare.judge.verdict import Status, Verdict
+from fattn_probe.compare.judge.verdict import Status, Verdict, few_bits
 from fattn_probe.device import Target
 from fattn_probe.errors import LostError
 from fattn_probe.launch.architecture import arch_number
@@ -130,6 +131,8 @@ class JudgedCase:
                 found = self.sampled(result, target, part)
             else:
                 found = self.whole(result, target)
+            if found.verdict.status is Status.PASS:
+                checks += tuple(self.of_right(found, result, target))
             output = digest_of(result.dst if part is None else result.dst[tuple(part.rows.T)])
             return replace(found, checks=checks, output=output, seconds=result.seconds)
         if isinstance(result, Ran):
@@ -206,7 +209,7 @@ class JudgedCase:
                 self.case, self.inputs, capture, arch, model, constants=constants, rows=rows
             )
         found = self._expected[key]
-        return replace(found, bit_exact=not self.session.options.sanitize and bit_exact(capture.provenance, arch))
+        return replace(found, bit_exact=self.bit_exact(capture, target))
 
     def diagnosed(self, found: Judgement, capture: Capture, target: Target) -> Judgement:
         """The judgement with a diagnosis, if the output is wrong."""
@@ -227,6 +230,27 @@ class JudgedCase:
             )
         elif self.options.batch_invariance:
             yield self._batch_invariance(capture, target)
+
+    def of_right(self, found: Judgement, capture: Capture, target: Target) -> Iterator[Check]:
+        """The checks that only a right output needs."""
+        if self.options.roundings:
+            yield self._roundings(found, capture, target)
+        if self.options.kernels and target.engine != "cpu":
+            number = self.session.build_for(target).manifest.build_number
+            yield kernels(self.case.op, self.cc(target), number, capture.launches)
+
+    def _roundings(self, found: Judgement, capture: Capture, target: Target) -> Check:
+        """Whether the kernel rounds as the rounding model does, if that is computed and known to have its bits."""
+        name, design = "roundings", found.verdict.design
+        exact = self.bit_exact(capture, target)
+        if design is None or design.equal_bits is None or not exact:
+            return Check(name, False, False, "no rounding model that has the bits of this build on this GPU")
+        few = few_bits(design, bit_exact=exact)
+        return Check(name, not few, bool(few), few or f"{100 * design.equal_bits:.4g} % of the bits are the model's")
+
+    def bit_exact(self, capture: Capture, target: Target) -> bool:
+        """Whether a correct kernel usually equals the rounding model in every bit."""
+        return not self.session.options.sanitize and bit_exact(capture.provenance, arch_number(arch_of(target)))
 
     def _repeated(self, capture: Capture, target: Target, part: Part | None) -> Check:
         """Run again; on a simulator with another order of warps each time, as happens on a GPU."""

@@ -43,13 +43,18 @@ class Checks:
 
     `model`: when the rounding model is computed (`auto`: up to 4 GFLOP). `sample`: which rows are checked exactly
     (`auto`: all, except in very large cases; a number: that many, including the required ones). `repeat` runs must have
-    equal bits. `batch_invariance` is the number of queries that are also computed alone.
+    equal bits. `batch_invariance` is the number of queries that are also computed alone. With `roundings`, an output
+    fails whose bits are not those of the rounding model, where that is known to have them: a kernel then rounds another
+    value, or another way, though its error may be small. With `kernels`, it fails if the default release is known to
+    launch other kernels for this op on this GPU.
     """
 
     model: UseModel = "auto"
     sample: Sample = "auto"
     repeat: int = 1
     batch_invariance: int = 0
+    roundings: bool = False
+    kernels: bool = False
 
     def samples(self, case: Case) -> bool:
         """Whether only a sample of a case's rows is checked exactly."""
@@ -78,7 +83,9 @@ class Checks:
     def __str__(self) -> str:
         runs = f"{self.repeat} runs must have equal bits" if self.repeat > 1 else "1 run"
         alone = f", {self.batch_invariance} queries also alone" if self.batch_invariance else ""
-        return f"rounding model {self.model}, rows {self.sample}, {runs}{alone}"
+        bits = ", roundings as in the model" if self.roundings else ""
+        known = ", kernels as known" if self.kernels else ""
+        return f"rounding model {self.model}, rows {self.sample}, {runs}{alone}{bits}{known}"
 
 
 def sample_of(text: str) -> Sample:

@@ -118,9 +118,10 @@ def right_with_V_in_K(failure: Failure, column: int) -> bool:
 
 
 def is_view_of_quantized_K(op: Op) -> bool:
-    """Whether V is a part of the rows of a quantised K, from a column on that is not the first."""
+    """Whether V is a part of the rows of a quantised K that is no view itself, from a later column on."""
     K, V = op.tensors["K"], op.tensors["V"]
-    return is_quantized(K.type) and V.root == K.root and V.offset > K.offset
+    whole = K.offset == 0 and op.roots[K.root].ne == K.ne
+    return is_quantized(K.type) and whole and V.root == K.root and V.offset > K.offset
 
 
 CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(

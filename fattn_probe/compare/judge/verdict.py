@@ -138,10 +138,15 @@ def accuracy(dst: F32, reference: F64, metrics: Metrics, design: Design | None, 
         warnings.append(f"mean error {100 * metrics.bias:+.2g} %: {_why_biased(metrics, design)}")
     if metrics.nmse > UPSTREAM_TOLERANCE:
         warnings.append(f"NMSE {metrics.nmse:.2e} is above {UPSTREAM_TOLERANCE:.0e}, which upstream allows")
-    bits = None if design is None or not bit_exact else design.equal_bits
-    if bits is not None and bits < LEAST_BITS:
-        warnings.append(f"{100 * bits:.2g} % of the elements {FEW_BITS}")
+    if few := few_bits(design, bit_exact=bit_exact):
+        warnings.append(few)
     return Accuracy(not warnings, "; ".join(warnings) or f"NMSE {metrics.nmse:.2e}")
+
+
+def few_bits(design: Design | None, *, bit_exact: bool) -> str:
+    """In words, that many elements are unlike the rounding model's where usually all are equal; empty otherwise."""
+    bits = None if design is None or not bit_exact else design.equal_bits
+    return "" if bits is None or bits >= LEAST_BITS else f"{100 * bits:.2g} % of the elements {FEW_BITS}"
 
 
 def _is_systematic(error: F64) -> bool:

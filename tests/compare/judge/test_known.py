@@ -136,6 +136,7 @@ MLA = Failure(LATENT, "9.0", "7551", "flash_attn_ext_f16<576,512,1,16,false,true
 QUANTISED = Op.contiguous(Sizes(1, 32, 1, 2, 256, 320, 256), Params(1.0), ("q8_0", "q8_0"), mask=True)
 IN_K = replace(QUANTISED.tensors["K"], name="V", ne=(256, 256, 1, 1))
 AT_64 = replace(QUANTISED, tensors={**QUANTISED.tensors, "V": replace(IN_K, offset=68)})
+K_OF_512_ROWS = replace(AT_64.roots["K"], ne=(AT_64.roots["K"].ne[0], 512, 1, 1))
 VIEW_OFFSET = Failure(
     AT_64,
     "9.0",
@@ -272,11 +273,12 @@ OTHERS = [
     replace(HEAD_OFFSET, finding=replace(BEFORE_K, message=BEFORE_K.message.replace("of K", "of mask"))),
     replace(HEAD_OFFSET, finding=replace(BEFORE_K, message=BEFORE_K.message.replace("-", ""))),
     replace(HEAD_OFFSET, finding=replace(BEFORE_K, kernel=MMA16), kernel=MMA16),
-    # v-view-offset: an older release, not right for V at column 0, V there already, K in f16
+    # v-view-offset: an older release, not right for V at column 0, V there already, K in f16, K a view itself
     replace(VIEW_OFFSET, build_number="7551"),
     replace(VIEW_OFFSET, right_for=lambda op: False),
     replace(VIEW_OFFSET, op=replace(AT_64, tensors={**AT_64.tensors, "V": IN_K}), right_for=lambda op: True),
     replace(VIEW_OFFSET, op=QUANTISED, right_for=lambda op: True),
+    replace(VIEW_OFFSET, op=replace(AT_64, roots={**AT_64.roots, "K": K_OF_512_ROWS})),
     # paired-barriers: a later release, a barrier elsewhere, one that is not reached
     replace(BARRIERS, build_number="11063"),
     replace(BARRIERS, finding=replace(AT_TWO_BARRIERS, message=AT_TWO_BARRIERS.message.replace("mma-f16", "common"))),

@@ -1,0 +1,190 @@
+"""What mutants are tried by, what became of each, and the file that keeps it."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.detect.mutants import Mutant
+from fattn_probe.device import Target
+from fattn_probe.regress.entries import session_for
+from fattn_probe.regress.selection import select
+from fattn_probe.regress.suite import Entry
+from fattn_probe.run.session import Session
+from fattn_probe.scenario import Case
+
+CHECK = "check"
+"""What kills if an output is right, but not as the suite asks."""
+METHOD = 2
+"""How mutants are judged; other verdicts are made again."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant: killed `by` what, on what, in which case, or a survivor of `cases` that reach it.
+
+    `changed`: its outputs are right, but a case launches other kernels or grids.
+    """
+
+    mutant: Mutant
+    on: str
+    by: str
+    case: str
+    said: str
+    cases: int
+    seconds: float
+    changed: bool = False
+
+    @property
+    def fate(self) -> str:
+        """Killed, another kernel, survived or not reached."""
+        if self.by:
+            return "killed"
+        return "not reached" if not self.cases else "another kernel" if self.changed else "survived"
+
+    def document(self) -> dict[str, Any]:
+        """The verdict for JSON."""
+        return asdict(self) | {"fate": self.fate}
+
+
+@dataclass(frozen=True)
+class Part:
+    """An entry of a suite on a target, how it is judged, and its cases."""
+
+    entry: Entry
+    target: Target
+    checks: Checks
+    cases: tuple[Case, ...]
+
+    @property
+    def name(self) -> str:
+        """What tables call it: `sim:h200`, `races on sim:h200`."""
+        return f"{self.entry.name} on {self.target}" if self.entry.name else str(self.target)
+
+    def judgement(self, by: str) -> list[Any]:
+        """How its cases are run and judged, as far as a kill by something depends on it, for a hash."""
+        return judgement_of(self.entry, self.target, decisive(self.checks, by))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A suite's entries on their targets, and the mutants to try: those of some `files`, a `sample` of them (0: all).
+
+    `upstream`: judge as upstream's test does. `most` is how many cases of each kind of launches try a mutant (0: all).
+    No case is begun after `seconds`.
+    """
+
+    parts: tuple[Part, ...]
+    files: tuple[str, ...] = ()
+    sample: int = 0
+    upstream: bool = False
+    seconds: float = math.inf
+    most: int = 0
+
+    def likely(self, mutants: Iterable[Mutant]) -> list[Mutant]:
+        """The mutants among which a sample is: at least half of them compile."""
+        return replace(self, sample=2 * self.sample).chosen(mutants)
+
+    def chosen(self, mutants: Iterable[Mutant]) -> list[Mutant]:
+        """The mutants to try, by digest. A smaller sample is a part of a larger one."""
+        found = sorted((m for m in mutants if not self.files or m.file in self.files), key=lambda m: m.digest)
+        return found[: self.sample or None]
+
+    def key(self, session: Session) -> str:
+        """What a survivor depends on besides the mutant: the release, its patches, every case and its judgement."""
+        parts = [[part.judgement(CHECK), [case.digest for case in part.cases]] for part in self.parts]
+        return self.hashed(session, [self.most, parts])
+
+    def killers(self, session: Session, by: str = CHECK) -> dict[tuple[str, str], str]:
+        """What a kill by something depends on besides the mutant, by part and case: only these two of all there are."""
+        return {
+            (part.name, case.name): self.hashed(session, [part.judgement(by), case.digest])
+            for part in self.parts
+            for case in part.cases
+        }
+
+    def hashed(self, session: Session, what: Sequence[Any]) -> str:
+        """A hash of something together with the release, its patches and the way of judging."""
+        tree = session.options.tree
+        assert tree is not None
+        patches = [patch.digest for patch in session.options.patches]
+        text = json.dumps([METHOD, tree.digest, patches, self.upstream, what])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def judgement_of(entry: Entry, target: Target, checks: Checks) -> list[Any]:
+    """How an entry's cases are run and judged on a target, for a hash."""
+    device = target.device
+    figures = {} if device is None else {name: value for name, value in vars(device).items() if name != "sources"}
+    return [str(target), figures, entry.flavour, entry.sanitize, str(checks)]
+
+
+def decisive(checks: Checks, by: str) -> Checks:
+    """The checks that a kill by something depends on: those of right outputs matter only if one of them kills."""
+    return checks if by == CHECK else replace(checks, roundings=False, kernels=False)
+
+
+def weaker(checks: Checks) -> Iterator[Checks]:
+    """The same checks without some of those that only right outputs need, and as they are."""
+    for roundings, kernels in product({False, checks.roundings}, {False, checks.kernels}):
+        yield replace(checks, roundings=roundings, kernels=kernels)
+
+
+def parts_of(pairs: Iterable[tuple[Entry, Target, Checks]], folder: Path, session: Session) -> tuple[Part, ...]:
+    """The parts of a suite in a folder."""
+    return tuple(
+        Part(entry, target, checks, select(entry, folder, session_for(entry, session), target)[0])
+        for entry, target, checks in pairs
+    )
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The verdicts of a file that hold for a plan.
+
+    A kill holds for every plan that has the case with this judgement, a survivor only for one with the same cases.
+    `killers` has the hashes of kills by a check, `others` those of kills by anything else, by part and case; `weaker`
+    has those of kills by a check with fewer checks of right outputs.
+    """
+
+    path: Path
+    key: str
+    killers: Mapping[tuple[str, str], str]
+    others: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    weaker: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, path: Path, plan: Plan, session: Session) -> "Verdicts":
+        """Those for a plan. What kills without a check that only right outputs need kills with it too."""
+        parts = ((part, checks) for part in plan.parts for checks in weaker(part.checks))
+        plans = (replace(plan, parts=(replace(part, checks=checks),)) for part, checks in parts)
+        every = frozenset(killer for one in plans for killer in one.killers(session).values())
+        return cls(path, plan.key(session), plan.killers(session), plan.killers(session, "verdict"), every)
+
+    def append(self, verdict: Verdict) -> None:
+        """Add a verdict to the file."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        killers = self.killers if verdict.by == CHECK else self.others
+        keys = {"key": self.key, "killer": killers.get((verdict.on, verdict.case), "")}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(keys | verdict.document()) + "\n")
+
+    def __iter__(self) -> Iterator[Verdict]:
+        """The verdicts, those of a mutant that has several in the order of the file."""
+        known = self.weaker.union(self.killers.values(), self.others.values())
+        for line in self.path.read_text().splitlines() if self.path.is_file() else ():
+            item = json.loads(line)
+            key, killer, _ = item.pop("key"), item.pop("killer", ""), item.pop("fate")
+            if key == self.key or killer in known:
+                yield Verdict(**{**item, "mutant": Mutant(**item["mutant"])})
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """All mutants of a file of verdicts, one as often as it has verdicts."""
+    for line in path.read_text().splitlines() if path.is_file() else ():
+        yield Mutant(**json.loads(line)["mutant"])
