@@ -14,8 +14,6 @@ from fattn_probe.source.faults import corpus
 RECORDED = sorted((Path(__file__).parents[1] / "data/corpus").glob("*.npz"))
 """Made by `scripts/detection faults shows --keep`, without the largest."""
 KNOWN = {fault.patch.name: fault for fault in corpus()}
-SILENT = {"12183-combine-many-blocks", "14628-fixup-layout", "14628-fixup-layout-general"}
-"""NaN from shared memory or a buffer that was never written."""
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +27,7 @@ def test_the_first_cause_is_the_true_one(path, cases):
     fault = KNOWN[recorded.fault]
     assert recorded.patch == fault.patch.changes, "the patch has changed: record its output again"
     cause = headline(diagnosed_again(recorded, cases))
-    assert grade(cause, fault) == ("silent" if fault.patch.name in SILENT else "right"), cause
-
-
-def test_the_share_of_true_causes():
-    """Of what is caught by value: at least 90 % right."""
-    assert len(SILENT) <= 0.1 * len(RECORDED)
+    assert grade(cause, fault) == "right", cause
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from fattn_probe.compare.diagnose.causes import (
     candidates_within,
     in_order,
 )
-from fattn_probe.compare.diagnose.not_finite import Spoiled, not_finite
+from fattn_probe.compare.diagnose.not_finite import Spoiled, from_fresh_memory, not_finite
 from fattn_probe.compare.diagnose.patterns import Labelling, Pattern, find_patterns
 from fattn_probe.compare.diagnose.properties import MaskFacts, labellings
 from fattn_probe.compare.judge.metrics import Coordinate, Deviation, unwritten_elements
@@ -49,6 +49,9 @@ LEAST_ROWS, MOST_SHARED, LEAST_SPOILED = 4, 0.9, 0.1
 """Wrong rows, share of rows in shared tiles, and share of these that is wrong, for an error to be one of sharing."""
 ROUNDING = 2**-8
 """Relative error of a row up to which it may be a rounding."""
+UNWRITTEN = Cause("unwritten", "elements are never written", "")
+UNWRITTEN_READ = Cause("unwritten-read", "memory that nobody wrote is read", "--check names the place")
+"""Causes that the bits of a NaN show, so that they are said of few rows too, if nothing explains the others."""
 ALIKE, F16_ULP = 0.9, 2**-10
 """Cosine of error and output from which on the error is that of a factor, and how far a rounded one may be off."""
 RowIndex = tuple[int, int, int]
@@ -140,24 +143,32 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 def all_causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candidate]]) -> list[Said]:
     """The causes of the rows that are finite, and of those that are not, the one that explains most rows first."""
-    rows = evidence.wrong.any(axis=3)
-    bad = rows & ~_finite(evidence)
-    number, spoiled = int(rows.sum()), int(bad.sum())
-    share = (number - spoiled) / number if number else 0.0
+    wrong = evidence.wrong.any(axis=3)
+    bad = wrong & ~_finite(evidence)
+    number = int(wrong.sum())
+    share = (number - int(bad.sum())) / number if number else 0.0
     found = agreed(list(candidates.values()), share) if candidates else []
-    if spoiled:
-        found += [Said(cause, spoiled, number, spoiled / number) for cause in not_finite(_spoiled(evidence, bad))]
-    return in_order(found) or [one for one in by_place(evidence, list(candidates), share) if one.share >= AGREED]
+    never = bad & unwritten_elements(evidence.dst).any(axis=3)
+    fresh = bad & ~never & from_fresh_memory(evidence.dst).any(axis=3)
+    certain = [*_of_rows(UNWRITTEN, never, number)]
+    if evidence.rows is None:  # elements of a huge output are fresh memory themselves before a run
+        certain += _of_rows(UNWRITTEN_READ, fresh, number)
+    if (computed := bad & ~never & ~fresh).any():
+        for cause in not_finite(_spoiled(evidence, computed, never | fresh)):
+            found += _of_rows(cause, computed, number)
+    placed = (one for one in by_place(evidence, list(candidates), share) if one.share >= AGREED)
+    return in_order(found + certain) or list(placed) or certain
+
+
+def _of_rows(cause: Cause, rows: Bools, number: int) -> Iterator[Said]:
+    """A cause of these of `number` wrong rows, if there are any."""
+    if count := int(rows.sum()):
+        yield Said(cause, count, number, count / number)
 
 
 def by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Iterator[Said]:
     """Causes that the places and the size of the errors show, if nothing explains the values."""
     wrong = np.asarray(evidence.wrong.any(axis=3))
-    unwritten = unwritten_elements(evidence.dst).any(axis=3)
-    if unwritten.any():
-        number = int(wrong.sum())
-        never = Cause("unwritten", "elements are never written", "")
-        yield Said(never, int(unwritten.sum()), number, float(unwritten.sum()) / number)
     if rows and (columns := wrong_columns(evidence.wrong[_finite(evidence)])) is not None:
         found = [_candidates(evidence, row, columns) for row in rows]
         where = f"d {ranges(np.flatnonzero(columns).tolist())}"
@@ -217,11 +228,11 @@ def _finite(evidence: Evidence) -> Bools:
     return np.asarray((np.isfinite(evidence.dst) & np.isfinite(evidence.base)).all(axis=3))
 
 
-def _spoiled(evidence: Evidence, bad: Bools) -> Spoiled:
-    """Some rows of the arrays, drawn by chance, and which of them are not finite; all, if there are few."""
+def _spoiled(evidence: Evidence, bad: Bools, others: Bools) -> Spoiled:
+    """Some rows of the arrays but `others`, drawn by chance, and which of them are bad; all, if there are few."""
     values = evidence.case.op.sizes.n_kv * (evidence.case.op.sizes.hsk + evidence.case.op.sizes.hsv)
     most = min(MOST_SPOILED, SPOILED_VALUES // values) if values <= MOST_KV else 0
-    chosen = np.sort(np.random.default_rng(0).permutation(bad.size)[:most])
+    chosen = np.sort(np.random.default_rng(0).permutation(np.flatnonzero(~others))[:most])
     rows = [tuple(map(int, np.unravel_index(int(index), bad.shape))) for index in chosen]
     places = [evidence.place((sequence, query, head)) for sequence, query, head in rows]
     return Spoiled(evidence.case, evidence.inputs, evidence.geometry, places, bad.ravel()[chosen])

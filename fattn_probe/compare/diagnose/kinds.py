@@ -25,6 +25,7 @@ KINDS = {
     "maximum": "the maximum that the softmax subtracts is not that of the row: all weights underflow",
     "zero": "the output is zero",
     "unwritten": "elements are never written",
+    "unwritten-read": "memory that nobody wrote is read; simulated GPUs only, whose fresh memory is NaN",
 }
 
 NONE = "none"

@@ -1,7 +1,8 @@
 """Faults that make NaN and infinities: the rows in which each would, compared with those that have them.
 
 A row without a number says nothing about its fault, but the set of such rows does. Each fault needs something rare in
-the op, such as NaN in the memory behind the last KV row, and predicts the rows that it spoils.
+the op, such as NaN in the memory behind the last KV row, and predicts the rows that it spoils. Two faults show in the
+bits of a NaN, which arithmetic on a CPU passes on: elements that nobody wrote, and fresh memory of a simulated GPU.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,13 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fattn_probe.arrays import F64, Bools, Bytes
+from fattn_probe.arrays import F32, F64, Bools, Bytes
 from fattn_probe.compare.diagnose.around import Around
 from fattn_probe.compare.diagnose.attention_row import AttentionRow, Head
 from fattn_probe.compare.diagnose.candidates import Cause
 from fattn_probe.launch.geometry import Geometry
 from fattn_probe.scenario import Case
 
+FRESH = 0xFFFFE000
+"""Bits that a float of a simulated GPU's fresh memory has, whose bytes are 0xff; f16 has as many. A GPU's arithmetic
+gives 0x7fffffff, a CPU's 0xffc00000."""
 LARGEST_F16 = 65504.0
 SHIFTS = (1.0, 0.5, 0.25, 0.125)
 """Factors by which a kernel may scale weights down, by its offset of the maximum."""
@@ -51,6 +55,11 @@ class Spoiled:
             if at not in heads:
                 heads[at] = Head.of(self.case, self.inputs, *at)
             yield AttentionRow.of(heads[at], query, head), Around(self.case, self.inputs, sequence, query, head)
+
+
+def from_fresh_memory(dst: F32) -> Bools:
+    """The elements that are NaN because a simulated GPU's fresh memory is."""
+    return np.asarray((np.ascontiguousarray(dst).view(np.uint32) & FRESH) == FRESH)
 
 
 def not_finite(spoiled: Spoiled) -> list[Cause]:

@@ -10,6 +10,7 @@ from fattn_probe.compare.diagnose.candidates import Suspect
 from fattn_probe.compare.diagnose.causes import candidates_of
 from fattn_probe.compare.diagnose.diagnosis import Evidence, diagnose
 from fattn_probe.compare.judge.expected import Expected
+from fattn_probe.compare.judge.metrics import POISON
 from fattn_probe.compare.judge.verdict import Status, judge
 from fattn_probe.launch.geometry import Part, geometry_of
 from fattn_probe.launch.record import parse_launch
@@ -92,6 +93,40 @@ def test_not_finite_has_a_place_but_no_cause(run):
     assert (found.causes, found.worst[0].cause) == ((), None)
     assert {element.at.d for element in found.worst} == {5}
     assert "head 2" in found.patterns[0].words
+
+
+FRESH_F32, FRESH_F16 = 0xFFFFFFFF, 0xFFFFE000
+CPU_NAN, GPU_NAN = 0xFFC00000, 0x7FFFFFFF
+
+
+@pytest.mark.parametrize(
+    ("bits", "cause"),
+    [
+        (POISON, "unwritten"),
+        (FRESH_F32, "unwritten-read"),
+        (FRESH_F16, "unwritten-read"),
+        (CPU_NAN, None),
+        (GPU_NAN, None),
+    ],
+)
+@pytest.mark.parametrize("others", [0.0, 0.01])
+def test_the_bits_of_a_nan_tell_where_it_comes_from(run, bits, cause, others):
+    """In few rows too, if nothing explains the errors of the others."""
+    dst = (run[2] + others * np.random.default_rng(0).standard_normal(run[2].shape)).astype(np.float32)
+    dst[0, 8:10, 2, 5] = np.array(bits, np.uint32).view(np.float32)
+    found = diagnosis_of(run, dst)
+    assert [said.cause.kind for said in found.causes] == ([cause] if cause else [])
+    assert all(said.rows == 2 for said in found.causes)
+
+
+def test_a_nan_of_memory_does_not_hide_the_cause_of_most_rows(run):
+    case, inputs, dst, _, geometry = run
+    left_out = next(fault for fault in FAULTS if fault.__name__ == "step_left_out")
+    wrong = planted(left_out, case, inputs, dst, geometry)
+    wrong[0, 0, 0, 0] = np.array(FRESH_F32, np.uint32).view(np.float32)
+    causes = [said.cause.kind for said in diagnosis_of(run, wrong).causes]
+    assert causes[0] == "kv-left-out"
+    assert "unwritten-read" not in causes
 
 
 def test_a_factor_that_differs_by_row_is_no_cause(run):
