@@ -12,6 +12,7 @@ from fattn_probe.truth.error_model.accumulate import Chains, Sums, accumulate
 from fattn_probe.truth.error_model.kernel import Kernel
 from fattn_probe.truth.error_model.operands import KVMoments, QRows
 from fattn_probe.truth.error_model.rounding import HALF, SINGLE
+from fattn_probe.truth.error_model.sink import Held, Sunk, sunk
 
 Number = TypeVar("Number", np.float32, np.bool_)
 
@@ -20,6 +21,8 @@ EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
 TANH_ERROR = np.float32(5e-7)
 """Relative error of tanh.approx around the measured mean in `tanh.json`."""
 ALL = tuple(range(1, 8))
+ADDED = (2, 4, 6, 7)
+"""The axes along which one accumulator adds."""
 ROWS = (slice(None), *[None] * 7)
 FAR = 6.0
 """Standard deviations of a logit's error that a bound allows for."""
@@ -59,6 +62,7 @@ class Rows:
     loss_logits: F64  # weight that moves to the sink
     loss_weights: F64  # weights flushed to zero
     loss_sums: F64  # increments of the sums below half an ulp
+    loss_sink: F64  # sums scaled to a sink above them
     walk: F64  # the part of `sums` that V's scatter causes
     peak: F64  # largest weight
     single: F64  # largest error of one addend, as a share of the largest |V|
@@ -75,7 +79,7 @@ class Rows:
     @property
     def loss(self) -> F64:
         """The systematic error, as a share of V's mean."""
-        return self.loss_logits + self.loss_weights + self.loss_sums
+        return self.loss_logits + self.loss_weights + self.loss_sums + self.loss_sink
 
 
 @dataclass(frozen=True)
@@ -97,25 +101,27 @@ class Block:
         """The expected errors."""
         weights, flushed, coarse = self._weights()
         logits, shifted, deviation = self._logit_errors()
-        sums, total = self._sums(deviation), self.total
+        sums, total, sunk = self._sums(deviation), self.total, self._sunk()
         seen = _total(self.share)
         converted = HALF.half_ulp if self.kv.error_V.any() or self.kv.mean_square_error_V else 0.0
         single = self.share * (converted + self.kernel.weights.half_ulp + FAR * deviation)
         return Rows(
             logits=logits,
             weights=weights / total**2,
-            sums=sums.variance / total**2 + self._combined(),
+            sums=sums.variance / total**2 + self._combined() + sunk.variance,
             values=_total(self.share**2 * self._by_row(self.kv.error_V)) + self.kv.mean_square_error_V * seen**2,
             size=np.sqrt(self.kv.mean_square_V * seen**2 + self.spread_left),
             loss_logits=shifted,
             loss_weights=flushed / total,
             loss_sums=sums.loss / total,
+            loss_sink=sunk.loss,
             walk=sums.walk / total**2,
             peak=self.share.max(axis=ALL).astype(np.float64),
-            single=single.max(axis=ALL).astype(np.float64),
+            single=np.maximum(single.max(axis=ALL).astype(np.float64), sunk.single),
             worst=(coarse + sums.worst) / total
             + (self._parts + 8) * 2 * SINGLE.half_ulp
-            + _total(self.share * (converted + 2 * FAR * deviation)),
+            + _total(self.share * (converted + 2 * FAR * deviation))
+            + sunk.worst,
             stuck=sums.stuck / total,
             largest=sums.largest,
             roundings=sums.roundings,
@@ -155,11 +161,16 @@ class Block:
     @cached_property
     def total(self) -> F64:
         """The row sum, relative to the final maximum; 1 for a row that is masked everywhere."""
-        total = _total(self.p * self.scale)
-        if self.sink is not None:
-            final = _finite(self.maximum.max(axis=ALL)).astype(np.float64)
-            total = total + np.exp(np.minimum(self.sink - final, 300.0))
+        total = _total(self.p * self.scale) + self._sink_weight
         return np.where(total == 0.0, 1.0, total)
+
+    @property
+    def _sink_weight(self) -> F64:
+        """The sink's weight relative to the final maximum."""
+        if self.sink is None:
+            return np.zeros(len(self.p))
+        final = _finite(self.maximum.max(axis=ALL)).astype(np.float64)
+        return np.asarray(np.exp(np.minimum(self.sink - final, 300.0)))
 
     @cached_property
     def share(self) -> F32:
@@ -200,9 +211,23 @@ class Block:
         )
         return accumulate(chains, self.kernel.accumulator, self.kv.mean_square_V)
 
+    def _sunk(self) -> Sunk:
+        """The error of scaling the sums to a sink above them."""
+        rule = self.kernel.sinking
+        if self.sink is None or rule is None:
+            return Sunk(*[np.zeros(len(self.p))] * 4)
+        share = self.share.sum(axis=ADDED, dtype=np.float64)
+        held = Held(
+            maximum=np.broadcast_to(self.maximum[:, :, -1:].max(axis=ADDED) + self._offset, share.shape),
+            share=share,
+            largest=self.share.max(axis=ADDED).astype(np.float64),
+            spread=(self.share**2 * self._by_row(self.kv.spread_V)).sum(axis=ADDED, dtype=np.float64),
+        )
+        return sunk(held, rule, self.sink, self._sink_weight / self.total, self.kv)
+
     def _combined(self) -> F64:
         """Mean square error of adding up accumulators, blocks and row sums in f32, and of the division."""
-        mean, spread, step = self.kv.mean_square_V, self.spread_left, SINGLE.relative
+        mean, spread, step = self.kv.mean_square_V * _total(self.share) ** 2, self.spread_left, SINGLE.relative
         outputs = (self._parts / 3 + 6) * mean + (self._parts / 2 + 6) * spread
         return np.asarray(step * outputs + (EXP_ERROR + step * self._parts / 3) * spread)
 

@@ -46,13 +46,26 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Sinking:
+    """Which f16 sums a kernel scales to a sink: those of some warps of one of the CUDA blocks that share a tile.
+
+    `block` is 0 for the first, -1 for the last. With `flushes`, their sums become 0 if they are more than 20 below the
+    sink, and so do those of the other blocks.
+    """
+
+    block: int
+    warps: slice
+    flushes: bool
+
+
+@dataclass(frozen=True)
 class Kernel:
     """The arithmetic of one launch.
 
     `launched` is the kernel as it was launched. `products_f16`: each q*k is rounded to f16 before it is summed. `chain`
     is the sum of the mean squares of a logit's partial sums in f32, in two units: of the logit's square, for partial
     sums that grow evenly, and of |q|^2 |k|^2 / hsk, for their scatter. `shares_maximum` are the axes of `Block`'s
-    arrays along which accumulators share a running maximum.
+    arrays along which accumulators share a running maximum. `sinking`: how f16 sums are scaled to a sink.
     """
 
     launched: AttentionKernel
@@ -65,6 +78,7 @@ class Kernel:
     chain: tuple[float, float]
     shares_maximum: tuple[int, ...]
     products_f16: bool = False
+    sinking: Sinking | None = None
 
     @property
     def largest_weight(self) -> float:
@@ -95,6 +109,7 @@ def _mma_f16(op: Op, launched: AttentionKernel, arch: int) -> Kernel:
         converts_V=True,
         chain=(4 / 3 * launched.DKQ / group, 4 / 6 * launched.DKQ / group),  # truncated: four times the mean square
         shares_maximum=(4, 6, 7),
+        sinking=Sinking(block=-1, warps=slice(1), flushes=True),
     )
 
 
@@ -112,6 +127,7 @@ def _tile(op: Op, launched: AttentionKernel, arch: int) -> Kernel:
         chain=(launched.DKQ / 3, launched.DKQ / 6),
         shares_maximum=(3, 4, 5, 6, 7),
         products_f16=fast,
+        sinking=Sinking(block=0, warps=slice(None), flushes=False) if fast else None,
     )
 
 

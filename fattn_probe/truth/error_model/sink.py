@@ -1,0 +1,90 @@
+"""The error of scaling sums to an attention sink above all logits of a CUDA block.
+
+With the sink as the new maximum, a kernel multiplies its sums by exp(maximum - sink). Where sums are f16, factor and
+product are rounded to f16: below 2^-14 they have few bits, or none. mma-f16 also flushes factors below exp(-20) to 0.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fattn_probe.arrays import F64, Bools
+from fattn_probe.truth.error_model.kernel import Sinking
+from fattn_probe.truth.error_model.operands import KVMoments
+from fattn_probe.truth.error_model.rounding import HALF, added_error
+
+FLUSHED = -20.0
+"""Upstream's SOFTMAX_FTZ_THRESHOLD."""
+LEAST_ULP = 2.0 ** (HALF.least - HALF.fraction)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What each accumulator contributes to rows, arrays (rows, blocks, outer, warps).
+
+    `maximum`: its running maximum with the kernel's offset. `share`: the sum of its weights, divided by the row sum.
+    `largest`: the largest of them. `spread`: the variance of its part of the output about V's means.
+    """
+
+    maximum: F64
+    share: F64
+    largest: F64
+    spread: F64
+
+
+@dataclass(frozen=True)
+class Sunk:
+    """The error of the scaling in the units of `Rows`, arrays (rows,).
+
+    The mean square, the signed loss, the largest error of one addend, and the largest possible one.
+    """
+
+    variance: F64
+    loss: F64
+    single: F64
+    worst: F64
+
+
+def sunk(held: Held, sinking: Sinking, sink: F64, share: F64, kv: KVMoments) -> Sunk:
+    """The error for rows with a sink of this logit and this share of the row sum.
+
+    A scaled sum is stored in f16 relative to the sink's share: 1 in f16 is `share` in the output.
+    """
+    below = np.where(np.isneginf(held.maximum), -np.inf, np.minimum(held.maximum - _of_rows(sink), 0.0))
+    own = np.zeros(below.shape, np.bool_)
+    own[:, sinking.block, :, sinking.warps] = True
+    off = _relative_error(below, own, sinking)
+    own &= (below < 0) & (off > -1)
+    mean, one = np.sqrt(kv.mean_square_V), _of_rows(np.maximum(share, 1e-300))
+    content, deviation = mean * held.share, np.sqrt(held.spread)
+    ulp = HALF.ulp(np.hypot(content, deviation) / one) * one
+    bias, noise = np.zeros(below.shape), np.zeros(below.shape)
+    bias[own], noise[own] = added_error((content / ulp)[own], (deviation / ulp)[own])
+    least_V = kv.channel_largest[kv.channel_largest > 0].min(initial=np.inf)
+    rounded = np.where(own, np.maximum(held.share * HALF.half_ulp, LEAST_ULP / 2 * one / least_V), 0.0)
+    return Sunk(
+        variance=_total(ulp**2 * (noise - bias**2) + off**2 * held.spread),
+        loss=_total(off * held.share + ulp * bias / (mean or 1.0)),
+        single=np.asarray((np.abs(off) * held.largest + rounded).max(axis=(1, 2, 3))),
+        worst=_total(np.abs(off) * held.share + rounded),
+    )
+
+
+def _relative_error(below: F64, own: Bools, sinking: Sinking) -> F64:
+    """The relative error of each accumulator's factor exp(below)."""
+    exact = np.exp(below)
+    factor = np.where(own, exact.astype(np.float16).astype(np.float64), exact)
+    if sinking.flushes:
+        elsewhere = np.ones((below.shape[1], 1, 1), np.bool_)
+        elsewhere[sinking.block] = False
+        block = below.max(axis=(2, 3), keepdims=True)
+        factor[(own & (below < FLUSHED)) | (elsewhere & (block < FLUSHED))] = 0.0
+    return np.divide(factor, exact, out=np.zeros_like(exact), where=exact > 0) - 1
+
+
+def _of_rows(values: F64) -> F64:
+    return values[:, None, None, None]
+
+
+def _total(values: F64) -> F64:
+    return np.asarray(values.sum(axis=(1, 2, 3)))

@@ -1,0 +1,58 @@
+"""A sink far above the logits: f16 sums become subnormal numbers, or zero. The error model says how large the error is.
+
+The rounding model stands for the kernel. Each head has a sink of its own, from far below the logits to far above them.
+"""
+
+import numpy as np
+import pytest
+
+from fattn_probe.launch.record import parse_launch
+from fattn_probe.scenario import expand, loads
+from fattn_probe.scenario.inputs import make_inputs
+from fattn_probe.truth.error_model import predict
+from fattn_probe.truth.reference.adapter import reference_of, stored_rows
+from fattn_probe.truth.rounding_model import model_of
+
+SCENARIO = """
+version: 1
+about: sinks from far below the logits to far above them
+hsk: 64
+n_head: 32
+n_head_kv: {n_head_kv}
+n_q: {n_q}
+n_kv: 1024
+sinks: true
+data: {{sinks: {{kind: normal, scale: 15}}, V: {{kind: uniform, mean: {mean}}}}}
+mask: {{kind: causal}}
+"""
+MMA, ONE_QUERY = (
+    "flash_attn_ext_f16<64, 64, 8, 8, false, false, false>",
+    "flash_attn_ext_f16<64, 64, 1, 8, false, false, false>",
+)
+TILE = "flash_attn_tile<64, 64, 8, 2, false>"
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("kernel", "n_q", "n_head_kv", "grid"),
+    [
+        pytest.param(MMA, 8, 4, [1, 1, 1], id="mma"),
+        pytest.param(MMA, 8, 4, [37, 1, 1], id="mma, several blocks of a tile"),
+        pytest.param(ONE_QUERY, 1, 4, [1, 1, 1], id="mma, warps that share a column"),
+        pytest.param(ONE_QUERY, 1, 4, [37, 1, 1], id="mma, warps that share a column, several blocks of a tile"),
+        pytest.param(TILE, 8, 16, [1, 1, 512], id="tile"),
+        pytest.param(TILE, 8, 16, [1, 4, 512], id="tile, parallel blocks"),
+    ],
+)
+def test_the_error_of_each_head_is_predicted(kernel, n_q, n_head_kv, grid, mean):
+    (case,) = expand(loads(SCENARIO.format(n_q=n_q, n_head_kv=n_head_kv, mean=mean), "sinks.yaml"))
+    launch = parse_launch(f'{{"order":0,"kernel":"void {kernel}(char)","grid":{grid},"block":[32,4,1],"shared":0}}')
+    inputs = make_inputs(case)
+    values = {name: stored_rows(view, inputs) for name, view in case.op.tensors.items()}
+    error = model_of(case, inputs, [launch], 90) - reference_of(case.op, inputs)
+    prediction = predict(case.op, values, [launch], 90)
+    ratio = np.sqrt(np.square(error).mean(axis=(0, 1, 3)) / np.square(prediction.row_rmse).mean(axis=(0, 1)))
+    ratio /= np.median(ratio[np.asarray(values["sinks"]).ravel() < 0])  # the other errors are not this test's
+    assert (np.abs(error) <= prediction.bound).all()
+    assert (ratio < 2).all()
+    assert (ratio > 0.5).all()
