@@ -115,6 +115,11 @@ class TestOnTheSimulator:
         assert "no barrier between" in " ".join(done.stdout.split())
 
     @pytest.mark.slow
+    def test_address_sanitizer_finds_nothing_in_a_right_kernel(self):
+        """It once reported marks that the blocks before had left on the stacks of the simulator's threads."""
+        probe("compare", "known-faults/q8-race", "--on", "sim:h200", "--sanitize", "address", "--model", "never")
+
+    @pytest.mark.slow
     def test_a_kernel_that_is_no_kernel_on_volta(self):
         """A GPU that few own: the dispatch takes a kernel whose device code is left out there."""
         done = probe("run", "scenarios/known-faults/volta-columns.yaml", code=5)

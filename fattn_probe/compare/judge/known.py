@@ -4,6 +4,7 @@ The signs are strict: if anything else goes wrong in the same kernel, the failur
 still fails.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -34,6 +35,7 @@ class Failure:
     `cc` is the GPU's compute capability (`7.0`), `build_number` llama.cpp's (`?` if unknown), `kernel` the attention
     kernel, `finding` what ended the run, None for a wrong output. `only_masked_nan`: all that is wrong with the output
     is NaN in fully masked rows. `right_for` says whether the output is right for another op with the same memory.
+    `checks` are the names of the checks that a right output fails.
     """
 
     op: Op
@@ -42,6 +44,7 @@ class Failure:
     kernel: str = ""
     finding: Finding | None = None
     only_masked_nan: bool = False
+    checks: tuple[str, ...] = ()
     right_for: Callable[[Op], bool] = field(default=lambda op: False, repr=False)
 
 
@@ -53,6 +56,7 @@ class Signs(Spec):
     message: str = ""
     kernel: str = ""
     function: str = ""
+    checks: list[str] = Field(default=[])
     when: list[str] = Field(default=[])
 
     def match(self, failure: Failure) -> bool:
@@ -62,6 +66,7 @@ class Signs(Spec):
         return (
             (not self.cc or failure.cc in self.cc)
             and self.kind == (found.kind if found else "")
+            and self.checks == list(failure.checks)
             and (not self.message or bool(found and re.search(self.message, found.message)))
             and (not self.kernel or bool(re.fullmatch(self.kernel, failure.kernel)))
             and (not self.function or bool(re.fullmatch(self.function, function)))
@@ -88,12 +93,24 @@ class Defect(Spec):
         return known is None or (self.since or 0) <= known <= (self.until or known)
 
 
-def fewer_than_32_columns(failure: Failure) -> bool:
-    """Whether the kernel works on tiles of fewer than 32 columns."""
-    name = parse_kernel_name(failure.kernel)
+def columns_of(kernel: str) -> tuple[int, int] | None:
+    """ncols1 and ncols2 of an attention kernel that has both, by its name."""
+    name = parse_kernel_name(kernel)
     family = BY_KERNEL.get(name.base)
     named = family.arguments(tuple(value for _, value in name.args)) if family else {}
-    return {"ncols1", "ncols2"} <= named.keys() and int(named["ncols1"]) * int(named["ncols2"]) < 32
+    return (int(named["ncols1"]), int(named["ncols2"])) if {"ncols1", "ncols2"} <= named.keys() else None
+
+
+def fewer_than_32_columns(failure: Failure) -> bool:
+    """Whether the kernel works on tiles of fewer than 32 columns."""
+    columns = columns_of(failure.kernel)
+    return columns is not None and columns[0] * columns[1] < 32
+
+
+def heads_are_padded(failure: Failure) -> bool:
+    """Whether the kernel's last tile of a K/V head has more heads than are left of Q."""
+    columns = columns_of(failure.kernel)
+    return columns is not None and failure.op.sizes.group % columns[1] != 0
 
 
 def mask_ends_inside_tile(failure: Failure) -> bool:
@@ -144,6 +161,10 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
         "K quantised with head size 64": lambda failure: is_quantized(failure.op.type_K) and failure.op.sizes.hsk == 64,
         "a mask that ends inside a query tile": mask_ends_inside_tile,
         "a head size of V that is no multiple of 64": lambda failure: failure.op.sizes.hsv % 64 != 0,
+        "a GQA ratio that is no multiple of ncols2": heads_are_padded,
+        "a mask of more than 2^31 entries": lambda failure: (
+            failure.op.has_mask and math.prod(failure.op.tensors["mask"].ne) > 1 << 31
+        ),
         "Q of more than 2 GiB": lambda failure: is_large(failure.op, "Q"),
         "K or V of more than 2 GiB": lambda failure: is_large(failure.op, "KV"),
         "V is a later part of a quantised K": lambda failure: is_view_of_quantized_K(failure.op),

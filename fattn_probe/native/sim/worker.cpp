@@ -8,6 +8,7 @@
 #include "focus.h"
 #include "host_memory.h"
 #include "intrinsics.h"
+#include "stack_marks.h"
 #include "switch_stack.h"
 
 #include <algorithm>
@@ -15,10 +16,6 @@
 #include <cstring>
 #include <string>
 #include <utility>
-
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
-#endif
 
 namespace simt {
 
@@ -78,9 +75,7 @@ std::string returned(const Fiber &fiber, const char *instruction) {
 }
 
 void fiber_main() {
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
-#endif
+    begin_stack();
     worker->launch->run(worker->launch->call);
     worker->finish_fiber();
 }
@@ -91,6 +86,7 @@ void Worker::prepare_fiber(Fiber &fiber, uint32_t thread) {
     // The fibers' stacks start at different places within their pages: otherwise the same variables of all 32 lanes
     // compete for the same cache lines.
     char *top = stacks_ + (thread + 1) * stack_bytes - (thread % 61) * 1088;
+    unmark_stack(stacks_ + thread * stack_bytes, stack_bytes);
     fiber = {};
     fiber.stack_top = top;
     fiber.stack_pointer = new_stack(top, fiber_main);
@@ -135,14 +131,10 @@ void Worker::run_block(uint3 index) {
     const FlushDenormals flush;
     Fiber *first = adversarial() ? next_adversarial() : warps[0].lanes[31 - __builtin_clz(warps[0].alive)];
     self = first;
-#if defined(__SANITIZE_ADDRESS__)
-    void *fake_stack = nullptr;
-    __sanitizer_start_switch_fiber(&fake_stack, stacks_ + first->thread_number() * stack_bytes, stack_bytes);
-#endif
-    simt_switch_stack(&host_stack_pointer_, first->stack_pointer);
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-#endif
+    {
+        const OtherStack in_use(stacks_ + first->thread_number() * stack_bytes, stack_bytes);
+        simt_switch_stack(&host_stack_pointer_, first->stack_pointer);
+    }
     self = nullptr;
     check_end_of_block();
     if (!fault_.empty()) {
@@ -161,14 +153,10 @@ __attribute__((always_inline)) inline void Worker::switch_to(Fiber *fiber) {
         return;
     }
     self = fiber;
-#if defined(__SANITIZE_ADDRESS__)
-    void *fake_stack = nullptr;
-    __sanitizer_start_switch_fiber(&fake_stack, stacks_ + fiber->thread_number() * stack_bytes, stack_bytes);
-#endif
-    simt_switch_stack(&from->stack_pointer, fiber->stack_pointer);
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-#endif
+    {
+        const OtherStack in_use(stacks_ + fiber->thread_number() * stack_bytes, stack_bytes);
+        simt_switch_stack(&from->stack_pointer, fiber->stack_pointer);
+    }
     if (__builtin_expect(doomed_ != nullptr, 0)) {
         const Finding finding = *doomed_;
         doomed_ = nullptr;
@@ -298,9 +286,7 @@ void Worker::finish_fiber() {
 }
 
 void Worker::leave_block() {
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(nullptr, nullptr, 0);
-#endif
+    leave_stack();
     void *discarded;
     simt_switch_stack(&discarded, host_stack_pointer_);
     __builtin_unreachable();

@@ -16,6 +16,7 @@ from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.judge.known import CONDITIONS, Failure, by_defect, defects, known_defect
 from fattn_probe.compare.judge.verdict import Status, Verdict, judge
 from fattn_probe.device import load_devices, parse_target
+from fattn_probe.launch.record import parse_launch
 from fattn_probe.op import Op, Params, Sizes
 from fattn_probe.op.tensors import Root
 from fattn_probe.scenario.schema import Tolerance
@@ -152,6 +153,23 @@ MLA_APART = Failure(
     LATENT, "9.0", "11549", "flash_attn_ext_f16<576,512,4,16,false,true,false>", right_for=right_at_the_start_of_k
 )
 
+PADDED_HEADS = Failure(
+    Op.contiguous(Sizes(1, 14, 2, 8, 256, 64, 64), Params(1.0), ("f16", "f16"), mask=True, sinks=True),
+    "9.0",
+    "11549",
+    "flash_attn_ext_f16<64,64,8,8,false,false,false>",
+    Finding("out-of-bounds", "out-of-bounds: global memory is accessed at byte 56 of sinks (allocation 1)"),
+)
+BEFORE_MASK = Finding("out-of-bounds", "out-of-bounds: global memory is accessed at byte -16777216 of mask", TILE40)
+LARGE_MASK = Failure(
+    Op.contiguous(Sizes(1, 1, 1, 16384, 262144, 64, 64), Params(1.0), ("f16", "f16"), mask=True),
+    "6.1",
+    "11549",
+    TILE40,
+    BEFORE_MASK,
+)
+OTHER_BITS = replace(Q8_RACE, finding=None, checks=("deterministic",))
+
 RECOGNISED = {
     "volta-columns": [VOLTA, replace(VOLTA, build_number="9294"), replace(VOLTA, build_number="?")],
     "k-stride": [
@@ -175,7 +193,9 @@ RECOGNISED = {
         replace(SOFTCAP, finding=replace(SOFTCAP.finding, frames=("no_device_code at common.cuh:424",))),
         replace(SOFTCAP, op=softcapped(80), kernel="flash_attn_ext_f16<80,80,16,1,true,false,false>"),
     ],
-    "q8-race": [Q8_RACE],
+    "q8-race": [Q8_RACE, OTHER_BITS],
+    "sinks-padded-heads": [PADDED_HEADS],
+    "mask-offset-tile": [LARGE_MASK],
     "mask-scan": [SCANNED, replace(SCANNED, op=padded(9))],
     "scan-broadcast": [BROADCAST],
     "masked-rows": [MASKED],
@@ -247,6 +267,24 @@ OTHERS = [
     replace(Q8_RACE, op=quantised(64, "f16")),
     replace(Q8_RACE, finding=replace(RACE, frames=("vec_dot<64> at ggml/src/ggml-cuda/fattn-common.cuh:88",))),
     replace(Q8_RACE, kernel=(VEC64.replace("64", "128", 1))),
+    # another check too, another head size, no quantised K, another kernel
+    replace(OTHER_BITS, checks=("deterministic", "roundings")),
+    replace(OTHER_BITS, checks=("roundings",)),
+    replace(OTHER_BITS, checks=()),
+    replace(OTHER_BITS, op=quantised(128)),
+    replace(OTHER_BITS, op=quantised(64, "f16")),
+    replace(OTHER_BITS, kernel=MMA16),
+    # sinks-padded-heads: heads that fill the tiles, another tensor, another kernel
+    replace(PADDED_HEADS, kernel="flash_attn_ext_f16<64,64,8,1,false,false,false>"),
+    replace(PADDED_HEADS, op=grouped(64, 16)),
+    replace(PADDED_HEADS, finding=replace(PADDED_HEADS.finding, message="out-of-bounds: at byte 56 of Q")),
+    replace(PADDED_HEADS, kernel="flash_attn_tile<64,64,8,8,false>"),
+    # mask-offset-tile: a smaller mask, none, a place after its start, another tensor, another kernel
+    replace(LARGE_MASK, op=OP),
+    replace(LARGE_MASK, op=LARGE_K),
+    replace(LARGE_MASK, finding=replace(BEFORE_MASK, message=BEFORE_MASK.message.replace("-", ""))),
+    replace(LARGE_MASK, finding=replace(BEFORE_MASK, message=BEFORE_MASK.message.replace("of mask", "of K"))),
+    replace(LARGE_MASK, kernel=MMA16),
     # mask-scan: enough rows of the mask, another tensor, another kernel
     replace(SCANNED, op=padded(16)),
     replace(SCANNED, finding=replace(PAST_MASK, message="out-of-bounds: global memory is accessed at byte 9 of K")),
@@ -380,3 +418,15 @@ def test_a_failure_whose_bits_differ_from_run_to_run_is_not_explained():
     assert judged.known(found, None, h200, None) == "masked-rows"
     checks = (Check("deterministic", False, True, "2 of 3 runs gave other bits"),)
     assert judged.known(replace(found, checks=checks), None, h200, None) == ""
+
+
+def test_other_bits_are_explained_on_a_simulated_gpu_only():
+    judged = JudgedCase(OneBuild(), OneOp(quantised(64)), {}, Checks())
+    checks = (Check("deterministic", False, True, "2 of 3 runs gave other bits"),)
+    launches = (
+        parse_launch(f'{{"order":0,"kernel":"void {VEC64}(char)","grid":[1,1,1],"block":[32,4,1],"shared":0}}'),
+    )
+    found = Judgement("case", "sim:h200", Tolerance(), Verdict(Status.PASS, ""), launches, checks=checks)
+    h200, gpu = (parse_target(name, load_devices()) for name in ("sim:h200", "gpu"))
+    assert judged.known(found, None, h200, None) == "q8-race"
+    assert judged.known(found, None, gpu, None) == ""
