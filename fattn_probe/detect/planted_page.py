@@ -11,11 +11,11 @@ HEAD = """\
 # What the suites catch of the corpus
 
 Made by `scripts/detection page`; do not edit. `scripts/detection faults` makes the results
-([detection.md](detection.md)). Each fault is planted in b11549, and the cases of a suite that it can change are judged
-until one gives it away, those of the most used kernels first; `shows` is the fault's own case. `cause` is what the
-diagnosis of a wrong output says first, in the words of `fattn_probe/compare/diagnose/kinds.py`; it is right if the
-fault's head has it as a label (`none`: no wrong output shows the cause, and silence is right). Seconds include
-compiling.
+([detection.md](detection.md)), which are in [corpus.jsonl](corpus.jsonl). Each fault is planted in b11549, and the
+cases of a suite that it can change are judged until one gives it away, those of the most used kernels first; `shows`
+is the fault's own case. `cause` is what the diagnosis of a wrong output says first, in the words of
+`fattn_probe/compare/diagnose/kinds.py`; it is right if the fault's head has it as a label (`none`: no wrong output
+shows the cause, and silence is right). Seconds include compiling.
 """
 MOST = 90  # characters of what was said
 

@@ -65,7 +65,8 @@ class Keep:
     def add(self, judgement: Judgement) -> None:
         """Keep a wrong output, if it is small and one of the first."""
         dst, start = judgement.dst, f"{self.fault}.{self.suite}."
-        if judgement.status is not Status.FAIL or judgement.finding is not None or dst is None or dst.nbytes > LARGEST:
+        right = judgement.verdict.status is not Status.FAIL  # a right output can fail a check of its bits
+        if right or judgement.finding is not None or dst is None or dst.nbytes > LARGEST:
             return
         if len(list(self.folder.glob(f"{start}*.npz"))) < MOST:
             launches = "\n".join(replace(launch, text="").to_json() for launch in judgement.launches)

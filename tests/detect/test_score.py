@@ -6,28 +6,31 @@ import pytest
 
 from fattn_probe.compare.diagnose.kinds import KINDS
 from fattn_probe.detect.planted import headline
-from fattn_probe.detect.recorded import cases_by_digest, diagnosed_again, read
+from fattn_probe.detect.recorded import cases_by_digest, devices_of, diagnosed_again, read
 from fattn_probe.detect.score import Score, grade
 from fattn_probe.errors import InputError
 from fattn_probe.source.faults import corpus
 
 RECORDED = sorted((Path(__file__).parents[1] / "data/corpus").glob("*.npz"))
-"""Made by `scripts/detection faults shows --keep`, without the largest."""
+"""Made by `scripts/detection faults shows quick --keep`, without the largest."""
 KNOWN = {fault.patch.name: fault for fault in corpus()}
+SUITES = [Path(__file__).parents[2] / "suites/quick.yaml"]
+SILENT = {"7465-tail-writes.quick"}
+"""Every number of a row is replaced by one that is none."""
 
 
 @pytest.fixture(scope="module")
 def cases():
-    return cases_by_digest()
+    return cases_by_digest(SUITES)
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.partition(".")[0])
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.rpartition(".")[0].rpartition(".")[0])
 def test_the_first_cause_is_the_true_one(path, cases):
     recorded = read(path)
     fault = KNOWN[recorded.fault]
     assert recorded.patch == fault.patch.changes, "the patch has changed: record its output again"
-    cause = headline(diagnosed_again(recorded, cases))
-    assert grade(cause, fault) == "right", cause
+    cause = headline(diagnosed_again(recorded, cases, devices_of(SUITES)))
+    assert grade(cause, fault) == ("silent" if f"{recorded.fault}.{recorded.suite}" in SILENT else "right"), cause
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ ALIKE = 0.02
 """How near a factor may be to that of another fault."""
 SEARCHED = 10.0
 """Rarity of a fault with a factor of its own."""
-WHOLE = 0.1
-"""How far a number of times may be from a whole one."""
+WHOLE, WHOLE_OF_MANY = 0.1, 0.02
+"""How far a number of times may be from a whole one; and as a share of many times, which rounding shows less well."""
 SINKS = (-1, 256)
 """The least and the most times that a sink can count."""
 LEAST_FACTOR = 0.01
@@ -62,7 +62,9 @@ def _sink_often(row: AttentionRow) -> Callable[[int, float], Cause | None]:
 
     def say(_: int, a: float) -> Cause | None:
         often = (1 / (1 + a) - 1) / s + 1 if a > -1 and s > 0 else np.inf
-        if not SINKS[0] - WHOLE < often < SINKS[1] or abs(often - round(often)) > WHOLE or round(often) == 1:
+        if not SINKS[0] - WHOLE < often < SINKS[1] or round(often) == 1:
+            return None
+        if abs(often - round(often)) > max(WHOLE, min(WHOLE_OF_MANY * often, 0.25)):
             return None
         words = "the sink is ignored" if round(often) == 0 else "the sink counts a wrong number of times"
         return Cause("sink", words, f"{round(often)} times")
