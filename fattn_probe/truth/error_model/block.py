@@ -9,15 +9,13 @@ import numpy.typing as npt
 
 from fattn_probe.arrays import F32, F64, Indices
 from fattn_probe.truth.error_model.accumulate import Chains, Sums, accumulate
-from fattn_probe.truth.error_model.kernel import Kernel
+from fattn_probe.truth.error_model.kernel import EXP_ERROR, Kernel
 from fattn_probe.truth.error_model.operands import KVMoments, QRows
 from fattn_probe.truth.error_model.rounding import HALF, SINGLE
 from fattn_probe.truth.error_model.sink import Held, Sunk, sunk
 
 Number = TypeVar("Number", np.float32, np.bool_)
 
-EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
-"""Mean square of ex2.approx's relative error: its table's (measured on Hopper) and its argument's truncation."""
 TANH_ERROR = np.float32(5e-7)
 """Relative error of tanh.approx around the measured mean in `tanh.json`."""
 ALL = tuple(range(1, 8))
@@ -213,8 +211,7 @@ class Block:
 
     def _sunk(self) -> Sunk:
         """The error of scaling the sums to a sink above them."""
-        rule = self.kernel.sinking
-        if self.sink is None or rule is None:
+        if self.sink is None:
             return Sunk(*[np.zeros(len(self.p))] * 4)
         share = self.share.sum(axis=ADDED, dtype=np.float64)
         held = Held(
@@ -223,7 +220,7 @@ class Block:
             largest=self.share.max(axis=ADDED).astype(np.float64),
             spread=(self.share**2 * self._by_row(self.kv.spread_V)).sum(axis=ADDED, dtype=np.float64),
         )
-        return sunk(held, rule, self.sink, self._sink_weight / self.total, self.kv)
+        return sunk(held, self.kernel.sinking, self.sink, self._sink_weight / self.total, self.kv)
 
     def _combined(self) -> F64:
         """Mean square error of adding up accumulators, blocks and row sums in f32, and of the division."""

@@ -17,6 +17,8 @@ from fattn_probe.launch.tiles import Tile
 from fattn_probe.op import Op
 from fattn_probe.truth.error_model.rounding import HALF, SINGLE, Format
 
+EXP_ERROR = 3.0e-8**2 + (2.0**-23 * np.log(2)) ** 2 / 12
+"""Mean square of ex2.approx's relative error: its table's (measured on Hopper) and its argument's truncation."""
 QForm = Literal["f16 twice", "f16", "f32", "q8_1"]
 
 
@@ -65,7 +67,7 @@ class Kernel:
     `launched` is the kernel as it was launched. `products_f16`: each q*k is rounded to f16 before it is summed. `chain`
     is the sum of the mean squares of a logit's partial sums in f32, in two units: of the logit's square, for partial
     sums that grow evenly, and of |q|^2 |k|^2 / hsk, for their scatter. `shares_maximum` are the axes of `Block`'s
-    arrays along which accumulators share a running maximum. `sinking`: how f16 sums are scaled to a sink.
+    arrays along which accumulators share a running maximum. `sinking`: how f16 sums are scaled to a sink, None for f32.
     """
 
     launched: AttentionKernel

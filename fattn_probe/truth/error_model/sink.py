@@ -1,7 +1,8 @@
 """The error of scaling sums to an attention sink above all logits of a CUDA block.
 
-With the sink as the new maximum, a kernel multiplies its sums by exp(maximum - sink). Where sums are f16, factor and
-product are rounded to f16: below 2^-14 they have few bits, or none. mma-f16 also flushes factors below exp(-20) to 0.
+With the sink as the new maximum, a kernel multiplies its sums by exp(maximum - sink), whose argument is rounded to f32.
+Where sums are f16, factor and product are rounded to f16: below 2^-14 they have few bits, or none. mma-f16 also flushes
+factors below exp(-20) to 0.
 """
 
 from dataclasses import dataclass
@@ -9,12 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fattn_probe.arrays import F64, Bools
-from fattn_probe.truth.error_model.kernel import Sinking
+from fattn_probe.truth.error_model.kernel import EXP_ERROR, Sinking
 from fattn_probe.truth.error_model.operands import KVMoments
-from fattn_probe.truth.error_model.rounding import HALF, added_error
+from fattn_probe.truth.error_model.rounding import HALF, SINGLE, added_error
 
 FLUSHED = -20.0
 """Upstream's SOFTMAX_FTZ_THRESHOLD."""
+FAR = 6.0
+"""Standard deviations of a factor's error that a bound allows for."""
 LEAST_ULP = 2.0 ** (HALF.least - HALF.fraction)
 
 
@@ -45,17 +48,20 @@ class Sunk:
     worst: F64
 
 
-def sunk(held: Held, sinking: Sinking, sink: F64, share: F64, kv: KVMoments) -> Sunk:
+def sunk(held: Held, sinking: Sinking | None, sink: F64, share: F64, kv: KVMoments) -> Sunk:
     """The error for rows with a sink of this logit and this share of the row sum.
 
     A scaled sum is stored in f16 relative to the sink's share: 1 in f16 is `share` in the output.
     """
+    mean, one = np.sqrt(kv.mean_square_V), _of_rows(np.maximum(share, 1e-300))
     below = np.where(np.isneginf(held.maximum), -np.inf, np.minimum(held.maximum - _of_rows(sink), 0.0))
     own = np.zeros(below.shape, np.bool_)
-    own[:, sinking.block, :, sinking.warps] = True
+    if sinking is not None:
+        own[:, sinking.block, :, sinking.warps] = True
     off = _relative_error(below, own, sinking)
+    exp = np.where(below < 0, np.sqrt(EXP_ERROR + SINGLE.relative * np.maximum(below, -1e3) ** 2), 0.0)
+    common = (exp * mean * held.share).sum(axis=(2, 3)) ** 2 + (exp**2 * held.spread).sum(axis=(2, 3))
     own &= (below < 0) & (off > -1)
-    mean, one = np.sqrt(kv.mean_square_V), _of_rows(np.maximum(share, 1e-300))
     content, deviation = mean * held.share, np.sqrt(held.spread)
     ulp = HALF.ulp(np.hypot(content, deviation) / one) * one
     bias, noise = np.zeros(below.shape), np.zeros(below.shape)
@@ -63,18 +69,18 @@ def sunk(held: Held, sinking: Sinking, sink: F64, share: F64, kv: KVMoments) -> 
     least_V = kv.channel_largest[kv.channel_largest > 0].min(initial=np.inf)
     rounded = np.where(own, np.maximum(held.share * HALF.half_ulp, LEAST_ULP / 2 * one / least_V), 0.0)
     return Sunk(
-        variance=_total(ulp**2 * (noise - bias**2) + off**2 * held.spread),
+        variance=_total(ulp**2 * (noise - bias**2) + off**2 * held.spread) + common.sum(axis=1),
         loss=_total(off * held.share + ulp * bias / (mean or 1.0)),
-        single=np.asarray((np.abs(off) * held.largest + rounded).max(axis=(1, 2, 3))),
-        worst=_total(np.abs(off) * held.share + rounded),
+        single=np.asarray((np.abs(off) * held.largest + FAR * exp * held.share + rounded).max(axis=(1, 2, 3))),
+        worst=_total((np.abs(off) + FAR * exp) * held.share + rounded),
     )
 
 
-def _relative_error(below: F64, own: Bools, sinking: Sinking) -> F64:
-    """The relative error of each accumulator's factor exp(below)."""
+def _relative_error(below: F64, own: Bools, sinking: Sinking | None) -> F64:
+    """The relative error of each accumulator's factor exp(below) in f16."""
     exact = np.exp(below)
     factor = np.where(own, exact.astype(np.float16).astype(np.float64), exact)
-    if sinking.flushes:
+    if sinking is not None and sinking.flushes:
         elsewhere = np.ones((below.shape[1], 1, 1), np.bool_)
         elsewhere[sinking.block] = False
         block = below.max(axis=(2, 3), keepdims=True)
