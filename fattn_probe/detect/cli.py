@@ -9,8 +9,8 @@ import typer
 from fattn_probe import flags, setup
 from fattn_probe.activity import Activity
 from fattn_probe.console import NOTES, show
-from fattn_probe.detect.measure import check, measure
-from fattn_probe.detect.show import document, render
+from fattn_probe.detect.measure import by_suite, check, measure
+from fattn_probe.detect.show import document, read, render
 from fattn_probe.files import write_text
 from fattn_probe.regress.entries import Given, entries_on_targets
 from fattn_probe.regress.suite import load_suite
@@ -22,7 +22,7 @@ def coverage(
     suites: Annotated[
         list[Path],
         typer.Argument(
-            help="Shipped suites by name, or files.",
+            help="Shipped suites by name, or files; a .json of an earlier run with --json adds what that executed.",
             metavar="SUITE...",
             parser=flags.suite_path,
             autocompletion=flags.complete_suite,
@@ -40,6 +40,8 @@ def coverage(
 ) -> None:
     """Count the lines and branches of the attention kernels and their dispatch that suites execute."""
     given = Given(on, devices=devices)
+    earlier = [found for path in suites if path.suffix == ".json" for found in read(path)]
+    suites = [path for path in suites if path.suffix != ".json"]
     pairs = {suite: list(entries_on_targets(load_suite(suite), suite.parent, given)) for suite in suites}
     for found_pairs in pairs.values():
         check("coverage", [target for _, target in found_pairs])
@@ -53,6 +55,7 @@ def coverage(
             )
             for suite in suites
         ]
+    found = by_suite([*earlier, *found])
     if html is not None:
         from fattn_probe.detect.page import page  # only for a page
 

@@ -76,6 +76,14 @@ class Coverage:
         for (file, function), all_lines in lines.items():
             self.functions[file, function, target] = Share(len(executed[file, function]), len(all_lines))
 
+    def update(self, other: "Coverage") -> None:
+        """Add what another run executed."""
+        for file, lines in other.files.items():
+            for number, line in lines.items():
+                self.files[file].setdefault(number, Line()).add(line.count, line.branches)
+        for key, share in other.functions.items():
+            self.functions[key] = max(share, self.functions.get(key, share), key=lambda one: one.done)
+
     def lines(self, file: str) -> Share:
         """The executed lines of a file."""
         lines = self.files.get(file, {}).values()

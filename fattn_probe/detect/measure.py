@@ -1,6 +1,6 @@
 """Run suites in builds that count what is executed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +34,22 @@ class Measured:
     targets: tuple[str, ...]
     cases: int
     lost: tuple[str, ...]
+
+    def joined(self, other: "Measured") -> "Measured":
+        """Both runs of the suite as one."""
+        coverage = Coverage()
+        for one in (self, other):
+            coverage.update(one.coverage)
+        targets = tuple(dict.fromkeys(self.targets + other.targets))
+        return Measured(self.suite, coverage, targets, self.cases + other.cases, self.lost + other.lost)
+
+
+def by_suite(found: Iterable[Measured]) -> list[Measured]:
+    """One of each suite, in order: what several runs of it executed, on other GPUs say, adds up."""
+    joined: dict[str, Measured] = {}
+    for item in found:
+        joined[item.suite] = joined[item.suite].joined(item) if item.suite in joined else item
+    return list(joined.values())
 
 
 def run_one(session: Session, case: Case, target: Target) -> Result:

@@ -1,14 +1,17 @@
-"""Coverage as a table and as JSON."""
+"""Coverage as a table and as JSON, from which it can be read again."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fattn_probe.detect.counts import Share
+from fattn_probe.detect.counts import Coverage, Line, Share
 from fattn_probe.detect.measure import Measured
+from fattn_probe.errors import InputError
 from fattn_probe.launch.families import BY_KERNEL
 from fattn_probe.tables import Table
 
@@ -35,6 +38,9 @@ def one_document(item: Measured) -> dict[str, Any]:
                 "branches": share_document(coverage.branches(file)),
                 "never_executed": coverage.gaps(file),
                 "one_sided": coverage.one_sided(file),
+                "counts": [
+                    [number, line.count, line.branches] for number, line in sorted(coverage.files[file].items())
+                ],
             }
             for file in sorted(coverage.files)
         ],
@@ -43,6 +49,27 @@ def one_document(item: Measured) -> dict[str, Any]:
             for (file, function, on), share in sorted(coverage.functions.items())
         ],
     }
+
+
+def read(path: Path) -> list[Measured]:
+    """The suites of a file of `coverage --json`; InputError if it is none."""
+    try:
+        return [measured_of(item) for item in json.loads(path.read_text(encoding="utf-8"))["suites"]]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not what `fattn-probe coverage --json` prints: {error}") from error
+
+
+def measured_of(document: Mapping[str, Any]) -> Measured:
+    """The coverage of one suite, from its part of a document."""
+    coverage = Coverage()
+    for file in document["files"]:
+        coverage.files[file["file"]] = {
+            number: Line(count, tuple(branches)) for number, count, branches in file["counts"]
+        }
+    for item in document["instances"]:
+        coverage.functions[item["file"], item["function"], item["on"]] = Share(item["executed"], item["of"])
+    targets, lost = (tuple(map(str, document[name])) for name in ("targets", "lost"))
+    return Measured(str(document["suite"]), coverage, targets, int(document["cases"]), lost)
 
 
 def share_document(share: Share) -> dict[str, int]:

@@ -1,9 +1,15 @@
 """Counts of instances, merged to counts of source lines."""
 
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fattn_probe.detect.counts import Counted, Coverage, Share
+from fattn_probe.detect.counts import Counted, Coverage, Line, Share
+from fattn_probe.detect.measure import Measured, by_suite
+from fattn_probe.detect.show import document, read
+from fattn_probe.errors import InputError
 
 TILE = "flash_attn_tile<64,64,2,1,false>"
 OTHER = "flash_attn_tile<64,64,2,1,true>"
@@ -46,6 +52,32 @@ def test_instances_count_once_for_each_target():
     found.add([Counted("a.cuh", TILE, 5, 0)], "sim:t4")
     assert found.instances("flash_attn_tile") == Share(1, 3)
     assert found.instances("flash_attn_ext_vec") == Share(0, 0)
+
+
+def test_runs_of_a_suite_add_up_and_survive_a_file(tmp_path):
+    first = coverage(Counted("a.cuh", TILE, 5, 0, (0, 0)), Counted("a.cuh", TILE, 6, 1))
+    second = coverage(Counted("a.cuh", TILE, 5, 2, (2, 0)), Counted("a.cuh", OTHER, 5, 0), target="sim:t4")
+    runs = [
+        Measured("quick", first, ("sim:h200",), 2, ()),
+        Measured("nightly", Coverage(), (), 0, ()),
+        Measured("quick", second, ("sim:t4",), 3, ("x: lost",)),
+    ]
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps(document(runs)))
+    quick, nightly = by_suite(read(path))
+    assert (quick.targets, quick.cases, quick.lost) == (("sim:h200", "sim:t4"), 5, ("x: lost",))
+    assert quick.coverage.files["a.cuh"] == {5: Line(2, (2, 0)), 6: Line(1)}
+    assert quick.coverage.instances("flash_attn_tile") == Share(2, 3)
+    assert nightly.suite == "nightly"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"suites": [{}]}', '{"suites": [{"files": [{"file": "a", "counts": [1]}]}]}']
+)
+def test_a_file_that_is_no_coverage_is_named(tmp_path, text):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(InputError, match=r"x\.json: not what `fattn-probe coverage --json` prints"):
+        read(tmp_path / "x.json")
 
 
 ITEMS = st.builds(
