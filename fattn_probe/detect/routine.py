@@ -11,7 +11,7 @@ from fattn_probe.device import Target, load_devices
 from fattn_probe.device.target import parse_target, picklable
 from fattn_probe.regress.entries import Given, entries_on_targets
 from fattn_probe.regress.selection import select
-from fattn_probe.regress.suite import Entry, Suite, load_suite
+from fattn_probe.regress.suite import CheckSpec, Entry, Suite, load_suite
 from fattn_probe.run.kernels_by_op import KernelsByOp, op_digest
 from fattn_probe.run.required_kernels import required_kernels
 from fattn_probe.run.session import RunOptions, Session
@@ -70,9 +70,10 @@ class Showing:
         """Nothing: the cases are in the heads."""
 
     def batches(self, fault: HistoricFault) -> Iterator[Batch]:
-        """The cases of the head's scenarios on their devices, with the checker if it must catch the fault."""
+        """The cases of the head's scenarios on their devices, by the build or the check that must catch the fault."""
         devices = load_devices()
-        entry = Entry(flavour="check" if fault.catch == "check" else "release")
+        check = CheckSpec(kernels=fault.catch == "kernel")
+        entry = Entry(flavour="check" if fault.catch == "check" else "release", check=check)
         for shown in fault.shows:
             yield Batch(entry, parse_target(f"sim:{shown.device}", devices), expand(load(shown.scenario)))
 

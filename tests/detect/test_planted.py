@@ -9,7 +9,7 @@ from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.finding import Finding
 from fattn_probe.detect.planted import Caught, Tried, given_away, killer_of, killers_of, text_of, tried_of
 from fattn_probe.detect.planted_page import page
-from fattn_probe.detect.routine import Routine, by_kernels
+from fattn_probe.detect.routine import Routine, Showing, by_kernels
 from fattn_probe.regress.records import Result
 from fattn_probe.run.session import RunOptions
 from fattn_probe.scenario.cases import resolve
@@ -185,3 +185,17 @@ def test_a_catch_counts_as_long_as_the_suite_has_the_case_with_its_judgement(rou
     (case,) = (case for case, _ in made.planned(release, sim).values())
     runs = [(release, sim), (check, sim), (release, pascal)]
     assert len({killer_of(entry, target, case, Checks()) for entry, target in runs}) == 3
+
+
+def test_a_faults_own_case_is_judged_by_what_must_catch_it():
+    how = {}
+    for fault in corpus():
+        for batch in Showing(RunOptions(None)).batches(fault):
+            how.setdefault(fault.catch, set()).add((batch.entry.flavour, batch.entry.check.kernels))
+    assert how == {
+        "verdict": {("release", False)},
+        "crash": {("release", False)},
+        "support": {("release", False)},
+        "check": {("check", False)},
+        "kernel": {("release", True)},
+    }
