@@ -188,7 +188,7 @@ def test_a_catch_counts_as_long_as_the_suite_has_the_case_with_its_judgement(rou
 
 
 def test_a_faults_own_case_is_judged_by_what_must_catch_it():
-    how = {}
+    how: dict[str, set[tuple[str, bool]]] = {}
     for fault in corpus():
         for batch in Showing(RunOptions(None)).batches(fault):
             how.setdefault(fault.catch, set()).add((batch.entry.flavour, batch.entry.check.kernels))
