@@ -65,6 +65,7 @@ def of_case(case: Case) -> Iterator[str]:
         "ALiBi": op.params.max_bias,
         "sequences": op.sizes.n_seq > 1,
         "one mask for all sequences": op.has_mask and op.tensors["mask"].ne[3] < op.sizes.n_seq,
+        "mask wider than K": op.has_mask and op.tensors["mask"].ne[0] > op.sizes.n_kv,
         "mask with padding": op.has_mask and op.tensors["mask"].ne[1] > op.sizes.n_q,
     }
     yield from (name for name, holds in flags.items() if holds)

@@ -68,6 +68,9 @@ def _draw(rng: Random) -> Settings:
         settings["data"].pop("V", None)
     if settings["mask"]["kind"] == "none":
         settings["layout"].pop("mask", None)
+    elif "n_kv_max" not in settings and rng.random() < 0.05:
+        columns = settings["n_kv"] + rng.choice([1, 8, 64, 256])
+        settings["layout"]["mask"] = settings["layout"].get("mask", {}) | {"columns": columns}
     return simplest(settings)
 
 

@@ -97,6 +97,14 @@ class Op:
         """Whether there are attention sinks."""
         return "sinks" in self.tensors
 
+    @cached_property
+    def operands(self) -> Mapping[str, TensorView]:
+        """The tensors as far as attention reads them: of a mask that is wider than K, the columns for K's rows."""
+        mask = self.tensors.get("mask")
+        if mask is None or mask.ne[0] == self.sizes.n_kv:
+            return self.tensors
+        return {**self.tensors, "mask": replace(mask, ne=(self.sizes.n_kv, *mask.ne[1:]))}
+
     @property
     def V_is_K_view(self) -> bool:
         """Whether V is the beginning of K's rows, as in the MLA kernels."""

@@ -53,7 +53,8 @@ def _fill_repeating(case: Case, name: str, stored: Root, memory: Bytes) -> None:
 
 def _fill_repeating_mask(case: Case, memory: Bytes) -> None:
     rows = memory.view(np.float16).reshape(-1, case.op.roots["mask"].ne[0])
-    rows[:] = mask_rows.some_rows(case.mask, case.mask_shape, 0, queries_read(case))
+    n_kv = case.op.sizes.n_kv
+    rows[:, :n_kv], rows[:, n_kv:] = mask_rows.some_rows(case.mask, case.mask_shape, 0, queries_read(case)), 0
 
 
 def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:
@@ -103,4 +104,5 @@ def _fill_mask(case: Case, memory: Bytes) -> None:
     halves[:] = -np.inf
     values = strided(halves, view)
     for sequence, first, rows in mask_rows.blocks(case.mask, case.mask_shape):
-        values[sequence, 0, first : first + len(rows)] = rows
+        own, n_kv = values[sequence, 0, first : first + len(rows)], case.op.sizes.n_kv
+        own[:, :n_kv], own[:, n_kv:] = rows, 0

@@ -1,8 +1,8 @@
 """The layouts of a scenario, and the places of tensors in memory."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from fattn_probe.op import Ne, Root, TensorView
 from fattn_probe.op.ggml_types import row_size
@@ -46,14 +46,21 @@ class ViewOfK(Spec):
 
 
 class MaskLayout(Spec):
-    """Padding rows of the mask after those of the queries, all -inf; ggml requires a contiguous mask."""
+    """Padding of the mask: rows after those of the queries, all -inf, and columns; ggml requires a contiguous mask."""
 
+    columns: int | None = Field(default=None, ge=1, lt=MOST)
+    """Entries of a row; n_kv unless given. Those behind K's rows are 0: a kernel that scans them finds them visible."""
     pad: int = Field(default=1, ge=1, lt=MOST)
     """Rows are padded to a multiple of this; llama.cpp formerly used 64 (GGML_KQ_MASK_PAD), now 1."""
     offset: int = Field(default=0, ge=0, lt=MOST)
     """Rows of the allocation before the mask."""
     per_sequence: bool = True
     """Whether each sequence has its own mask; else one mask is broadcast to all."""
+
+    @model_serializer(mode="wrap")
+    def _without_default_columns(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `columns` out if it is not given: cases from before it was there keep their digest."""
+        return {name: value for name, value in write(self).items() if name != "columns" or value is not None}
 
 
 TensorLayout = Annotated[Contiguous | View, Field(discriminator="kind")]
@@ -88,10 +95,10 @@ def view_of_K(K: TensorView, hsv: int, layout: ViewOfK) -> TensorView:
 
 
 def place_mask(n_kv: int, n_q: int, n_seq: int, layout: MaskLayout) -> tuple[Root, TensorView]:
-    """The f16 mask, ne = {n_kv, padded n_q, 1, n_seq or 1}, after `offset` rows of its allocation."""
+    """The f16 mask, ne = {n_kv or columns, padded n_q, 1, n_seq or 1}, after `offset` rows of its allocation."""
     rows = -(-n_q // layout.pad) * layout.pad
     sequences = n_seq if layout.per_sequence else 1
-    ne = (n_kv, rows, 1, sequences)
+    ne = (layout.columns or n_kv, rows, 1, sequences)
     nb = Root("mask", "f16", ne).nb
-    root_ne = ne if layout.offset == 0 else (n_kv, layout.offset + rows * sequences, 1, 1)
+    root_ne = ne if layout.offset == 0 else (ne[0], layout.offset + rows * sequences, 1, 1)
     return Root("mask", "f16", root_ne), TensorView("mask", "f16", "mask", ne, nb, layout.offset * nb[1])

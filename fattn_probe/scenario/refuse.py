@@ -156,6 +156,16 @@ def _mask(op: Scenario) -> Iterator[Refusal]:
             f"{op.n_kv_max} must bound the finite entries of every mask row (ggml.h), and this {op.mask.kind} mask has "
             f"up to {finite}, allowed: {finite} to {op.n_kv}",
         )
+    yield from _columns(op, op.layout.mask.columns)
+
+
+def _columns(op: Scenario, columns: int | None) -> Iterator[Refusal]:
+    """Check a mask that is wider than K: what is behind K's rows counts as finite for n_kv_max."""
+    at = ("layout", "mask", "columns")
+    if columns is not None and columns < op.n_kv:
+        yield Refusal(at, f"{columns} is less than the {op.n_kv} KV rows, allowed: {op.n_kv} and more")
+    elif columns is not None and op.n_kv_max:
+        yield Refusal(at, f"{columns} with n_kv_max, which bounds the finite entries of every row, allowed: left out")
 
 
 def _sparse(op: Scenario, mask: AnyMask, path: tuple[str, ...]) -> Iterator[Refusal]:
@@ -227,7 +237,7 @@ def _allocations(op: Scenario) -> Iterator[tuple[str, int]]:
         if isinstance(view, View):
             allocated = (view.rows or view.offset + rows) * (view.heads or heads)
             yield name, 4 * op.n_seq * (elements + view.pad) * allocated
-    yield "mask", 4 * op.n_kv * (mask.offset + (op.n_q + mask.pad) * op.n_seq)
+    yield "mask", 4 * (mask.columns or op.n_kv) * (mask.offset + (op.n_q + mask.pad) * op.n_seq)
 
 
 _CHECKS: tuple[Callable[[Scenario], Iterator[Refusal]], ...] = (

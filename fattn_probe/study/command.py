@@ -115,7 +115,7 @@ def backward_of(subject: Subject, forward: Result) -> Backward:
 def op_of_case(case: Case) -> OpArrays:
     """The case's tensors in float64, and its parameters rounded to float32, as the op stores them."""
     inputs = make_inputs(case)
-    values = {name: view_values(case.op.tensors[name], inputs) for name in case.op.tensors}
+    values = {name: view_values(view, inputs) for name, view in case.op.operands.items()}
     sinks = values["sinks"].ravel() if "sinks" in values else None
     return op_arrays(
         values["Q"], values["K"], values["V"], values.get("mask"), params=case.op.params.stored, sinks=sinks

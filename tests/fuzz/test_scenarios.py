@@ -45,7 +45,7 @@ def test_every_setting_kind_and_type_of_the_schema_is_drawn():
     layouts = [layout for settings in DRAWN for layout in settings.get("layout", {}).values()]
     assert {layout["kind"] for layout in layouts if "kind" in layout} == {"view", "view_of_K"}
     assert {key for layout in layouts for key in layout} == {
-        "kind", "permute", "rows", "heads", "offset", "pad", "outside", "per_sequence",
+        "kind", "permute", "rows", "heads", "offset", "pad", "outside", "per_sequence", "columns",
     }  # fmt: skip
     assert {settings.get("type_K", "f16") for settings in DRAWN} == set(TYPE_NAMES)
 

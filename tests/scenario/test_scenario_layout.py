@@ -5,15 +5,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from fattn_probe.errors import InputError
+from fattn_probe.op import Op
 from fattn_probe.op.encoding import decode
 from fattn_probe.op.ggml_types import TYPE_NAMES, block_size, type_size
 from fattn_probe.op.values import view_values
-from fattn_probe.scenario import Scenario, expand
+from fattn_probe.scenario import Scenario, expand, loads
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.scenario.layout import Contiguous, MaskLayout, View, place, place_mask
+from fattn_probe.truth.reference.adapter import reference_of
 
 PERMUTATIONS = [[0, *rest] for rest in itertools.permutations([1, 2, 3])]
 
@@ -132,6 +137,48 @@ def test_padded_mask_rows_are_minus_infinity_and_the_others_as_without_padding()
     values = [view_values(case.op.tensors["mask"], make_inputs(case)) for case in (expand(base)[0], expand(padded)[0])]
     np.testing.assert_array_equal(values[0], values[1][:, :, :7])
     assert np.all(values[1][:, :, 7:] == -np.inf)
+
+
+def masked(**mask):
+    """A case whose mask is laid out so."""
+    document = {"version": 1, "about": "x", "hsk": 8, "n_head": 1, "n_q": 7, "n_kv": 16, "n_seq": 2}
+    document |= {"mask": {"kind": "random"}, "layout": {"mask": mask}}
+    (case,) = expand(Scenario.model_validate(document))
+    return case
+
+
+def test_a_mask_wider_than_K_is_visible_behind_its_rows_and_attention_does_not_read_that():
+    plain, wide = masked(pad=8), masked(pad=8, columns=21)
+    assert wide.op.tensors["mask"].ne == (21, 8, 1, 2)
+    assert wide.op.operands["mask"].ne == (16, 8, 1, 2)
+    mask = view_values(wide.op.tensors["mask"], make_inputs(wide))
+    assert np.all(mask[:, :, :7, 16:] == 0)
+    assert np.all(mask[:, :, 7:] == -np.inf)
+    for case in (plain, wide):
+        values = view_values(case.op.operands["mask"], make_inputs(case))
+        np.testing.assert_array_equal(values, view_values(plain.op.tensors["mask"], make_inputs(plain)))
+    expected = reference_of(plain.op, make_inputs(plain))
+    np.testing.assert_array_equal(reference_of(wide.op, make_inputs(wide)), expected)
+    assert Op.from_json(wide.op.to_json()) == wide.op
+
+
+def test_a_mask_as_wide_as_K_keeps_the_digest_that_cases_had_before_it_could_be_wider():
+    assert masked().digest == "da2a991770fef418"
+    assert len({masked().digest, masked(columns=16).digest, masked(columns=24).digest}) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"layout": {"mask": {"columns": 15}}}, "layout.mask.columns: found 15 is less than the 16 KV rows"),
+        ({"layout": {"mask": {"columns": 24}}, "n_kv_max": 16}, "24 with n_kv_max, which bounds the finite entries"),
+    ],
+)
+def test_a_mask_that_is_too_narrow_is_refused(settings, said):
+    document = {"version": 1, "about": "x", "hsk": 8, "n_head": 1, "n_kv": 16, "n_q": 7, "mask": {"kind": "random"}}
+    with pytest.raises((InputError, ValidationError)) as caught:
+        loads(yaml.safe_dump(document | settings), "wide.yaml")
+    assert said.replace("found ", "") in str(caught.value).replace("found ", "")
 
 
 @pytest.mark.parametrize("type_", ["f16", "q8_0", "q4_1", "bf16"])

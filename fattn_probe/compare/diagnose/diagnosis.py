@@ -246,7 +246,7 @@ def _mask(evidence: Evidence) -> MaskFacts | None:
     case, geometry = evidence.case, evidence.geometry
     if "mask" not in case.op.tensors or case.op.sizes.n_kv * case.op.sizes.n_q * case.op.sizes.n_seq > MOST_MASK:
         return None
-    mask = np.asarray(stored_rows(case.op.tensors["mask"], evidence.inputs))
+    mask = np.asarray(stored_rows(case.op.operands["mask"], evidence.inputs))
     return MaskFacts.of(mask, case.op.sizes.n_seq, case.op.sizes.n_q, geometry.rows if geometry else case.op.sizes.n_kv)
 
 

@@ -81,7 +81,7 @@ def slice_of(case: Case, inputs: Mapping[str, Bytes], query: int) -> tuple[Case,
         "Q": (Root("Q", "f32", (case.op.sizes.hsk, 1, case.op.sizes.n_head, case.op.sizes.n_seq)), q)
     }
     if "mask" in case.op.tensors:
-        stored = np.asarray(stored_rows(case.op.tensors["mask"], inputs))
+        stored = np.asarray(stored_rows(case.op.operands["mask"], inputs))
         pad = case.layout.mask.pad
         mask = np.full((len(stored), 1, pad, case.op.sizes.n_kv), MINUS_INFINITY)
         mask[:, :, 0] = stored[:, :, query]

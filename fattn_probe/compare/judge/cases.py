@@ -179,7 +179,7 @@ class JudgedCase:
         else:
             rows = rows_of_selection(case, geometry, part.selection, self.options.number_of_rows)
         self.step(f"{case.name}: computing the exact reference of {len(rows)} rows")
-        operands = {name: stored_rows(view, self.inputs) for name, view in case.op.tensors.items()}
+        operands = {name: stored_rows(view, self.inputs) for name, view in case.op.operands.items()}
         found = sample(case, rows, operands, all_heads=part is None)
         expected = self.expected(capture, target, rows)
         verdict = judge_sample(case, capture.dst, found, expected, among=None if part is None else part.rows)
@@ -324,7 +324,7 @@ def expected_of(
     `constants` are those of the source that ran, which the model needs; None if unknown. With `rows` (sequence, query,
     head), the result is for these rows: (1, rows, 1, hsv).
     """
-    values = {name: stored_rows(view, inputs) for name, view in case.op.tensors.items()}
+    values = {name: stored_rows(view, inputs) for name, view in case.op.operands.items()}
     known = constants or SHIPPED
     if rows is None:
         prediction = predict(case.op, values, capture.launches, arch, constants=known)

@@ -30,7 +30,7 @@ class TracedOperands:
     def of(cls, case: Case, inputs: Inputs) -> "TracedOperands":
         """The operands of a case, from its bytes; K and V of any type are rounded to f16, as the kernels do."""
         Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
-        mask = view_values(case.op.tensors["mask"], inputs) if "mask" in case.op.tensors else None
+        mask = view_values(case.op.operands["mask"], inputs) if "mask" in case.op.tensors else None
         return cls(case, Q, _f16(K), _f16(V), mask)
 
 

@@ -41,7 +41,7 @@ class KernelOperands:
 def operands_of(case: Case, inputs: Inputs) -> KernelOperands:
     """The operands of a case; the scale is divided by the softcap, as in upstream's host code."""
     Q, K, V = (view_values(case.op.tensors[name], inputs) for name in "QKV")
-    mask = view_values(case.op.tensors["mask"], inputs)[:, 0] if case.op.has_mask else None
+    mask = view_values(case.op.operands["mask"], inputs)[:, 0] if case.op.has_mask else None
     sinks = view_values(case.op.tensors["sinks"], inputs).ravel() if case.op.has_sinks else None
     softcap = np.float32(case.op.params.logit_softcap)
     scale = np.float32(case.op.params.scale)
