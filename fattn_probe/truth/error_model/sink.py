@@ -63,9 +63,10 @@ def sunk(held: Held, sinking: Sinking | None, sink: F64, share: F64, kv: KVMomen
     common = (exp * mean * held.share).sum(axis=(2, 3)) ** 2 + (exp**2 * held.spread).sum(axis=(2, 3))
     own &= (below < 0) & (off > -1)
     content, deviation = mean * held.share, np.sqrt(held.spread)
-    ulp = HALF.ulp(np.hypot(content, deviation) / one) * one
+    scaled = np.divide(np.hypot(content, deviation), one, out=np.zeros_like(content), where=own)
+    ulp = np.where(own, HALF.ulp(scaled) * one, 0.0)
     bias, noise = np.zeros(below.shape), np.zeros(below.shape)
-    bias[own], noise[own] = added_error((content / ulp)[own], (deviation / ulp)[own])
+    bias[own], noise[own] = added_error(content[own] / ulp[own], deviation[own] / ulp[own])
     least_V = kv.channel_largest[kv.channel_largest > 0].min(initial=np.inf)
     rounded = np.where(own, np.maximum(held.share * HALF.half_ulp, LEAST_ULP / 2 * one / least_V), 0.0)
     return Sunk(

@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from fattn_probe.op.values import view_values
 from fattn_probe.run.capture import Capture
 from fattn_probe.scenario import Case
 from fattn_probe.truth.error_model import Prediction, predict
-from fattn_probe.truth.reference.adapter import reference_of
+from fattn_probe.truth.reference.adapter import operands_of, reference_of
 
 ARCHITECTURES = {
     "sim:gtx1060": 61,
@@ -55,7 +54,7 @@ class Measured:
 
 def prediction_of(case: Case, capture: Capture, device: str) -> Prediction:
     """The prediction for a capture; every case here has a known kernel."""
-    values = {name: view_values(case.op.tensors[name], dict(capture.inputs)) for name in case.op.tensors}
+    values = operands_of(case.op, dict(capture.inputs))
     prediction = predict(case.op, values, capture.launches, ARCHITECTURES[device])
     assert prediction is not None
     return prediction

@@ -9,12 +9,11 @@ import pytest
 
 from fattn_probe.compare.judge.agreement import stride_of
 from fattn_probe.launch.record import parse_launch, parse_launches
-from fattn_probe.op.values import view_values
 from fattn_probe.scenario import expand, load
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.scenario.schema import Scenario
 from fattn_probe.truth.error_model import accuracy_warning, predict
-from fattn_probe.truth.reference.adapter import fully_masked_of, reference_of
+from fattn_probe.truth.reference.adapter import fully_masked_of, operands_of, reference_of
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = ROOT / "tests/data/h200"  # of a real H200's outputs, see tests/test_agreement_h200.py
@@ -30,7 +29,7 @@ def recording():
 
 def values_of(case):
     inputs = make_inputs(case)
-    return {name: view_values(case.op.tensors[name], inputs) for name in case.op.tensors}
+    return operands_of(case.op, inputs)
 
 
 def biased(n_kv, **v):
@@ -97,7 +96,7 @@ def test_a_bad_design_is_warned_of_and_a_good_one_is_not():
 def test_v_near_the_end_of_f16_is_warned_of():
     case = biased(1024)
     values = values_of(case)
-    prediction = predict(case.op, values | {"V": 60000 * values["V"]}, rtx3060(), 86)
+    prediction = predict(case.op, values | {"V": 60000 * np.asarray(values["V"], np.float64)}, rtx3060(), 86)
     assert prediction.may_overflow.all()
     assert np.isinf(prediction.bound).all()
     assert "65504" in accuracy_warning(prediction)
