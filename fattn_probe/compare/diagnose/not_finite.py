@@ -16,6 +16,7 @@ from fattn_probe.compare.diagnose.attention_row import AttentionRow, Head
 from fattn_probe.compare.diagnose.candidates import Cause
 from fattn_probe.launch.geometry import Geometry
 from fattn_probe.scenario import Case
+from fattn_probe.truth.rounding_model.softmax import FLUSH
 
 FRESH = 0xFFFFE000
 """Bits that a float of a simulated GPU's fresh memory has, whose bytes are 0xff; f16 has as many. A GPU's arithmetic
@@ -23,8 +24,6 @@ gives 0x7fffffff, a CPU's 0xffc00000."""
 LARGEST_F16 = 65504.0
 SHIFTS = (1.0, 0.5, 0.25, 0.125)
 """Factors by which a kernel may scale weights down, by its offset of the maximum."""
-FLUSHED = -20.0
-"""Below this distance from the maximum, kernels flush weights to 0 (SOFTMAX_FTZ_THRESHOLD)."""
 ALIKE = 0.02
 """The share of rows in which a prediction may be wrong."""
 RowIndex = tuple[int, int, int]
@@ -88,7 +87,7 @@ def _signs(row: AttentionRow, around: Around, spoiled: Spoiled, place: RowIndex)
             ("kv-beyond", "NaN behind the last KV row is read", ""),
             behind > 0 and any(_has_nan(around.behind(name, behind)) for name in "KV"),
         )
-        low = bool(row.logits.max() < FLUSHED)
+        low = bool(row.logits.max() < FLUSH)
         words = "the maximum of the softmax is too large: all weights underflow"
         yield ("maximum", words, ""), low and behind > 0
     yield ("mask-elsewhere", "the mask is read at another row, which hides everything", ""), _other_mask(around)

@@ -39,7 +39,7 @@ from fattn_probe.run.session import Session, arch_of
 from fattn_probe.scenario import Case
 from fattn_probe.source import Tree
 from fattn_probe.truth.error_model import predict, predict_rows
-from fattn_probe.truth.reference.adapter import check_output, fully_masked_of, operands_of, reference_of
+from fattn_probe.truth.reference.adapter import check_output, fully_masked_of, operand_values, reference_of
 from fattn_probe.truth.reference.sampled import sample
 from fattn_probe.truth.rounding_model import MEASURED_ARCHS, by_row, model_of
 
@@ -179,7 +179,7 @@ class JudgedCase:
         else:
             rows = rows_of_selection(case, geometry, part.selection, self.options.number_of_rows)
         self.step(f"{case.name}: computing the exact reference of {len(rows)} rows")
-        found = sample(case, rows, operands_of(case.op, self.inputs), all_heads=part is None)
+        found = sample(case, rows, operand_values(case.op, self.inputs), all_heads=part is None)
         expected = self.expected(capture, target, rows)
         verdict = judge_sample(case, capture.dst, found, expected, among=None if part is None else part.rows)
         much = sampled_of(case, rows, part, target)
@@ -323,7 +323,7 @@ def expected_of(
     `constants` are those of the source that ran, which the model needs; None if unknown. With `rows` (sequence, query,
     head), the result is for these rows: (1, rows, 1, hsv).
     """
-    values = operands_of(case.op, inputs)
+    values = operand_values(case.op, inputs)
     known = constants or SHIPPED
     if rows is None:
         prediction = predict(case.op, values, capture.launches, arch, constants=known)

@@ -12,7 +12,7 @@ from fattn_probe.truth.error_model.accumulate import Chains, Sums, accumulate
 from fattn_probe.truth.error_model.kernel import EXP_ERROR, Kernel
 from fattn_probe.truth.error_model.operands import KVMoments, QRows
 from fattn_probe.truth.error_model.rounding import HALF, SINGLE
-from fattn_probe.truth.error_model.sink import Held, Sunk, sunk
+from fattn_probe.truth.error_model.sink import FAR, Held, Sunk, sunk
 
 Number = TypeVar("Number", np.float32, np.bool_)
 
@@ -22,8 +22,6 @@ ALL = tuple(range(1, 8))
 ADDED = (2, 4, 6, 7)
 """The axes along which one accumulator adds."""
 ROWS = (slice(None), *[None] * 7)
-FAR = 6.0
-"""Standard deviations of a logit's error that a bound allows for."""
 
 
 @dataclass(frozen=True)

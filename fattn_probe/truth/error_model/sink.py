@@ -13,11 +13,10 @@ from fattn_probe.arrays import F64, Bools
 from fattn_probe.truth.error_model.kernel import EXP_ERROR, Sinking
 from fattn_probe.truth.error_model.operands import KVMoments
 from fattn_probe.truth.error_model.rounding import HALF, SINGLE, added_error
+from fattn_probe.truth.rounding_model.softmax import FLUSH
 
-FLUSHED = -20.0
-"""Upstream's SOFTMAX_FTZ_THRESHOLD."""
 FAR = 6.0
-"""Standard deviations of a factor's error that a bound allows for."""
+"""Standard deviations of a logit's or a factor's error that a bound allows for."""
 LEAST_ULP = 2.0 ** (HALF.least - HALF.fraction)
 
 
@@ -85,7 +84,7 @@ def _relative_error(below: F64, own: Bools, sinking: Sinking | None) -> F64:
         elsewhere = np.ones((below.shape[1], 1, 1), np.bool_)
         elsewhere[sinking.block] = False
         block = below.max(axis=(2, 3), keepdims=True)
-        factor[(own & (below < FLUSHED)) | (elsewhere & (block < FLUSHED))] = 0.0
+        factor[(own & (below < FLUSH)) | (elsewhere & (block < FLUSH))] = 0.0
     return np.divide(factor, exact, out=np.zeros_like(exact), where=exact > 0) - 1
 
 

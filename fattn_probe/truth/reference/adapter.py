@@ -35,7 +35,7 @@ def reference_of(op: Op, inputs: Mapping[str, Bytes], case: str = "") -> F64:
 def reference_and_lse_of(op: Op, inputs: Mapping[str, Bytes], case: str = "") -> tuple[F64, F64]:
     """The exact output of an op, and each row's log-sum-exp (n_seq, n_q, n_head)."""
     check_inputs(op, inputs, case)
-    rows = operands_of(op, inputs)
+    rows = operand_values(op, inputs)
     Q, mask, sinks = (None if name not in rows else np.asarray(rows[name]) for name in ("Q", "mask", "sinks"))
     assert Q is not None
     sinks = None if sinks is None else sinks.ravel()
@@ -53,7 +53,7 @@ def fully_masked_of(op: Op, inputs: Mapping[str, Bytes]) -> npt.NDArray[np.bool_
     return fully_masked_rows(np.asarray(stored_rows(op.operands["mask"], inputs)), n_seq, n_head, n_q)
 
 
-def operands_of(op: Op, inputs: Mapping[str, Bytes]) -> "dict[str, Floats | StoredRows]":
+def operand_values(op: Op, inputs: Mapping[str, Bytes]) -> "dict[str, Floats | StoredRows]":
     """The operands' values by name, as `stored_rows` gives them: of the mask, the columns for K's rows."""
     return {name: stored_rows(view, inputs) for name, view in op.operands.items()}
 

@@ -8,7 +8,7 @@ import numpy as np
 from fattn_probe.run.capture import Capture
 from fattn_probe.scenario import Case
 from fattn_probe.truth.error_model import Prediction, predict
-from fattn_probe.truth.reference.adapter import operands_of, reference_of
+from fattn_probe.truth.reference.adapter import operand_values, reference_of
 
 ARCHITECTURES = {
     "sim:gtx1060": 61,
@@ -54,7 +54,7 @@ class Measured:
 
 def prediction_of(case: Case, capture: Capture, device: str) -> Prediction:
     """The prediction for a capture; every case here has a known kernel."""
-    values = operands_of(case.op, dict(capture.inputs))
+    values = operand_values(case.op, dict(capture.inputs))
     prediction = predict(case.op, values, capture.launches, ARCHITECTURES[device])
     assert prediction is not None
     return prediction

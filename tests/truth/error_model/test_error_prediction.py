@@ -13,7 +13,7 @@ from fattn_probe.scenario import expand, load
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.scenario.schema import Scenario
 from fattn_probe.truth.error_model import accuracy_warning, predict
-from fattn_probe.truth.reference.adapter import fully_masked_of, operands_of, reference_of
+from fattn_probe.truth.reference.adapter import fully_masked_of, operand_values, reference_of
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = ROOT / "tests/data/h200"  # of a real H200's outputs, see tests/test_agreement_h200.py
@@ -29,7 +29,7 @@ def recording():
 
 def values_of(case):
     inputs = make_inputs(case)
-    return operands_of(case.op, inputs)
+    return operand_values(case.op, inputs)
 
 
 def biased(n_kv, **v):

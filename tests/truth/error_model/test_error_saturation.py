@@ -13,7 +13,7 @@ from fattn_probe.scenario import expand, loads
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.error_model import accuracy_warning, predict
 from fattn_probe.truth.error_model.rounding import added_error, largest_bias
-from fattn_probe.truth.reference.adapter import operands_of, reference_of
+from fattn_probe.truth.reference.adapter import operand_values, reference_of
 from fattn_probe.truth.rounding_model import model_of
 
 SCENARIO = """
@@ -42,7 +42,7 @@ LENGTHS = [
 def measured(n_kv, n_q, mean=1):
     (case,) = expand(loads(SCENARIO.format(n_kv=n_kv, n_q=n_q, mean=mean), "biased.yaml"))
     inputs = make_inputs(case)
-    values = operands_of(case.op, inputs)
+    values = operand_values(case.op, inputs)
     error = model_of(case, inputs, [LAUNCH], 90) - reference_of(case.op, inputs)
     return case, values, error
 

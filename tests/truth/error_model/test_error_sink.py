@@ -10,7 +10,7 @@ from fattn_probe.launch.record import parse_launch
 from fattn_probe.scenario import expand, loads
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.error_model import predict
-from fattn_probe.truth.reference.adapter import operands_of, reference_of
+from fattn_probe.truth.reference.adapter import operand_values, reference_of
 from fattn_probe.truth.rounding_model import model_of
 
 SCENARIO = """
@@ -38,7 +38,7 @@ def measured(kernel, n_q, n_head_kv, grid, mean):
     (case,) = expand(loads(SCENARIO.format(n_q=n_q, n_head_kv=n_head_kv, mean=mean), "sinks.yaml"))
     launch = parse_launch(f'{{"order":0,"kernel":"void {kernel}(char)","grid":{grid},"block":[32,4,1],"shared":0}}')
     inputs = make_inputs(case)
-    values = operands_of(case.op, inputs)
+    values = operand_values(case.op, inputs)
     error = model_of(case, inputs, [launch], 90) - reference_of(case.op, inputs)
     prediction = predict(case.op, values, [launch], 90)
     ratio = np.sqrt(np.square(error).mean(axis=(0, 1, 3)) / np.square(prediction.row_rmse).mean(axis=(0, 1)))
@@ -80,8 +80,8 @@ def test_a_sink_that_is_negligible_adds_no_error():
     (case,) = expand(loads(SCENARIO.format(n_q=8, n_head_kv=4, mean=0.0), "sinks.yaml"))
     inputs = make_inputs(case)
     launch = parse_launch(f'{{"order":0,"kernel":"void {MMA}(char)","grid":[1,1,1],"block":[32,4,1],"shared":0}}')
-    low = operands_of(case.op, inputs) | {"sinks": np.full((1, 1, 1, 32), -1e4, np.float32)}
-    none = operands_of(case.op, inputs) | {"sinks": np.full((1, 1, 1, 32), -np.inf, np.float32)}
+    low = operand_values(case.op, inputs) | {"sinks": np.full((1, 1, 1, 32), -1e4, np.float32)}
+    none = operand_values(case.op, inputs) | {"sinks": np.full((1, 1, 1, 32), -np.inf, np.float32)}
     with np.errstate(all="raise", under="ignore"):
         found, without = (predict(case.op, values, [launch], 90) for values in (low, none))
     np.testing.assert_allclose(found.row_rmse, without.row_rmse)

@@ -10,7 +10,7 @@ from fattn_probe.launch.record import parse_launch
 from fattn_probe.scenario import expand, loads
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.error_model import predict
-from fattn_probe.truth.reference.adapter import operands_of, reference_of
+from fattn_probe.truth.reference.adapter import operand_values, reference_of
 from fattn_probe.truth.rounding_model import model_of
 
 SCENARIO = """
@@ -43,7 +43,7 @@ def test_the_rmse_is_as_predicted_whether_or_not_v_is_k(V):
     for seed in range(8):
         (case,) = expand(loads(SCENARIO.format(seed=seed, V=V), "view.yaml"))
         inputs = make_inputs(case)
-        values = operands_of(case.op, inputs)
+        values = operand_values(case.op, inputs)
         error = model_of(case, inputs, LAUNCHES, 90) - reference_of(case.op, inputs)
         prediction = predict(case.op, values, LAUNCHES, 90)
         assert (np.abs(error) <= prediction.bound).all()

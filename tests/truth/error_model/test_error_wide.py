@@ -10,7 +10,7 @@ from fattn_probe.launch.record import parse_launch
 from fattn_probe.scenario import expand, loads
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.error_model import predict
-from fattn_probe.truth.reference.adapter import operands_of, reference_of
+from fattn_probe.truth.reference.adapter import operand_values, reference_of
 from fattn_probe.truth.rounding_model import model_of
 
 SCENARIO = """
@@ -35,7 +35,7 @@ LAUNCH = parse_launch(
 def test_unsampled_rows_are_within_their_bound_and_sampled_rows_too(seed):
     (case,) = expand(loads(SCENARIO.format(seed=seed), "wide.yaml"))
     inputs = make_inputs(case)
-    values = operands_of(case.op, inputs)
+    values = operand_values(case.op, inputs)
     error = np.abs(model_of(case, inputs, [LAUNCH], 90) - reference_of(case.op, inputs))
     few, all_ = (predict(case.op, values, [LAUNCH], 90, most=most) for most in (1, 10**9))
     assert few.sampled.all(axis=(0, 2)).sum() == 2
