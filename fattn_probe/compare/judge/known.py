@@ -134,6 +134,15 @@ def right_with_V_in_K(failure: Failure, column: int) -> bool:
     )
 
 
+def right_with_narrow_mask(failure: Failure) -> bool:
+    """Whether a mask is wider than K, and the output is right if its rows follow each other at the length of K."""
+    mask, n_kv = failure.op.tensors.get("mask"), failure.op.sizes.n_kv
+    if mask is None or mask.ne[0] <= n_kv:
+        return False
+    narrow = replace(mask, nb=(mask.nb[0], n_kv * mask.nb[0], *mask.nb[2:]))
+    return failure.right_for(replace(failure.op, tensors={**failure.op.tensors, "mask": narrow}))
+
+
 def is_view_of_quantized_K(op: Op) -> bool:
     """Whether V is a part of the rows of a quantised K that is no view itself, from a later column on."""
     K, V = op.tensors["K"], op.tensors["V"]
@@ -171,6 +180,7 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
         "right if V is the end of K's rows": lambda failure: right_with_V_in_K(
             failure, failure.op.sizes.hsk - failure.op.sizes.hsv
         ),
+        "right if the rows of a wider mask followed each other at K's length": right_with_narrow_mask,
         "right if V is the start of K's rows": lambda failure: right_with_V_in_K(failure, 0),
     }
 )

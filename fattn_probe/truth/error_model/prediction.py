@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from fattn_probe.arrays import F64
 from fattn_probe.truth.error_model.block import Rows
+from fattn_probe.truth.error_model.rounding import FLUSHED
 
 ODDS = 1e-7
 """The probability that any element of a correct output exceeds its bound, if errors are as independent as assumed."""
@@ -53,7 +54,7 @@ class Prediction:
     @cached_property
     def row_rmse(self) -> F64:
         """Expected root mean square error over the hsv elements of a row, (n_seq, n_q, n_head)."""
-        return np.asarray(np.sqrt(self.rows.variance + self.rows.loss**2 * self.heads.mean_square))
+        return np.asarray(np.sqrt(self.rows.variance + self.rows.loss**2 * self.heads.mean_square + FLUSHED**2))
 
     @property
     def rmse(self) -> float:
@@ -109,13 +110,15 @@ class Prediction:
         rows, heads = self.rows, self.heads
         odds = np.log(2 / ODDS * rows.single.size * heads.size.shape[-1])
         outlier = np.sqrt(2 * odds * rows.roundings / 3) * self.half_ulp * rows.peak
-        noise = np.sqrt(2 * odds * (rows.variance - rows.walk)) + odds / WALK * np.sqrt(rows.walk)
+        others = np.maximum(rows.variance - rows.walk, 0.0)  # `walk` may be all of it, but for a rounding
+        noise = np.sqrt(2 * odds * others) + odds / WALK * np.sqrt(rows.walk)
         bound = noise[..., None] * heads.size + (2 / 3 * odds * rows.single + outlier)[..., None] * heads.largest
         # A neighbour is no guide: with wide logits, one row has one dominant weight and the next row has two
         bound = np.where(self.sampled[..., None], bound, UNSEEN * bound.max(axis=1, keepdims=True))
         worst = np.where(self.sampled, rows.worst, rows.worst.max(axis=1, keepdims=True))
         bound += self._largest_loss()[..., None] * np.abs(heads.mean_V)
         np.minimum(bound, worst[..., None] * heads.largest, out=bound)
+        bound += FLUSHED
         bound[self.may_overflow] = np.inf
         return np.asarray(bound)
 

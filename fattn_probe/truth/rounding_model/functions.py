@@ -101,6 +101,11 @@ def truncated(exact: F64) -> F32:
     return cut.view(np.float64).astype(np.float32)
 
 
+def flushed(x: F32) -> F32:
+    """x with zeros in place of subnormal numbers: -use_fast_math sets -ftz=true."""
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
+
+
 def fma(a: F32 | np.float32, b: F32, c: F32) -> F32:
     """a*b + c, rounded once.
 

@@ -21,7 +21,7 @@ from fattn_probe.launch.constants import Constants
 from fattn_probe.launch.families import TILE
 from fattn_probe.launch.kernel import attention_kernel
 from fattn_probe.launch.record import LaunchRecord
-from fattn_probe.truth.rounding_model.functions import Exponential, fma, rcp, tanh
+from fattn_probe.truth.rounding_model.functions import Exponential, flushed, fma, rcp, tanh
 from fattn_probe.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.truth.rounding_model.softmax import LOWEST, slices, total
 from fattn_probe.truth.rounding_model.tensor_core import half_of
@@ -164,7 +164,7 @@ class Machine:
         if self.plan.half:
             scale = half_of(scale)
             return half_of(np.multiply(VKQ, scale[..., None, None], dtype=np.float64))
-        return VKQ * scale[..., None, None]
+        return flushed(VKQ * scale[..., None, None])
 
     def add_values(self, VKQ: F32, scale: F32, P: F32, V: F32, fused: Bools) -> F32:
         """Rescale VKQ and add P V row by row; the rows are dealt to the warps."""

@@ -18,7 +18,7 @@ from fattn_probe.launch.constants import Constants
 from fattn_probe.launch.families import VEC, VEC_ROWS
 from fattn_probe.launch.kernel import attention_kernel
 from fattn_probe.launch.record import LaunchRecord
-from fattn_probe.truth.rounding_model.functions import Exponential, fma, rcp, tanh
+from fattn_probe.truth.rounding_model.functions import Exponential, flushed, fma, rcp, tanh
 from fattn_probe.truth.rounding_model.operands import KernelOperands, as_half
 from fattn_probe.truth.rounding_model.quantised import Codes, products, quantised_q8_1
 from fattn_probe.truth.rounding_model.softmax import LOWEST, slices, total
@@ -188,7 +188,7 @@ class Machine:
         first = np.zeros((len(column), LANES), np.float32)
         first[:, 0] = self.exp(sinks - most)
         maximum[place], sums[place] = most, fma(sums[place], scale[:, None], first)
-        VKQ[place] *= scale[:, None, None]
+        VKQ[place] = flushed(VKQ[place] * scale[:, None, None])
 
     def combine(self, maximum: F32, sums: F32, VKQ: F32, sequence: int, heads: slice) -> F32:
         """Combine the warps of each block, then the blocks."""
@@ -197,7 +197,7 @@ class Machine:
         most = maximum.max(axis=2)
         scale = self.exp(maximum - most[..., None])
         rowsum = total(total(sums * scale[..., None]))
-        parts = (VKQ * scale[..., None, None]).reshape(*most.shape, -1, self.plan.D)
+        parts = flushed(VKQ * scale[..., None, None]).reshape(*most.shape, -1, self.plan.D)
         out = np.zeros((*most.shape, self.plan.D), np.float32)
         for part in range(parts.shape[2]):
             out += parts[:, :, part]
@@ -211,7 +211,7 @@ def combined(parts: F32, maximum: F32, rowsum: F32, exp: Exponential) -> F32:
     scale = exp(maximum - maximum.max(axis=1, keepdims=True))
     numerator, denominator = np.zeros(parts[:, 0].shape, np.float32), np.zeros(len(parts), np.float32)
     for block in range(parts.shape[1]):
-        numerator = fma(scale[:, block, None], parts[:, block], numerator)
+        numerator = flushed(fma(scale[:, block, None], parts[:, block], numerator))
         denominator = fma(scale[:, block], rowsum[:, block], denominator)
     return divided(numerator, rcp(denominator)[:, None])
 
@@ -219,4 +219,4 @@ def combined(parts: F32, maximum: F32, rowsum: F32, exp: Exponential) -> F32:
 def divided(sums: F32, by_row: F32) -> F32:
     """Sums times the reciprocal of their row sum; NaN, 0 times infinity, in fully masked rows."""
     with np.errstate(invalid="ignore"):
-        return sums * by_row
+        return flushed(sums * by_row)

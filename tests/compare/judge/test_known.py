@@ -170,6 +170,19 @@ LARGE_MASK = Failure(
 )
 OTHER_BITS = replace(Q8_RACE, finding=None, checks=("deterministic",))
 
+WIDE_MASK = Op.contiguous(Sizes(1, 4, 4, 2, 256, 128, 128), Params(1.0), ("q8_0", "q8_0"), mask=True)
+WIDE_MASK = replace(
+    WIDE_MASK,
+    tensors={**WIDE_MASK.tensors, "mask": replace(WIDE_MASK.tensors["mask"], ne=(320, 2, 1, 1), nb=(2, 640) * 2)},
+)
+
+
+def right_for_rows_of_256(op):
+    return op.tensors["mask"].nb == (2, 512, 2, 640)
+
+
+MASK_STRIDE = Failure(WIDE_MASK, "9.0", "11549", VEC128.replace(",1,", ",2,"), right_for=right_for_rows_of_256)
+
 RECOGNISED = {
     "volta-columns": [VOLTA, replace(VOLTA, build_number="9294"), replace(VOLTA, build_number="?")],
     "k-stride": [
@@ -196,6 +209,7 @@ RECOGNISED = {
     "q8-race": [Q8_RACE, OTHER_BITS],
     "sinks-padded-heads": [PADDED_HEADS],
     "mask-offset-tile": [LARGE_MASK],
+    "mask-stride-vec": [MASK_STRIDE],
     "mask-scan": [SCANNED, replace(SCANNED, op=padded(9))],
     "scan-broadcast": [BROADCAST],
     "masked-rows": [MASKED],
@@ -285,6 +299,12 @@ OTHERS = [
     replace(LARGE_MASK, finding=replace(BEFORE_MASK, message=BEFORE_MASK.message.replace("-", ""))),
     replace(LARGE_MASK, finding=replace(BEFORE_MASK, message=BEFORE_MASK.message.replace("of mask", "of K"))),
     replace(LARGE_MASK, kernel=MMA16),
+    # mask-stride-vec: wrong for closer rows too, a mask as wide as K, none, one query a block, another kernel
+    replace(MASK_STRIDE, right_for=lambda op: False),
+    replace(MASK_STRIDE, op=OP, right_for=lambda op: True),
+    replace(MASK_STRIDE, op=LARGE_K, right_for=lambda op: True),
+    replace(MASK_STRIDE, kernel=VEC128),
+    replace(MASK_STRIDE, kernel=MMA16),
     # mask-scan: enough rows of the mask, another tensor, another kernel
     replace(SCANNED, op=padded(16)),
     replace(SCANNED, finding=replace(PAST_MASK, message="out-of-bounds: global memory is accessed at byte 9 of K")),

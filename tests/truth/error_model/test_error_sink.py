@@ -86,3 +86,30 @@ def test_a_sink_that_is_negligible_adds_no_error():
         found, without = (predict(case.op, values, [launch], 90) for values in (low, none))
     np.testing.assert_allclose(found.row_rmse, without.row_rmse)
     assert np.isfinite(found.bound).all()
+
+
+BELOW_ALL_FLOATS = """
+version: 1
+about: logits near -88 beside a sink near 0
+hsk: 64
+n_head: 8
+n_q: 1
+n_kv: 1024
+sinks: true
+data: {Q: {kind: far_below_zero, logit: -88}, K: {kind: far_below_zero, logit: -88}}
+"""
+
+
+@pytest.mark.parametrize(("kernel", "grid"), [(VEC, [1, 4, 8]), (TILE, [1, 4, 8])], ids=["vec", "tile"])
+def test_what_is_below_the_least_normal_float_is_flushed_and_the_error_is_predicted(kernel, grid):
+    """Found by `fuzz`. -use_fast_math sets -ftz=true."""
+    (case,) = expand(loads(BELOW_ALL_FLOATS, "tiny.yaml"))
+    launch = parse_launch(f'{{"order":0,"kernel":"void {kernel}(char)","grid":{grid},"block":[32,4,1],"shared":0}}')
+    inputs = make_inputs(case)
+    model, reference = model_of(case, inputs, [launch], 61), reference_of(case.op, inputs)
+    prediction = predict(case.op, operand_values(case.op, inputs), [launch], 61)
+    tiny = np.abs(reference) < np.finfo(np.float32).tiny
+    assert tiny.any()
+    assert not ((model != 0) & (np.abs(model) < np.finfo(np.float32).tiny)).any()
+    assert (np.abs(model - reference) <= prediction.bound).all()
+    assert np.sqrt(np.square(model - reference).mean()) <= 2 * prediction.rmse
