@@ -9,11 +9,10 @@ import typer
 from fattn_probe import flags, setup
 from fattn_probe.activity import Activity
 from fattn_probe.console import NOTES, show
-from fattn_probe.detect.measure import by_suite, check, measure
+from fattn_probe.detect.measure import by_suite, measure, on_simulated
 from fattn_probe.detect.show import document, read, render
 from fattn_probe.files import write_text
-from fattn_probe.regress.entries import Given, entries_on_targets
-from fattn_probe.regress.suite import load_suite
+from fattn_probe.regress.entries import Given
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source import DEFAULT_SOURCE
 
@@ -42,9 +41,7 @@ def coverage(
     given = Given(on, devices=devices)
     earlier = [found for path in suites if path.suffix == ".json" for found in read(path)]
     suites = [path for path in suites if path.suffix != ".json"]
-    pairs = {suite: list(entries_on_targets(load_suite(suite), suite.parent, given)) for suite in suites}
-    for found_pairs in pairs.values():
-        check("coverage", [target for _, target in found_pairs])
+    pairs = {suite: on_simulated("coverage", suite, given) for suite in suites}
     chosen = setup.BuildFlags(source, patch)
     options = replace(chosen.run_options(NOTES, Simulation(), timeout=timeout), flavour="coverage")
     with Activity(NOTES, words="finding the cases and their kernels") as activity:

@@ -9,10 +9,11 @@ from fattn_probe.detect.counts import Coverage
 from fattn_probe.detect.gcov import counted, link_notes
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
+from fattn_probe.regress.entries import Given, entries_on_targets
 from fattn_probe.regress.pool import Job, cores, judged
 from fattn_probe.regress.records import Result
 from fattn_probe.regress.selection import select
-from fattn_probe.regress.suite import Entry
+from fattn_probe.regress.suite import Entry, load_suite
 from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.command import describe
 from fattn_probe.run.outcome import Ran, Unsupported
@@ -96,8 +97,16 @@ def measure_on(
     return results
 
 
-def check(command: str, targets: Sequence[Target]) -> None:
+def check(command: str, targets: Iterable[Target]) -> None:
     """InputError if a target is not a simulated GPU."""
     for target in targets:
         if target.engine != "sim":
             raise InputError(f"{command} --on {target}: only simulated GPUs (sim:ID) say what a case executes")
+
+
+def on_simulated(command: str, suite_file: Path, given: Given) -> list[tuple[Entry, Target]]:
+    """Each entry of a suite on each of its simulated GPUs; InputError if the run itself names another target."""
+    pairs = list(entries_on_targets(load_suite(suite_file), suite_file.parent, given))
+    if given.on:
+        check(command, (target for _, target in pairs))
+    return [(entry, target) for entry, target in pairs if target.engine == "sim"]

@@ -10,14 +10,13 @@ import typer
 from fattn_probe import flags, setup
 from fattn_probe.activity import Activity
 from fattn_probe.console import NOTES, show
-from fattn_probe.detect.measure import check
+from fattn_probe.detect.measure import on_simulated
 from fattn_probe.detect.mutate import run
 from fattn_probe.detect.mutate_show import document, render
 from fattn_probe.detect.schemata import FILES
 from fattn_probe.detect.verdicts import Plan, parts_of
 from fattn_probe.errors import InputError
-from fattn_probe.regress.entries import Given, entries_on_targets
-from fattn_probe.regress.suite import load_suite
+from fattn_probe.regress.entries import Given
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source import DEFAULT_SOURCE
 
@@ -52,9 +51,8 @@ def mutate(
     for name in files:
         if name not in FILES:
             raise InputError(f"--file {name}: mutants are made in {', '.join(FILES)}")
-    suite, given = load_suite(suite_file), Given(on, devices=devices)
-    pairs = list(entries_on_targets(suite, suite_file.parent, given))
-    check("mutate", [target for _, target in pairs])
+    given = Given(on, devices=devices)
+    pairs = on_simulated("mutate", suite_file, given)
     options = setup.BuildFlags(source, patch).run_options(NOTES, Simulation())
     with Activity(NOTES, words="finding the cases and their kernels") as activity:
         session = setup.session_of(options, activity)

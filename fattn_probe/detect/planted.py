@@ -15,12 +15,13 @@ from fattn_probe.compare.judge.cases import judge_case
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.judge.support import LOST
+from fattn_probe.detect.measure import on_simulated
 from fattn_probe.detect.recorded import Keep
 from fattn_probe.detect.routine import Batch, Questions
 from fattn_probe.detect.verdicts import decisive, judgement_of, weaker
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, FattnProbeError
-from fattn_probe.regress.entries import Given, entries_on_targets, own_cases, session_for
+from fattn_probe.regress.entries import Given, own_cases, session_for
 from fattn_probe.regress.pool import Job, cores, judged
 from fattn_probe.regress.records import Result
 from fattn_probe.regress.results import recorded
@@ -168,8 +169,7 @@ def killers_of(suite: str) -> frozenset[str]:
     cases = {entry.name: own_cases(entry, path.parent) for entry in loaded.parts}
     return frozenset(
         killer_of(entry, target, case, checks)
-        for entry, target in entries_on_targets(loaded, path.parent, Given())
-        if target.engine == "sim"
+        for entry, target in on_simulated("faults", path, Given())
         for case in cases[entry.name]
         for checks in weaker(entry.check.checks)
     )

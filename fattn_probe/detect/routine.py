@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from fattn_probe.detect.measure import on_simulated
 from fattn_probe.device import Target, load_devices
 from fattn_probe.device.target import parse_target, picklable
-from fattn_probe.regress.entries import Given, entries_on_targets
+from fattn_probe.regress.entries import Given
 from fattn_probe.regress.selection import select
 from fattn_probe.regress.suite import CheckSpec, Entry, Suite, load_suite
 from fattn_probe.run.kernels_by_op import KernelsByOp, op_digest
@@ -97,8 +98,8 @@ class Routine:
 
     def __post_init__(self) -> None:
         self.suite = load_suite(self.path)
-        found = entries_on_targets(self.suite, self.path.parent, Given())
-        self.targets = [(entry, picklable(target)) for entry, target in found if target.engine == "sim"]
+        found = on_simulated("faults", self.path, Given())
+        self.targets = [(entry, picklable(target)) for entry, target in found]
 
     @property
     def name(self) -> str:

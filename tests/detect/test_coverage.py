@@ -6,20 +6,33 @@ import re
 import pytest
 import yaml
 
+from fattn_probe.detect.measure import on_simulated
+from fattn_probe.errors import InputError
+from fattn_probe.regress import entries
+from fattn_probe.regress.entries import Given
 from tests.test_cli import probe
 
 
-def suite(folder, *, on="sim:h200"):
+def suite(folder, *, on=("sim:h200",)):
     path = folder / "small.yaml"
     op = {"version": 1, "about": "vec", "hsk": 64, "n_head": 2, "n_kv": 256, "n_q": 1}
     (folder / "case.yaml").write_text(yaml.safe_dump(op))
-    path.write_text(yaml.safe_dump({"version": 1, "about": "one", "scenarios": ["case.yaml"], "on": [on]}))
+    path.write_text(yaml.safe_dump({"version": 1, "about": "one", "scenarios": ["case.yaml"], "on": list(on)}))
     return path
 
 
 def test_a_real_gpu_does_not_count(tmp_path):
     done = probe("coverage", str(suite(tmp_path)), "--on", "gpu", code=2)
     assert "only simulated GPUs (sim:ID) say what a case executes" in done.stderr
+
+
+def test_a_real_gpu_that_only_the_suite_asks_for_is_left_out(tmp_path, monkeypatch):
+    """`mutate nightly` and `coverage nightly` work on a machine with a GPU too."""
+    monkeypatch.setattr(entries, "has_gpu", lambda: True)
+    path = suite(tmp_path, on=["gpu?", "sim:h200"])
+    assert [str(target) for _, target in on_simulated("mutate", path, Given())] == ["sim:h200"]
+    with pytest.raises(InputError, match="only simulated GPUs"):
+        on_simulated("mutate", path, Given("gpu,sim:h200"))
 
 
 @pytest.mark.build
