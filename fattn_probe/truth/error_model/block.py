@@ -216,7 +216,9 @@ class Block:
             maximum=np.broadcast_to(self.maximum[:, :, -1:].max(axis=ADDED) + self._offset, share.shape),
             share=share,
             largest=self.share.max(axis=ADDED).astype(np.float64),
-            spread=(self.share**2 * self._by_row(self.kv.spread_V)).sum(axis=ADDED, dtype=np.float64),
+            spread=np.asarray(
+                (np.square(self.share, dtype=np.float64) * self._by_row(self.kv.spread_V)).sum(axis=ADDED)
+            ),
         )
         return sunk(held, self.kernel.sinking, self.sink, self._sink_weight / self.total, self.kv)
 

@@ -209,4 +209,4 @@ class Machine:
 
     def added(self, a: F32, b: F32) -> F32:
         """The sum of two warps' VKQ."""
-        return half_of(a.astype(np.float64) + b) if self.plan.half else a + b
+        return half_of(a.astype(np.float64) + b) if self.plan.half else flushed(a + b)

@@ -200,7 +200,7 @@ class Machine:
         parts = flushed(VKQ * scale[..., None, None]).reshape(*most.shape, -1, self.plan.D)
         out = np.zeros((*most.shape, self.plan.D), np.float32)
         for part in range(parts.shape[2]):
-            out += parts[:, :, part]
+            out = flushed(out + parts[:, :, part])
         return combined(out, most, rowsum, self.exp)
 
 

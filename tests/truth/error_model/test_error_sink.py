@@ -100,16 +100,23 @@ data: {Q: {kind: far_below_zero, logit: -88}, K: {kind: far_below_zero, logit: -
 """
 
 
-@pytest.mark.parametrize(("kernel", "grid"), [(VEC, [1, 4, 8]), (TILE, [1, 4, 8])], ids=["vec", "tile"])
-def test_what_is_below_the_least_normal_float_is_flushed_and_the_error_is_predicted(kernel, grid):
-    """Found by `fuzz`. -use_fast_math sets -ftz=true."""
+@pytest.mark.parametrize(
+    ("kernel", "arch", "least"),
+    [
+        pytest.param(VEC, 61, 0.0, id="vec"),
+        pytest.param(TILE, 61, 0.0, id="tile, sums in f32"),
+        pytest.param(TILE, 90, 0.5, id="tile, sums in f16"),
+    ],
+)
+def test_what_is_below_the_least_normal_float_is_flushed_and_the_error_is_predicted(kernel, arch, least):
+    """Found by `fuzz`. -use_fast_math sets -ftz=true. Sums in f16 lose more than that."""
     (case,) = expand(loads(BELOW_ALL_FLOATS, "tiny.yaml"))
-    launch = parse_launch(f'{{"order":0,"kernel":"void {kernel}(char)","grid":{grid},"block":[32,4,1],"shared":0}}')
+    launch = parse_launch(f'{{"order":0,"kernel":"void {kernel}(char)","grid":[1,4,8],"block":[32,4,1],"shared":0}}')
     inputs = make_inputs(case)
-    model, reference = model_of(case, inputs, [launch], 61), reference_of(case.op, inputs)
-    prediction = predict(case.op, operand_values(case.op, inputs), [launch], 61)
-    tiny = np.abs(reference) < np.finfo(np.float32).tiny
-    assert tiny.any()
-    assert not ((model != 0) & (np.abs(model) < np.finfo(np.float32).tiny)).any()
+    model, reference = model_of(case, inputs, [launch], arch), reference_of(case.op, inputs)
+    prediction = predict(case.op, operand_values(case.op, inputs), [launch], arch)
+    tiny = np.finfo(np.float32).tiny
+    assert (np.abs(reference) < 50 * tiny).any()
+    assert not ((model != 0) & (np.abs(model) < tiny)).any()
     assert (np.abs(model - reference) <= prediction.bound).all()
-    assert np.sqrt(np.square(model - reference).mean()) <= 2 * prediction.rmse
+    assert least <= np.sqrt(np.square(model - reference).mean()) / prediction.rmse <= 2
