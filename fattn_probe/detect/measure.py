@@ -5,6 +5,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fattn_probe.compare.judge.cases import JudgedCase
+from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.detect.counts import Coverage
 from fattn_probe.detect.gcov import counted, link_notes
 from fattn_probe.device import Target
@@ -54,9 +56,10 @@ def by_suite(found: Iterable[Measured]) -> list[Measured]:
 
 
 def run_one(session: Session, case: Case, target: Target) -> Result:
-    """Run a case, and say only how it ended; nothing is judged."""
+    """Run a case, or the part of it that `regress` would run, and say only how it ended; nothing is judged."""
     with inputs_of(case) as inputs:
-        outcome = session.run(case, inputs, target)
+        part = JudgedCase(session, case, inputs, Checks()).part(target)
+        outcome = session.run(case, inputs, target, part)
     status = "pass" if isinstance(outcome, Ran) else "unsupported" if isinstance(outcome, Unsupported) else "lost"
     return Result(case.name, case.digest, status, "" if status == "pass" else describe(outcome))
 

@@ -1,5 +1,6 @@
 """What mutants are tried by, what became of each, and the file that keeps it."""
 
+import gzip
 import hashlib
 import json
 import math
@@ -7,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.device import Target
+from fattn_probe.errors import InputError
 from fattn_probe.regress.entries import session_for
 from fattn_probe.regress.selection import select
 from fattn_probe.regress.suite import Entry
@@ -171,14 +173,13 @@ class Verdicts:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         killers = self.killers if verdict.by == CHECK else self.others
         keys = {"key": self.key, "killer": killers.get((verdict.on, verdict.case), "")}
-        with self.path.open("a", encoding="utf-8") as file:
+        with opened(self.path, "at") as file:
             file.write(json.dumps(keys | verdict.document()) + "\n")
 
     def __iter__(self) -> Iterator[Verdict]:
         """The verdicts, those of a mutant that has several in the order of the file."""
         known = self.weaker.union(self.killers.values(), self.others.values())
-        for line in self.path.read_text().splitlines() if self.path.is_file() else ():
-            item = json.loads(line)
+        for item in documents(self.path):
             key, killer, _ = item.pop("key"), item.pop("killer", ""), item.pop("fate")
             if key == self.key or killer in known:
                 yield Verdict(**{**item, "mutant": Mutant(**item["mutant"])})
@@ -186,5 +187,23 @@ class Verdicts:
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """All mutants of a file of verdicts, one as often as it has verdicts."""
-    for line in path.read_text().splitlines() if path.is_file() else ():
-        yield Mutant(**json.loads(line)["mutant"])
+    for item in documents(path):
+        yield Mutant(**item["mutant"])
+
+
+def documents(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a file of verdicts; none if there is no file."""
+    if not path.is_file():
+        return
+    with opened(path, "rt") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield json.loads(line)
+            except ValueError:
+                raise InputError(f"{path}:{number}: is not a verdict of `mutate`") from None
+
+
+def opened(path: Path, mode: str) -> IO[str]:
+    """A file of verdicts as text; one whose name ends in .gz is packed."""
+    found = gzip.open if path.suffix == ".gz" else open
+    return cast(IO[str], found(path, mode, encoding="utf-8"))

@@ -11,6 +11,7 @@ from fattn_probe.detect.killing import Hunt
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts
 from fattn_probe.device import load_devices, parse_target
+from fattn_probe.errors import InputError
 from fattn_probe.regress.suite import cases_of, load_suite
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.source.patches import find
@@ -50,8 +51,9 @@ def test_a_key_is_that_of_the_release_its_patches_the_cases_and_their_judgement(
     assert replace(made, sample=3, files=("fattn.cu",)).key(session) == made.key(session)
 
 
-def test_a_kill_holds_where_the_case_is_and_a_survivor_where_all_cases_are(tmp_path):
-    path, killers = tmp_path / "results.jsonl", {("sim:h200", "decode"): "one", ("sim:h200", "gqa"): "two"}
+@pytest.mark.parametrize("name", ["results.jsonl", "results.jsonl.gz"])
+def test_a_kill_holds_where_the_case_is_and_a_survivor_where_all_cases_are(tmp_path, name):
+    path, killers = tmp_path / name, {("sim:h200", "decode"): "one", ("sim:h200", "gqa"): "two"}
     verdicts = Verdicts(path, "key", {}, killers)
     survivor = replace(KILLED, mutant=replace(MUTANT, line=11), on="", by="", case="")
     verdicts.append(KILLED)
@@ -59,6 +61,13 @@ def test_a_kill_holds_where_the_case_is_and_a_survivor_where_all_cases_are(tmp_p
     assert list(verdicts) == [KILLED, survivor]
     assert list(replace(verdicts, key="more cases")) == [KILLED]
     assert list(Verdicts(path, "other", {}, {("sim:h200", "decode"): "as others judge it"})) == []
+
+
+def test_a_line_that_is_no_verdict_is_named(tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps({"key": "key", **KILLED.document()}) + '\n{"key": "ke')
+    with pytest.raises(InputError, match=r"results.jsonl:2: is not a verdict"):
+        list(Verdicts(path, "key", {}))
 
 
 def test_verdicts_of_a_version_that_knew_no_killers_hold_for_the_same_cases_only(tmp_path):

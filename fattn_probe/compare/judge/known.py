@@ -154,6 +154,7 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
     {
         "fewer than 32 columns": fewer_than_32_columns,
         "rows of K or V not aligned to 16 bytes": lambda failure: unaligned(failure.op, "KV", 16),
+        "rows of K and V aligned to 16 bytes": lambda failure: not unaligned(failure.op, "KV", 16),
         "rows of Q not aligned to 8 bytes": lambda failure: unaligned(failure.op, "Q", 8),
         "rows of Q aligned to 8 bytes": lambda failure: not unaligned(failure.op, "Q", 8),
         "head size 512 or 576 with a GQA ratio that is no multiple of 4": lambda failure: (

@@ -74,6 +74,7 @@ PAST_MASK = Finding(
     "out-of-bounds", "out-of-bounds: global memory is accessed at byte 18432 of mask (allocation 0)", SCAN
 )
 CUDA = Finding("CUDA error", "CUDA error: misaligned address")
+LAUNCH_FAILURE = Finding("CUDA error", "CUDA error: unspecified launch failure")
 BEFORE_Q = Finding("out-of-bounds", "out-of-bounds: global memory is accessed at byte -2129944572 of Q", MMA16)
 VOLTA = Failure(OP, "7.0", "11549", MMA16, TRAP)
 K_STRIDE = Failure(strided("K", 264), "9.0", "11549", MMA16, misaligned())
@@ -199,9 +200,10 @@ RECOGNISED = {
         ),
     ],
     "q-stride": [Q_STRIDE, replace(Q_STRIDE, finding=CUDA)],
-    "q-stride-vec": [Q_STRIDE_VEC],
+    "q-stride-vec": [Q_STRIDE_VEC, replace(Q_STRIDE_VEC, finding=CUDA)],
     "softcap-head-size": [
         SOFTCAP,
+        replace(SOFTCAP, finding=LAUNCH_FAILURE),
         replace(SOFTCAP, op=softcapped(96), kernel="flash_attn_tile<96,96,16,1,true>"),
         replace(SOFTCAP, finding=replace(SOFTCAP.finding, frames=("no_device_code at common.cuh:424",))),
         replace(SOFTCAP, op=softcapped(80), kernel="flash_attn_ext_f16<80,80,16,1,true,false,false>"),
@@ -261,12 +263,16 @@ OTHERS = [
     replace(RATIO, finding=replace(ABORTED, message="fattn-tile.cuh:9: GGML_ASSERT(mask) failed")),
     # q-stride: rows of whole pairs
     replace(Q_STRIDE, op=strided("Q", 520)),
-    # q-stride-vec: rows aligned to 16 bytes, another kernel, a function that reads K
+    # q-stride-vec: rows aligned to 16 bytes, another kernel, a function that reads K; a CUDA error with other words
+    replace(Q_STRIDE_VEC, op=strided("Q", 528), finding=CUDA),
+    replace(Q_STRIDE_VEC, finding=LAUNCH_FAILURE),
     replace(Q_STRIDE_VEC, op=strided("Q", 528)),
     replace(Q_STRIDE_VEC, kernel="flash_attn_tile<128,128,16,1,false>"),
     replace(Q_STRIDE_VEC, finding=misaligned(VEC64, "vec_dot_fattn_vec_KQ_f16<64, 8> at fattn-common.cuh:60")),
     # softcap-head-size: a head size with such kernels, no softcap, a kernel without, another place, another fault
     replace(SOFTCAP, op=softcapped(128)),
+    replace(SOFTCAP, op=softcapped(128), finding=LAUNCH_FAILURE),
+    replace(SOFTCAP, finding=CUDA),
     replace(SOFTCAP, op=quantised(64)),
     replace(SOFTCAP, kernel=VEC_CAPPED.replace("true", "false")),
     replace(SOFTCAP, finding=replace(SOFTCAP.finding, message="trap: __trap() in fattn-vec.cuh:7")),
