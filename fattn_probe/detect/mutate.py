@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,12 +16,15 @@ from fattn_probe.detect.schemata import Schemata, compiling, switched
 from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts
 from fattn_probe.errors import BuildError
 from fattn_probe.regress.entries import session_for
+from fattn_probe.regress.pool import cores
 from fattn_probe.run.required_kernels import required_kernels, required_sources
 from fattn_probe.run.session import Session, arch_of
 from fattn_probe.scenario import Case
 from fattn_probe.source import KernelCase, ggml_types, kernel_cases
 
 OnStep = Callable[[str], None]
+BUILDS_SHARE = 4
+"""Cores for each build of several at once."""
 ROUNDS = 3
 """Times that kernels are compiled which only mutants need."""
 
@@ -75,7 +79,8 @@ class Laboratory:
         unwanted |= {mutant.id for mutant in every if mutant.digest in self.known}
         self.schemata = compiling(options.tree, options.patches, kernels, self.say, frozenset(unwanted))
         self.say("compiling the kernels with their mutants")
-        self.sessions = [self.built(part, kernels) for part, kernels in zip(self.plan.parts, self.kernels, strict=True)]
+        with ThreadPoolExecutor(max(1, cores() // BUILDS_SHARE)) as pool:  # each build ends with its slowest kernels
+            self.sessions = list(pool.map(self.built, self.plan.parts, self.kernels))
 
     def built(self, part: Part, kernels: Sequence[KernelCase]) -> Session:
         """A session for a part whose build has the mutants."""

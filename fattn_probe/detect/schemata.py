@@ -8,6 +8,7 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,6 +41,8 @@ SUSPECTS = ("template argument", "f16", "other name")
 ROUNDS = 20
 Say = Callable[[str], None]
 Place = tuple[str, int]
+Source = tuple[str, str]
+"""An architecture and a file."""
 
 
 @dataclass(frozen=True)
@@ -94,47 +97,61 @@ def compiling(
     """
     path = cache_dir() / "mutants" / f"{switched(tree, patches, frozenset()).patches[-1].digest[:16]}.json"
     known: dict[str, list[int]] = json.loads(path.read_text()) if path.is_file() else {}
-    bad, present = frozenset(known.get("without", ())), set[int]()
     asked = hashlib.sha256(str(sorted(unwanted)).encode()).hexdigest()[:8]
-    for arch, cases in kernels.items():
-        key = f"{arch} without {asked}: {' '.join(sorted(case.name for case in cases))}"
-        if key not in known:
-            request = BuildRequest(tree, arch=arch, patches=tuple(patches))
-            without, built = without_errors(request, cases, bad | unwanted, say)
-            bad |= without - unwanted
-            known |= {"without": sorted(bad), key: sorted(built)}
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(known))
-        present |= set(known[key])
+    keys = {
+        arch: f"{arch} without {asked}: {' '.join(sorted(case.name for case in cases))}"
+        for arch, cases in kernels.items()
+    }
+    bad, left = (
+        frozenset(known.get("without", ())),
+        {arch: kernels[arch] for arch, key in keys.items() if key not in known},
+    )
+    if left:
+        without, present = without_errors(Release(tree, tuple(patches)), left, bad | unwanted, say)
+        bad |= without - unwanted
+        known |= {"without": sorted(bad)} | {keys[arch]: sorted(present[arch]) for arch in left}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(known))
+    built = frozenset().union(*(known[key] for key in keys.values()))
     made = switched(tree, patches, bad | unwanted)
-    return replace(made, mutants=tuple(mutant for mutant in made.mutants if mutant.id in present))
+    return replace(made, mutants=tuple(mutant for mutant in made.mutants if mutant.id in built))
+
+
+@dataclass(frozen=True)
+class Release:
+    """A tree with patches."""
+
+    tree: Tree
+    patches: tuple[Patch, ...]
 
 
 def without_errors(
-    request: BuildRequest, cases: Sequence[KernelCase], without: frozenset[int], say: Say
-) -> tuple[frozenset[int], frozenset[int]]:
-    """The mutants to leave out, so that the kernels compile in a build, and those that their sources have.
+    release: Release, kernels: Mapping[str, Sequence[KernelCase]], without: frozenset[int], say: Say
+) -> tuple[frozenset[int], dict[str, set[int]]]:
+    """The mutants to leave out, so that kernels compile for their architectures; by architecture, those in the sources.
 
     One kernel of each family shows most errors; then all of them are compiled, and then those that had errors.
     """
-    present: set[int] = set()
-    for some in ([*{case.family: case for case in cases}.values()], cases):
-        left: frozenset[str] | None = None
+    first = {arch: list({case.family: case for case in cases}.values()) for arch, cases in kernels.items()}
+    present: dict[str, set[int]] = {arch: set() for arch in kernels}
+    for some in (first, kernels):
+        left: frozenset[Source] | None = None
         for _ in range(ROUNDS):
-            made = switched(request.tree, request.patches, without)
-            found = checked(replace(request, patches=made.patches), some, left)
-            present |= set().union(*(switches for _, switches in found.values()))
-            errors = {source: errors for source, (errors, _) in found.items() if errors}
+            made = switched(release.tree, release.patches, without)
+            errors: dict[Source, set[tuple[Place, ...]]] = {}
+            for source, (found, switches) in checked(replace(release, patches=made.patches), some, left).items():
+                present[source[0]] |= switches
+                errors |= {source: found} if found else {}
             if not errors:
                 break
             bad = suspects(made.mutants, set().union(*errors.values()))
             if not bad:
                 raise BuildError(f"the switched sources do not compile: {next(iter(errors.items()))}")
-            say(f"sm_{request.arch}: {len(bad)} mutants do not compile and are left out")
+            say(f"{len(bad)} mutants do not compile and are left out")
             without, left = without | bad, frozenset(errors)
         else:
             raise BuildError(f"after {ROUNDS} rounds there are still mutants that do not compile")
-    return without, frozenset(present - without)
+    return without, {arch: switches - without for arch, switches in present.items()}
 
 
 def suspects(mutants: Iterable[Mutant], errors: Iterable[tuple[Place, ...]]) -> frozenset[int]:
@@ -161,25 +178,32 @@ def near(by_line: Mapping[Place, list[Mutant]], place: Place) -> list[Mutant]:
 
 
 def checked(
-    request: BuildRequest, cases: Sequence[KernelCase], left: frozenset[str] | None
-) -> dict[str, tuple[set[tuple[Place, ...]], set[int]]]:
-    """By source of a kernel or of the dispatch, its errors and the switches in it; only those `left`, if given."""
+    release: Release, kernels: Mapping[str, Sequence[KernelCase]], left: frozenset[Source] | None
+) -> dict[Source, tuple[set[tuple[Place, ...]], set[int]]]:
+    """By source of a kernel or of the dispatch, its errors, or the switches in it; only those `left`, if given."""
     toolchain = find_toolchain("sim")
-    folder = folder_of(request, key_of(request, toolchain))
-    sources = read_sources(request.tree, request.quants, toolchain.machine)
-    contents = Contents(tuple(case.name for case in cases), programs=(RUNNER,))
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with lock_of(folder):
-        prepare(folder, request, sources, contents)
-        steps = make_plan(request, replace(toolchain, ccache=None), contents, sources).steps
-        attention = [
-            step
-            for step in steps
-            if isinstance(step, CompileStep) and "/fattn" in step.source and (left is None or step.source in left)
-        ]
-        with ThreadPoolExecutor(cores()) as pool:
-            found = pool.map(lambda step: (errors_of(step, folder), switches_of(step, folder)), attention)
-            return dict(zip((step.source for step in attention), found, strict=True))
+    with ExitStack() as locks, ThreadPoolExecutor(cores()) as pool:
+        found = {}
+        for arch, cases in kernels.items():
+            request = BuildRequest(release.tree, arch=arch, patches=release.patches)
+            folder = folder_of(request, key_of(request, toolchain))
+            sources = read_sources(request.tree, request.quants, toolchain.machine)
+            contents = Contents(tuple(case.name for case in cases), programs=(RUNNER,))
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            locks.enter_context(lock_of(folder))
+            prepare(folder, request, sources, contents)
+            for step in make_plan(request, replace(toolchain, ccache=None), contents, sources).steps:
+                if isinstance(step, CompileStep) and "/fattn" in step.source:
+                    source = arch, step.source
+                    if left is None or source in left:
+                        found[source] = pool.submit(errors_or_switches, step, folder)
+        return {source: future.result() for source, future in found.items()}
+
+
+def errors_or_switches(step: CompileStep, folder: Path) -> tuple[set[tuple[Place, ...]], set[int]]:
+    """The places of one source's errors; without errors, the numbers of the switches in it."""
+    errors = errors_of(step, folder)
+    return errors, set() if errors else switches_of(step, folder)
 
 
 def command_of(step: CompileStep) -> tuple[list[str], int]:
