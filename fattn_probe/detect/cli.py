@@ -9,6 +9,7 @@ import typer
 from fattn_probe import flags, setup
 from fattn_probe.activity import Activity
 from fattn_probe.console import NOTES, show
+from fattn_probe.detect import unreachable
 from fattn_probe.detect.measure import by_suite, measure, on_simulated
 from fattn_probe.detect.show import document, read, render
 from fattn_probe.files import write_text
@@ -53,6 +54,9 @@ def coverage(
             for suite in suites
         ]
     found = by_suite([*earlier, *found])
+    argued = unreachable.places(chosen.tree(NOTES), unreachable.read())
+    for item in found:
+        item.coverage.unreachable = argued
     if html is not None:
         from fattn_probe.detect.page import page  # only for a page
 

@@ -1,9 +1,12 @@
 """What was executed of the attention sources: lines and the outcomes of branches."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
+
+Place = tuple[str, int]
+"""A file of ggml-cuda/ and a line."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Counted:
 class Line:
     """One line of the source, over all instances of the functions that it is in.
 
-    An instance in which a condition is known at compile time has fewer branches; `branches` are of those with most.
+    An instance in which a condition is known at compile time has fewer branches. `branches` are of those with most,
+    among the instances that execute the line, if any does.
     """
 
     count: int = 0
@@ -33,10 +37,10 @@ class Line:
     def add(self, count: int, branches: tuple[int, ...]) -> None:
         """Add the counts of one instance."""
         self.count += count
-        if len(branches) > len(self.branches):
-            self.branches = branches
-        elif len(branches) == len(self.branches):
+        if len(branches) == len(self.branches):
             self.branches = tuple(a + b for a, b in zip(self.branches, branches, strict=True))
+        else:
+            self.branches = max(self.branches, branches, key=lambda counts: (any(counts), len(counts)))
 
     @property
     def taken(self) -> int:
@@ -59,10 +63,14 @@ class Share:
 
 @dataclass
 class Coverage:
-    """Lines by file and number, and for each function and target how many of its lines were executed."""
+    """Lines by file and number, and for each function and target how many of its lines were executed.
+
+    Of the lines in `unreachable`, which says why, only what was executed counts.
+    """
 
     files: dict[str, dict[int, Line]] = field(default_factory=lambda: defaultdict(dict))
     functions: dict[tuple[str, str, str], Share] = field(default_factory=dict)
+    unreachable: Mapping[Place, str] = field(default_factory=dict)
 
     def add(self, counted: Iterable[Counted], target: str) -> None:
         """Add what one target executed."""
@@ -86,25 +94,46 @@ class Coverage:
 
     def lines(self, file: str) -> Share:
         """The executed lines of a file."""
-        lines = self.files.get(file, {}).values()
-        return Share(sum(line.count > 0 for line in lines), len(lines))
+        counts = [line.count for _, line in self.reachable(file)]
+        return Share(sum(count > 0 for count in counts), len(counts))
 
     def branches(self, file: str) -> Share:
         """The outcomes of branches that occurred, in the lines that were executed and in those that were not."""
-        lines = self.files.get(file, {}).values()
-        return Share(sum(line.taken for line in lines), sum(len(line.branches) for line in lines))
+        return Share(
+            sum(line.taken for _, line in self.reachable(file)),
+            sum(len(line.branches) - self.argued(file, number) for number, line in self.reachable(file)),
+        )
 
     def gaps(self, file: str) -> list[tuple[int, int]]:
         """The ranges of lines that were never executed: first and last. Lines without code do not end a range."""
-        lines = sorted(self.files.get(file, {}).items())
+        lines = self.reachable(file)
         ranges: Iterator[tuple[bool, Iterable[tuple[int, Line]]]] = groupby(lines, lambda item: item[1].count > 0)
         numbers = [(executed, [number for number, _ in group]) for executed, group in ranges]
         return [(group[0], group[-1]) for executed, group in numbers if not executed]
 
     def one_sided(self, file: str) -> list[int]:
         """The executed lines with a branch of which an outcome never occurred."""
+        lines = [(number, line) for number, line in self.reachable(file) if line.count]
+        return [number for number, line in lines if line.taken + self.argued(file, number) < len(line.branches)]
+
+    def reachable(self, file: str) -> list[tuple[int, Line]]:
+        """The lines of a file that count, in order."""
         lines = sorted(self.files.get(file, {}).items())
-        return [number for number, line in lines if line.count and line.taken < len(line.branches)]
+        return [(number, line) for number, line in lines if line.count or (file, number) not in self.unreachable]
+
+    def left_out(self, file: str) -> list[int]:
+        """The lines of a file that are left out, wholly or in part, since they cannot be reached."""
+        lines = self.files.get(file, {})
+        return [
+            number
+            for number, line in sorted(lines.items())
+            if (file, number) in self.unreachable and (not line.count or self.argued(file, number))
+        ]
+
+    def argued(self, file: str, number: int) -> int:
+        """The number of outcomes of a line that did not occur, and need not."""
+        line = self.files[file][number]
+        return len(line.branches) - line.taken if (file, number) in self.unreachable else 0
 
     def instances(self, kernel: str) -> Share:
         """The instances of a kernel that were executed, of those that were compiled, each once for each target."""

@@ -1,6 +1,7 @@
 """Read the counters of a build that counts what is executed, with g++'s gcov."""
 
 import json
+import math
 import posixpath
 import re
 import shutil
@@ -17,6 +18,9 @@ from fattn_probe.run.frames import short_kernel
 ATTENTION = re.compile(r"overlay/ggml/src/ggml-cuda/(?P<file>fattn[\w-]*\.cuh?|mma\.cuh|cp-async\.cuh)")
 BRANCHING = re.compile(r"\b(?:if|for|while|switch|case|do)\b|\?|&&|\|\|")
 """A line without these has no branch of its own: the rewriter's additions and inlined functions have."""
+SWITCH = re.compile(r"\b(?:switch|case)\b")
+DECISION = re.compile(r"\b(?:if|for|while)\b|\?")
+OPERATOR = re.compile(r"&&|\|\|")
 ASSERTING = re.compile(r"\b(?:GGML_ASSERT|GGML_ABORT|static_assert|assert|CUDA_CHECK)\b")
 """A correct program never takes the other branch of these."""
 INSTALL_GCOV = "gcov, which comes with g++, is not on this machine; install it: `sudo apt install g++`"
@@ -56,13 +60,23 @@ def parse(document: Mapping[str, Any], source: Path, texts: dict[str, list[str]]
                 if line["line_number"] <= len(texts[name]):  # the rewriter appends declarations
                     text = texts[name][line["line_number"] - 1]
                     function = functions.get(line.get("function_name", ""), "")
-                    branches = tuple(branches_of(line)) if has_branches(text) else ()
+                    branches = folded(tuple(branches_of(line)), text) if has_branches(text) else ()
                     yield Counted(name, function, line["line_number"], line["count"], branches)
 
 
 def has_branches(text: str) -> bool:
     """Whether a line of the source has a branch whose outcomes should all occur."""
     return BRANCHING.search(text) is not None and ASSERTING.search(text) is None
+
+
+def folded(branches: tuple[int, ...], text: str) -> tuple[int, ...]:
+    """The outcomes of a line's conditions: g++ counts those of each inlined copy of a lambda apart."""
+    decisions = len(DECISION.findall(text)) or not text.rstrip().endswith(("&&", "||"))
+    outcomes = 2 * (len(OPERATOR.findall(text)) + decisions)
+    if SWITCH.search(text) or len(branches) <= outcomes:
+        return branches
+    each = math.gcd(len(branches), outcomes)  # less than all outcomes if a copy knows a part of the condition
+    return tuple(sum(branches[at::each]) for at in range(each))
 
 
 def branches_of(line: Mapping[str, Any]) -> Iterator[int]:

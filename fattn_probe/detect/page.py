@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fattn_probe.detect.counts import Line
+from fattn_probe.detect.counts import Coverage
 from fattn_probe.detect.measure import CUDA, Measured
 from fattn_probe.detect.show import percent, shares_of, summary
 from fattn_probe.inspect.view.page import environment
@@ -20,7 +20,7 @@ def page(found: Sequence[Measured], tree: Tree) -> str:
         {
             "name": name,
             "shares": [percent(share) for share in shares_of(found, name)],
-            "lines": list(annotated(tree.root / CUDA / name, found[0].coverage.files.get(name, {}))),
+            "lines": list(annotated(tree.root / CUDA / name, name, found[0].coverage)),
         }
         for name in names
     ]
@@ -33,19 +33,25 @@ def page(found: Sequence[Measured], tree: Tree) -> str:
     return environment("fattn_probe.detect").get_template("coverage.html.j2").render(words)
 
 
-def annotated(path: Path, lines: dict[int, Line]) -> Iterator[dict[str, Any]]:
-    """Each line of a source file with its count, its kind for the colours, and the outcomes of its branches."""
+def annotated(path: Path, file: str, coverage: Coverage) -> Iterator[dict[str, Any]]:
+    """Each line of a source file with its count, its kind for the colours, and its outcomes or why it is left out."""
+    lines, left_out = coverage.files.get(file, {}), set(coverage.left_out(file))
     for number, text in enumerate(path.read_text(errors="replace").splitlines(), 1):
         line = lines.get(number)
         if line is None:
-            yield {"text": text, "count": "", "kind": "", "branches": ""}
+            yield {"text": text, "count": "", "kind": "", "said": ""}
             continue
         partly = line.taken < len(line.branches)
+        outcomes = "outcomes: " + ", ".join(map(short, line.branches)) if line.branches else ""
+        if number in left_out:
+            why = f"left out: {coverage.unreachable[file, number]}"
+            yield {"text": text, "count": short(line.count), "kind": "argued", "said": why}
+            continue
         yield {
             "text": text,
             "count": short(line.count),
             "kind": "never" if not line.count else "partly" if partly else "",
-            "branches": "outcomes: " + ", ".join(map(short, line.branches)) if line.branches else "",
+            "said": outcomes,
         }
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fattn_probe.detect.counts import Coverage, Line, Share
 from fattn_probe.detect.measure import Measured
+from fattn_probe.detect.unreachable import refuted
 from fattn_probe.errors import InputError
 from fattn_probe.launch.families import BY_KERNEL
 from fattn_probe.tables import Table
@@ -38,6 +39,7 @@ def one_document(item: Measured) -> dict[str, Any]:
                 "branches": share_document(coverage.branches(file)),
                 "never_executed": coverage.gaps(file),
                 "one_sided": coverage.one_sided(file),
+                "unreachable": [[number, coverage.unreachable[file, number]] for number in coverage.left_out(file)],
                 "counts": [
                     [number, line.count, line.branches] for number, line in sorted(coverage.files[file].items())
                 ],
@@ -124,6 +126,10 @@ def summary(item: Measured) -> Iterator[str]:
     yield from (f"  not counted: {reason.splitlines()[0]}" for reason in item.lost[:3])
     if len(item.lost) > 3:
         yield f"  not counted: {len(item.lost) - 3} more"
+    if left := sum(len(item.coverage.left_out(file)) for file in item.coverage.files):
+        yield f"  left out: {left} lines that no NVIDIA GPU reaches, wholly or in part; --html and --json say why"
+    for file, line in refuted(item.coverage):
+        yield f"  {file}:{line} was executed, but unreachable.yaml says that it cannot be"
 
 
 def longest(item: Measured) -> Iterator[str]:

@@ -42,6 +42,13 @@ def test_an_instance_that_knows_a_condition_at_compile_time_does_not_count_for_i
         assert found.one_sided("a.cuh") == [5]
 
 
+def test_the_outcomes_of_an_instance_that_runs_count_for_more_than_those_of_one_that_never_does():
+    """With `if (flag && ...)`, the instances without the flag inline nothing behind it."""
+    run, idle = Counted("a.cuh", TILE, 5, 9, (9, 0)), Counted("a.cuh", OTHER, 5, 0, (0, 0, 0, 0))
+    for order in ((run, idle), (idle, run)):
+        assert coverage(*order).files["a.cuh"][5].branches == (9, 0)
+
+
 def test_a_range_that_was_never_executed_goes_over_lines_without_code():
     counted = [Counted("a.cuh", TILE, line, count) for line, count in ((1, 1), (3, 0), (7, 0), (8, 2), (9, 0))]
     assert coverage(*counted).gaps("a.cuh") == [(3, 7), (9, 9)]

@@ -1,6 +1,8 @@
 """gcov's JSON, as g++ 12.2 wrote it for a vec kernel (shortened)."""
 
-from fattn_probe.detect.gcov import parse
+import pytest
+
+from fattn_probe.detect.gcov import folded, parse
 
 VEC = "_Z18flash_attn_ext_vecILi128ELi1EL9ggml_type1ELS0_1ELb0EEvPKc"
 SOURCE = """\
@@ -61,3 +63,21 @@ def test_branches_are_those_that_the_source_has(tmp_path):
     assert by_line[3] == ()  # a correct program never takes the other outcome of an assertion
     assert by_line[4] == ()  # of an inlined function or the rewriter
     assert by_line[5] == (384,)  # without the exception of a call, and the outcome beside it
+
+
+@pytest.mark.parametrize(
+    ("text", "counts", "folds"),
+    [
+        ("for (int i = 0; i < n; ++i) {", (3, 0, 4, 1), (7, 1)),  # two copies of a lambda
+        ("if (a && b) {", (3, 0, 2, 1), (3, 0, 2, 1)),
+        ("if (a && b) {", (3, 0, 2, 1) * 3, (9, 0, 6, 3)),
+        ("a && b &&", (1, 0, 1, 0, 2, 0, 2, 0), (3, 0, 3, 0)),
+        ("return a && b;", (1, 0, 1, 0), (1, 0, 1, 0)),
+        ("a || b ? c : d", (1, 2, 3, 4) * 2, (2, 4, 6, 8)),
+        ("if (a) b = c ? d : e;", (1, 2, 3, 4), (1, 2, 3, 4)),
+        ("if (a && b) {", (1, 0, 2, 0, 3, 0), (6, 0)),  # each of three copies knows a part of the condition
+        ("switch (type) {", (1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 6)),
+    ],
+)
+def test_the_outcomes_of_copies_add_up(text, counts, folds):
+    assert folded(counts, text) == folds
