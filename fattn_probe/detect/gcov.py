@@ -73,9 +73,9 @@ def folded(branches: tuple[int, ...], text: str) -> tuple[int, ...]:
     """The outcomes of a line's conditions: g++ counts those of each inlined copy of a lambda apart."""
     decisions = len(DECISION.findall(text)) or not text.rstrip().endswith(("&&", "||"))
     outcomes = 2 * (len(OPERATOR.findall(text)) + decisions)
-    if SWITCH.search(text) or len(branches) <= outcomes:
+    each = math.gcd(len(branches), outcomes)  # less than all outcomes if copies know a part of the condition
+    if SWITCH.search(text) or len(branches) <= outcomes or (each < outcomes and len(branches) <= 2 * outcomes):
         return branches
-    each = math.gcd(len(branches), outcomes)  # less than all outcomes if a copy knows a part of the condition
     return tuple(sum(branches[at::each]) for at in range(each))
 
 

@@ -102,11 +102,8 @@ def compiling(
         arch: f"{arch} without {asked}: {' '.join(sorted(case.name for case in cases))}"
         for arch, cases in kernels.items()
     }
-    bad, left = (
-        frozenset(known.get("without", ())),
-        {arch: kernels[arch] for arch, key in keys.items() if key not in known},
-    )
-    if left:
+    bad = frozenset(known.get("without", ()))
+    if left := {arch: kernels[arch] for arch, key in keys.items() if key not in known}:
         without, present = without_errors(Release(tree, tuple(patches)), left, bad | unwanted, say)
         bad |= without - unwanted
         known |= {"without": sorted(bad)} | {keys[arch]: sorted(present[arch]) for arch in left}

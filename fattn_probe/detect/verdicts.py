@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import math
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -193,14 +194,31 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 def documents(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a file of verdicts; none if there is no file."""
+    for number, line in enumerate(text_of(path).splitlines(), 1):
+        try:
+            item = json.loads(line)
+        except ValueError:
+            item = None
+        if not isinstance(item, dict) or not {"key", "fate", "mutant"} <= item.keys():
+            raise InputError(f"{path}:{number}: is not a verdict of `mutate`")
+        yield item
+
+
+def text_of(path: Path) -> str:
+    """The text of a file of verdicts, empty if there is none."""
     if not path.is_file():
-        return
-    with opened(path, "rt") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield json.loads(line)
-            except ValueError:
-                raise InputError(f"{path}:{number}: is not a verdict of `mutate`") from None
+        return ""
+    try:
+        with opened(path, "rt") as file:
+            return file.read()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot read the verdicts: {error}") from None
+
+
+def pack(path: Path) -> None:
+    """Pack a file of verdicts as a whole: `mutate` packs each verdict by itself, which takes five times the space."""
+    if path.suffix == ".gz" and path.is_file():
+        path.write_bytes(gzip.compress(text_of(path).encode(), mtime=0))
 
 
 def opened(path: Path, mode: str) -> IO[str]:

@@ -75,7 +75,8 @@ def test_branches_are_those_that_the_source_has(tmp_path):
         ("return a && b;", (1, 0, 1, 0), (1, 0, 1, 0)),
         ("a || b ? c : d", (1, 2, 3, 4) * 2, (2, 4, 6, 8)),
         ("if (a) b = c ? d : e;", (1, 2, 3, 4), (1, 2, 3, 4)),
-        ("if (a && b) {", (1, 0, 2, 0, 3, 0), (6, 0)),  # each of three copies knows a part of the condition
+        ("if (a && b) {", (1, 0, 2, 0, 3, 0, 4, 0, 5, 0), (15, 0)),  # each of five copies knows a part of the condition
+        ("if (a && b", (1, 0, 2, 0, 3, 0), (1, 0, 2, 0, 3, 0)),  # g++ counts the next line's condition here
         ("switch (type) {", (1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 6)),
     ],
 )

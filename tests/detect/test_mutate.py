@@ -9,7 +9,7 @@ from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.detect.bench import Alone, Trial
 from fattn_probe.detect.killing import Hunt
 from fattn_probe.detect.mutants import Mutant
-from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts
+from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts, pack
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.errors import InputError
 from fattn_probe.regress.suite import cases_of, load_suite
@@ -65,9 +65,25 @@ def test_a_kill_holds_where_the_case_is_and_a_survivor_where_all_cases_are(tmp_p
 
 def test_a_line_that_is_no_verdict_is_named(tmp_path):
     path = tmp_path / "results.jsonl"
-    path.write_text(json.dumps({"key": "key", **KILLED.document()}) + '\n{"key": "ke')
-    with pytest.raises(InputError, match=r"results.jsonl:2: is not a verdict"):
-        list(Verdicts(path, "key", {}))
+    for wrong in ('{"key": "ke', "7", '{"key": 1}'):
+        path.write_text(json.dumps({"key": "key", **KILLED.document()}) + f"\n{wrong}")
+        with pytest.raises(InputError, match=r"results.jsonl:2: is not a verdict"):
+            list(Verdicts(path, "key", {}))
+
+
+def test_a_packed_file_can_be_packed_again_as_a_whole_and_a_broken_one_is_named(tmp_path):
+    path = tmp_path / "results.jsonl.gz"
+    verdicts = Verdicts(path, "key", {})
+    for line in range(100):
+        verdicts.append(replace(KILLED, mutant=replace(MUTANT, line=line)))
+    found, before = list(verdicts), path.stat().st_size
+    pack(path)
+    assert len(found) == 100
+    assert list(verdicts) == found
+    assert path.stat().st_size < before / 5
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match=r"results.jsonl.gz: cannot read the verdicts"):
+        list(verdicts)
 
 
 def test_verdicts_of_a_version_that_knew_no_killers_hold_for_the_same_cases_only(tmp_path):
