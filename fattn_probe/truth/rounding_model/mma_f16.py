@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fattn_probe.arrays import F32, Bools
-from fattn_probe.truth.rounding_model.functions import Exponential, fma, rcp, tanh
+from fattn_probe.truth.rounding_model.functions import Exponential, flushed, fma, rcp, tanh
 from fattn_probe.truth.rounding_model.mma_plan import MmaPlan
 from fattn_probe.truth.rounding_model.softmax import FLUSH, LOWEST, total
 from fattn_probe.truth.rounding_model.tensor_core import Factors, half_of, matrix_sum, matrix_sum_half
@@ -174,7 +174,7 @@ class Machine:
         scales = self.exp(maxima - most[:, None])
         out = np.zeros(VKQ[:, 0].shape, np.float32)
         for warp in range(self.plan.warps):
-            out = fma(VKQ[:, warp], scales[:, warp, None], out)
+            out = flushed(fma(VKQ[:, warp], scales[:, warp, None], out))
         return Piece(where, most, self.sum_of_warps(scales, sums), out)
 
     def sum_of_warps(self, scales: F32, sums: F32) -> F32:
@@ -200,11 +200,11 @@ class Machine:
             where = piece.where
             most = np.fmax(maximum[where], piece.maximum)
             ours, theirs = self.scale(maximum[where] - most), self.scale(piece.maximum - most)
-            out[where] = fma(ours[:, None], out[where], theirs[:, None] * piece.VKQ)
+            out[where] = flushed(fma(ours[:, None], out[where], flushed(theirs[:, None] * piece.VKQ)))
             rowsum[where] = fma(ours, rowsum[where], theirs * piece.rowsum)
             maximum[where] = most
         with np.errstate(invalid="ignore"):  # a fully masked row: 0 * infinity
-            return out * rcp(rowsum)[..., None]
+            return flushed(out * rcp(rowsum)[..., None])
 
 
 def scale_VKQ(state: State, scale: F32) -> None:

@@ -29,6 +29,7 @@ MMA, ONE_QUERY = (
     "flash_attn_ext_f16<64, 64, 8, 8, false, false, false>",
     "flash_attn_ext_f16<64, 64, 1, 8, false, false, false>",
 )
+MMA_WARPS = "flash_attn_ext_f16<64, 64, 16, 1, false, false, false>"
 VEC = "flash_attn_ext_vec<64, 1, GGML_TYPE_F16, GGML_TYPE_F16, false>"
 TILE = "flash_attn_tile<64, 64, 8, 2, false>"
 
@@ -101,17 +102,18 @@ data: {Q: {kind: far_below_zero, logit: -88}, K: {kind: far_below_zero, logit: -
 
 
 @pytest.mark.parametrize(
-    ("kernel", "arch", "least"),
+    ("kernel", "grid", "arch", "least"),
     [
-        pytest.param(VEC, 61, 0.0, id="vec"),
-        pytest.param(TILE, 61, 0.0, id="tile, sums in f32"),
-        pytest.param(TILE, 90, 0.5, id="tile, sums in f16"),
+        pytest.param(VEC, [1, 4, 8], 61, 0.0, id="vec"),
+        pytest.param(TILE, [1, 4, 8], 61, 0.0, id="tile, sums in f32"),
+        pytest.param(TILE, [1, 4, 8], 90, 0.5, id="tile, sums in f16"),
+        pytest.param(MMA_WARPS, [128, 1, 1], 90, 0.5, id="mma, warps that share a column, several blocks of a tile"),
     ],
 )
-def test_what_is_below_the_least_normal_float_is_flushed_and_the_error_is_predicted(kernel, arch, least):
+def test_what_is_below_the_least_normal_float_is_flushed_and_the_error_is_predicted(kernel, grid, arch, least):
     """Found by `fuzz`. -use_fast_math sets -ftz=true. Sums in f16 lose more than that."""
     (case,) = expand(loads(BELOW_ALL_FLOATS, "tiny.yaml"))
-    launch = parse_launch(f'{{"order":0,"kernel":"void {kernel}(char)","grid":[1,4,8],"block":[32,4,1],"shared":0}}')
+    launch = parse_launch(f'{{"order":0,"kernel":"void {kernel}(char)","grid":{grid},"block":[32,4,1],"shared":0}}')
     inputs = make_inputs(case)
     model, reference = model_of(case, inputs, [launch], arch), reference_of(case.op, inputs)
     prediction = predict(case.op, operand_values(case.op, inputs), [launch], arch)
