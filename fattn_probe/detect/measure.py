@@ -67,7 +67,7 @@ def run_one(session: Session, case: Case, target: Target) -> Result:
 def measure(suite_file: Path, session: Session, pairs: Sequence[tuple[Entry, Target]], on_case: OnCase) -> Measured:
     """Run the cases of a suite's entries on simulated GPUs, and count what they execute."""
     coverage = Coverage()
-    results: list[Result] = []
+    ran, lost = 0, list[str]()
     chosen: dict[str, dict[str, Case]] = {}
     for entry, target in pairs:
         cases, _ = select(entry, suite_file.parent, session, target)
@@ -75,10 +75,10 @@ def measure(suite_file: Path, session: Session, pairs: Sequence[tuple[Entry, Tar
     for name, target in {str(target): target for _, target in pairs}.items():
         cases = tuple(chosen[name].values())
         prepare(session, [(case, [target]) for case in cases])
-        results += measure_on(target, cases, session, coverage, on_case)
-    lost = tuple(f"{result.name}: {result.reason}" for result in results if result.status == "lost")
-    ran = sum(result.status == "pass" for result in results)
-    return Measured(suite_file.stem, coverage, tuple(chosen), ran, lost)
+        results = measure_on(target, cases, session, coverage, on_case)
+        ran += sum(result.status == "pass" for result in results)
+        lost += [f"{result.name} on {name}: {result.reason}" for result in results if result.status == "lost"]
+    return Measured(suite_file.stem, coverage, tuple(chosen), ran, tuple(lost))
 
 
 def measure_on(
