@@ -161,6 +161,7 @@ CONDITIONS: Mapping[str, Callable[[Failure], bool]] = MappingProxyType(
             failure.op.sizes.hsk in (512, 576) and failure.op.sizes.group % 4 != 0
         ),
         "rows of Q not aligned to 16 bytes": lambda failure: unaligned(failure.op, "Q", 16),
+        "rows of Q aligned to 16 bytes": lambda failure: not unaligned(failure.op, "Q", 16),
         "a softcap with a head size whose kernels have none": lambda failure: (
             failure.op.params.logit_softcap != 0 and failure.op.sizes.hsk not in (128, 256, 512)
         ),

@@ -93,6 +93,7 @@ ABORTED = Finding("abort", "overlay/ggml/src/ggml-cuda/template-instances/../fat
 RATIO = Failure(grouped(512, 3), "6.1", "11549", "", ABORTED)
 VEC_MISALIGNED = misaligned("flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>", f"{VEC64} at common.cuh:822")
 Q_STRIDE_VEC = Failure(strided("Q", 520), "9.0", "11549", VEC_MISALIGNED.kernel, VEC_MISALIGNED)
+K_STRIDE_VEC = replace(Q_STRIDE_VEC, op=strided("K", 260))
 MASKED = Failure(OP, "9.0", "11549", only_masked_nan=True)
 LATENT = Op.contiguous(Sizes(1, 16, 1, 4, 256, 576, 512), Params(1.0), ("f16", "f16"), mask=True)
 LARGE_Q = Op.contiguous(Sizes(1, 40, 5, 1 << 17, 512, 128, 128), Params(1.0), ("f16", "f16"), mask=True)
@@ -192,6 +193,7 @@ RECOGNISED = {
         replace(K_STRIDE, finding=CUDA),
     ],
     "k-stride-tile": [K_STRIDE_TILE, replace(K_STRIDE_TILE, op=strided("V", 260), build_number="7551")],
+    "k-stride-vec": [K_STRIDE_VEC, replace(K_STRIDE_VEC, op=strided("V", 260))],
     "gqa-ratio-abort": [
         RATIO,
         replace(RATIO, op=grouped(576, 6), build_number="8156"),
@@ -254,6 +256,11 @@ OTHERS = [
     replace(K_STRIDE_TILE, op=strided("K", 272)),
     replace(K_STRIDE_TILE, finding=misaligned(TILE40, "mma<16, 8> at ggml/src/ggml-cuda/common.cuh:822")),
     replace(K_STRIDE_TILE, finding=replace(misaligned(TILE40, f"{TILE40} at common.cuh:8"), kind="race")),
+    # k-stride-vec: aligned rows, another kernel, another function, another fault
+    replace(K_STRIDE_VEC, op=strided("V", 272)),
+    replace(K_STRIDE_VEC, kernel=TILE40),
+    replace(K_STRIDE_VEC, finding=misaligned(VEC64, "flash_attn_ext_f16_load_tile<64> at common.cuh:822")),
+    replace(K_STRIDE_VEC, finding=replace(VEC_MISALIGNED, kind="race")),
     # gqa-ratio-abort: ratios and head sizes that have kernels, a newer GPU, an older release, another place
     replace(RATIO, op=grouped(512, 8)),
     replace(RATIO, op=grouped(256, 3)),
