@@ -1,6 +1,6 @@
 """Lines of the attention sources, or outcomes in them, that no op on an NVIDIA GPU reaches: unreachable.yaml."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import yaml
@@ -24,8 +24,10 @@ class Unreachable(Spec):
     """The file of ggml-cuda/."""
     lines: list[str] = Field(min_length=1)
     """The lines, as in the source but for indentation."""
-    within: list[int] = Field(default=[], min_length=2, max_length=2)
-    """The first and last line, in the default release, if the same text elsewhere is reached."""
+    after: str = ""
+    """Only after the first line that is this one."""
+    until: str = ""
+    """Only before the next line that is this one."""
 
 
 def read(path: Path = LIST) -> tuple[Unreachable, ...]:
@@ -35,16 +37,25 @@ def read(path: Path = LIST) -> tuple[Unreachable, ...]:
 
 def places(tree: Tree, known: Sequence[Unreachable]) -> dict[Place, str]:
     """Why lines of a release are not reached; none of a file that it lacks."""
-    found = {}
+    texts = {}
     for file in {item.file for item in known}:
         path = tree.root / CUDA / file
-        texts = path.read_text(errors="replace").splitlines() if path.is_file() else []
-        for number, text in enumerate(texts, 1):
-            for item in known:
-                within = not item.within or item.within[0] <= number <= item.within[1]
-                if item.file == file and within and any(matches(line, text.strip()) for line in item.lines):
-                    found[file, number] = item.because
-    return found
+        texts[file] = [line.strip() for line in path.read_text(errors="replace").splitlines()] if path.is_file() else []
+    return {(item.file, number): item.because for item in known for number in numbers(item, texts[item.file])}
+
+
+def numbers(item: Unreachable, texts: Sequence[str]) -> Iterator[int]:
+    """The lines of a file that an entry means."""
+    first = place(item.after, texts, 0) + 1 if item.after else 0
+    last = place(item.until, texts, first) if item.until else len(texts)
+    for number, text in enumerate(texts[first:last], first + 1):
+        if any(matches(line, text) for line in item.lines):
+            yield number
+
+
+def place(wanted: str, texts: Sequence[str], first: int) -> int:
+    """The index of the next line that is the wanted one; behind the last if there is none."""
+    return next((at for at in range(first, len(texts)) if matches(wanted, texts[at])), len(texts))
 
 
 def refuted(coverage: Coverage) -> list[Place]:

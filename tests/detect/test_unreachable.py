@@ -51,14 +51,17 @@ def test_lines_are_meant_by_their_text_and_range(tree):
         return sorted(line for _, line in places(tree, known))
 
     assert numbers(entry("if (amd(cc) && x) {")) == [1, 5]
-    assert numbers(entry("if (amd(cc) && x) {", within=[1, 3])) == [1]
+    assert numbers(entry("if (amd(cc) && x) {", until="}")) == [1]
+    assert numbers(entry("if (amd(cc) && x) {", after="f();")) == [5]
+    assert numbers(entry("/./", after="/^return/", until="/amd/")) == [3, 4]
+    assert numbers(entry("/./", after="g();")) == []
     assert numbers(entry("/amd/", "return 1;")) == [1, 2, 5]
     assert numbers(entry("amd")) == []
     assert numbers(Unreachable(because="in no file of this release", file="b.cuh", lines=["f();"])) == []
 
 
 def test_only_what_was_executed_of_them_counts(tree):
-    known = places(tree, [entry("/amd/", "return 1;", within=[1, 3])])
+    known = places(tree, [entry("/amd/", "return 1;", until="}")])
     lines = (1, 9, (0, 9)), (2, 0), (4, 9), (5, 9, (0, 9))
     found = coverage(*lines, unreachable=known)
     assert found.lines("a.cuh") == Share(3, 3)
