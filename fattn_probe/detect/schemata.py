@@ -21,6 +21,7 @@ from fattn_probe.build.sources import read_sources
 from fattn_probe.build.steps import CompileStep
 from fattn_probe.build.toolchain import find_toolchain
 from fattn_probe.cache import cache_dir
+from fattn_probe.detect.counts import Place
 from fattn_probe.detect.mutants import Mutant, mutate
 from fattn_probe.errors import BuildError
 from fattn_probe.regress.pool import cores
@@ -40,7 +41,6 @@ SUSPECTS = ("template argument", "f16", "other name")
 """Kinds of faults by how often they do not compile."""
 ROUNDS = 20
 Say = Callable[[str], None]
-Place = tuple[str, int]
 Source = tuple[str, str]
 """An architecture and a file."""
 
