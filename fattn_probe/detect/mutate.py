@@ -185,9 +185,18 @@ class Laboratory:
 
 
 def run(
-    plan: Plan, session: Session, results: Path, say: OnStep, on_verdict: Callable[[Verdict, int, int], None]
+    plan: Plan,
+    session: Session,
+    results: Path,
+    say: OnStep,
+    on_verdict: Callable[[Verdict, int, int], None],
+    *,
+    bits: bool = True,
 ) -> Mutated:
-    """Try mutants with a suite; verdicts that `results` has already are taken from there."""
+    """Try mutants with a suite; verdicts that `results` has already are taken from there.
+
+    `bits`: also find out which cases the switches alone change, which takes a build without them.
+    """
     verdicts = Verdicts.of(results, plan, session)
     known = {item.mutant.digest: item for item in verdicts}
     laboratory = Laboratory(plan, session, say, known)
@@ -207,7 +216,7 @@ def run(
         tuple(part.name for part in plan.parts),
         len(laboratory.items),
         failing,
-        laboratory.other_bits(),
+        laboratory.other_bits() if bits else None,
         tuple(found),
         len(compiled),
         len(mutants) - len(found),
