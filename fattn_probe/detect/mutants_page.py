@@ -1,29 +1,38 @@
 """A table of what several suites kill of the same mutants, from a file of verdicts."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fattn_probe.detect.equivalents import Equivalent, argument
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.verdicts import Verdict
 
-HELD_OUT = "held out"
+HELD_OUT, HISTORY = "held out", ", with a history"
 
 
 @dataclass(frozen=True)
 class Column:
-    """A suite: by digest, the mutants that its cases kill, and those that all of its cases have tried."""
+    """A suite: by digest, the mutants that its cases kill, and those that all of its cases have tried.
+
+    `elsewhere` are those whose outputs are right, but by another kernel or grid, if a history can show them.
+    """
 
     name: str
     killed: frozenset[str]
     settled: frozenset[str]
+    elsewhere: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, name: str, verdicts: Iterable[Verdict]) -> "Column":
-        """A suite's column, from the verdicts that hold for it."""
+    def of(cls, name: str, verdicts: Iterable[Verdict], *, history: bool) -> "Column":
+        """A suite's column, from the verdicts that hold for it; `history`: its runs are compared with earlier ones."""
         found = list(verdicts)
         killed = frozenset(item.mutant.digest for item in found if item.by)
-        return cls(name, killed, frozenset(item.mutant.digest for item in found))
+        elsewhere = frozenset(item.mutant.digest for item in found if item.changed and history)
+        return cls(name, killed, frozenset(item.mutant.digest for item in found), elsewhere)
+
+    def with_history(self) -> "Column":
+        """The same where earlier results are at hand: what launches another kernel is noticed too."""
+        return replace(self, killed=self.killed | self.elsewhere)
 
     def cell(self, digests: Sequence[str]) -> str:
         """`75.0 % (3)`, and how many mutants not all cases have tried, since more may be killed."""
@@ -44,13 +53,19 @@ def counted(
 
 
 def page(mutants: Mapping[str, Mutant], columns: Sequence[Column]) -> str:
-    """The table: rows for files, for all, and for the half by which no case was chosen; a column for each suite."""
+    """The table: rows for files, for all, and for the half by which no case was chosen; a column for each suite.
+
+    The last rows are for a run with a history.
+    """
     files = sorted({mutant.file for mutant in mutants.values()})
     rows = [(f"`{file}`", [digest for digest, mutant in mutants.items() if mutant.file == file]) for file in files]
-    rows += [("all", list(mutants)), (HELD_OUT, [digest for digest in mutants if int(digest, 16) % 2])]
+    wholes = [("all", list(mutants)), (HELD_OUT, [digest for digest in mutants if int(digest, 16) % 2])]
     names = " | ".join(column.name for column in columns)
     lines = [f"| mutants of | number | {names} |", "| --- |" + " --- |" * (len(columns) + 1)]
-    for name, digests in rows:
-        cells = " | ".join(column.cell(digests) for column in columns)
-        lines.append(f"| {name} | {len(digests)} | {cells} |")
+    with_history = [column.with_history() for column in columns]
+    tables = [(columns, [*rows, *wholes]), (with_history, [(f"{name}{HISTORY}", digests) for name, digests in wholes])]
+    for chosen, some in tables:
+        for name, digests in some:
+            cells = " | ".join(column.cell(digests) for column in chosen)
+            lines.append(f"| {name} | {len(digests)} | {cells} |")
     return "\n".join(lines) + "\n"

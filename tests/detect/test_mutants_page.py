@@ -12,9 +12,10 @@ BY_DIGEST = {mutant.digest: mutant for mutant in MUTANTS}
 
 
 def column(name, *fates):
-    by = {"killed": "verdict", "survived": ""}
-    found = [Verdict(item, "", by[fate], "", "", 1, 0.0) for item, fate in zip(MUTANTS, fates, strict=False) if fate]
-    return Column.of(name, found)
+    by = {"killed": "verdict", "survived": "", "another kernel": ""}
+    pairs = [(item, fate) for item, fate in zip(MUTANTS, fates, strict=False) if fate]
+    found = [Verdict(item, "", by[fate], "", "", 1, 0.0, fate == "another kernel") for item, fate in pairs]
+    return Column.of(name, found, history=name != "upstream")
 
 
 def test_a_row_for_each_file_and_all():
@@ -29,8 +30,15 @@ def test_a_row_for_each_file_and_all():
 
 def test_the_held_out_half_is_that_of_odd_digests():
     odd = [item for item in MUTANTS if int(item.digest, 16) % 2]
-    line = page(BY_DIGEST, [column("quick", *["killed"] * 6)]).splitlines()[-1]
+    line = page(BY_DIGEST, [column("quick", *["killed"] * 6)]).splitlines()[5]
     assert line == f"| held out | {len(odd)} | 100.0 % ({len(odd)}) |"
+
+
+def test_a_history_shows_other_kernels_to_a_suite_that_has_one():
+    fates = ["killed", "another kernel", "survived", "killed", "another kernel", "survived"]
+    lines = page(BY_DIGEST, [column("quick", *fates), column("upstream", *fates)]).splitlines()
+    assert lines[4] == "| all | 6 | 33.3 % (2) | 33.3 % (2) |"
+    assert lines[6] == "| all, with a history | 6 | 66.7 % (4) | 33.3 % (2) |"
 
 
 def test_equivalent_mutants_do_not_count_unless_one_is_killed():
