@@ -33,6 +33,10 @@ COMMANDS = {
         "fattn_probe.inspect.cli:debug",
         "Open gdb or cuda-gdb at the first line of a case's kernel; adds `fattn tensors|launch|blocks|tile`.",
     ),
+    "program": (
+        "fattn_probe.program.cli:program",
+        "Compile and run a CUDA program of your own, on a simulated GPU or a real one.",
+    ),
     "study": (
         "fattn_probe.study.cli:study",
         "Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it.",

@@ -95,6 +95,26 @@ def run(
     return completed
 
 
+def run_attached(
+    argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None, timeout: float | None = None
+) -> tuple[int, float]:
+    """Run a program on this process's own terminal or files; returns its exit code, as `Completed`, and the seconds.
+
+    A program that the machine refuses to start raises MachineError, one that is killed after `timeout` seconds
+    TimedOutError.
+    """
+    words = [str(word) for word in argv]
+    log.info("$ %s", shlex.join(words))
+    start = time.monotonic()
+    try:
+        done = subprocess.run(words, env={**os.environ, **(env or {})}, timeout=timeout, check=False)
+    except OSError as error:
+        raise MachineError(f"{words[0]} cannot be run: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise TimedOutError(f"timed out after {timeout:g} s: {shlex.join(words)}") from error
+    return done.returncode, time.monotonic() - start
+
+
 def kill_group(child: subprocess.Popen[str]) -> None:
     """Kill a child process and everything it started, and reap it."""
     with contextlib.suppress(ProcessLookupError):

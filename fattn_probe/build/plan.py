@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fattn_probe.build.flags import COUNTERS, DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED, Flags
+from fattn_probe.build.flags import COUNTERS, Flags
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, Contents
+from fattn_probe.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED
 from fattn_probe.build.sources import BACKEND, CONVERSIONS, UNUSED
 from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step, StubStep
 from fattn_probe.source import KernelCase
@@ -104,7 +105,7 @@ class Planner:
         names = self.kernel_sources()
         compiles = [self.compile(f"{CUDA}/{name}", self.flags.kernel(name), log=not sim) for name in names]
         if sim:
-            compiles += [self.compile(f"native/{name}", self.flags.sim_native(name)) for name in self.simulator()]
+            compiles += [self.compile(f"native/{name}", self.flags.simulator.native(name)) for name in self.simulator()]
         lazy = "native/cublas/cublas_lazy.cpp"
         compiles.append(self.compile(lazy, self.flags.cuda_host(lazy)))
         objects = [step.object for step in compiles]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.build.rewrite_ahead import rewrite_ahead
-from fattn_probe.build.rewrite_arithmetic import rewrite_divisions, rewrite_functions
+from fattn_probe.build.rewrite_arithmetic import rewrite_divisions, rewrite_functions, rewrite_outputs
 from fattn_probe.build.rewrite_asm import rewrite_asm
 from fattn_probe.build.rewrite_conversions import rewrite_conversions
 from fattn_probe.build.rewrite_copies import rewrite_copies
@@ -22,6 +22,21 @@ UNROLLED = ("fattn-vec", "fattn-tile")
 UNROLL = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+unroll\b")
 DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)")
 COMMENT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How nvcc would compile a file: with `fast_math` (-use_fast_math) or exactly.
+
+    A `whole` program has host code too, and its kernels may print.
+    """
+
+    fast_math: bool = True
+    whole: bool = False
+
+
+UPSTREAM = Style()
+"""ggml's CMakeLists.txt asks for -use_fast_math."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +86,7 @@ def _notes(tokens: list[Token]) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def rewrite(text: str, path: str, known_ptx: frozenset[str]) -> Rewritten:
+def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPSTREAM) -> Rewritten:
     """Rewrite the CUDA C++ of `path` to C++17 that compiles after the simulator's prelude.
 
     Line numbers do not change, so file:line is the source's own. `known_ptx` are the names of the functions in
@@ -81,7 +96,9 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str]) -> Rewritten:
     device = device_spans(draft)
     _rewrite_directives(draft, "#pragma GCC unroll 64" if Path(path).name.startswith(UNROLLED) else "")
     rewrite_divisions(draft, device)
-    rewrite_functions(draft, device)
+    rewrite_functions(draft, device, style.fast_math)
+    if style.whole:
+        rewrite_outputs(draft, device_spans(draft, host_too=True))
     rewrite_shared(draft, device)
     rewrite_conversions(draft, device)
     rewrite_copies(draft, device)

@@ -1,5 +1,7 @@
 """Rewrite device arithmetic: division, and the functions that -use_fast_math approximates."""
 
+from collections.abc import Mapping
+
 from fattn_probe.cxx.tokens import Draft, Spans
 
 # With -use_fast_math, which ggml is built with, expf and __expf are the same instruction: one function for both.
@@ -8,6 +10,11 @@ APPROXIMATED = """
     __expf __exp10f __logf __log2f __log10f __powf __sinf __cosf __tanf __fdividef __frcp_rn
 """
 FUNCTIONS = {name: f"simt::{name.lstrip('_')}" for name in APPROXIMATED.split()}
+# Without it, only the intrinsics are approximated; these functions are then nvcc's own.
+EXACT = {name: replacement for name, replacement in FUNCTIONS.items() if name.startswith("__")}
+EXACT |= {name: f"simt::precise::{name}" for name in ("expf", "logf", "exp2f", "exp", "log")}
+# What a whole program's device code prints, asserts and asks of the clock
+OUTPUTS = {"printf": "simt::print", "assert": "simt_assert", "clock": "simt::ticks", "clock64": "simt::ticks"}
 
 
 def _is_literal(draft: Draft, index: int) -> bool:
@@ -40,9 +47,19 @@ def rewrite_divisions(draft: Draft, device: Spans) -> None:
             draft.replace(index, "*= simt::reciprocal_of =")
 
 
-def rewrite_functions(draft: Draft, device: Spans) -> None:
-    """Replace functions that the GPU approximates by the simulator's."""
-    for name, replacement in FUNCTIONS.items():
+def rewrite_functions(draft: Draft, device: Spans, fast_math: bool) -> None:
+    """Replace functions that nvcc compiles otherwise than g++ by the simulator's."""
+    replace_calls(draft, device, FUNCTIONS if fast_math else EXACT)
+
+
+def rewrite_outputs(draft: Draft, device: Spans) -> None:
+    """Replace what prints, asserts or reads the clock in a whole program's device code."""
+    replace_calls(draft, device, OUTPUTS)
+
+
+def replace_calls(draft: Draft, device: Spans, names: Mapping[str, str]) -> None:
+    """Replace the names of functions where device code calls them."""
+    for name, replacement in names.items():
         for index in draft.where.get(name, ()):
             is_call = draft.word(index + 1) == "(" and draft.word(index - 1) not in (".", "->", "::")
             if is_call and index in device:

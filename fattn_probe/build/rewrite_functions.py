@@ -110,14 +110,14 @@ def _parameter_names(draft: Draft, start: int, stop: int) -> list[str]:
     return [name for name in [*names, last] if name]
 
 
-def device_spans(draft: Draft) -> Spans:
-    """The bodies of device-only functions and lambdas (not `__host__ __device__`)."""
+def device_spans(draft: Draft, *, host_too: bool = False) -> Spans:
+    """The bodies of device functions and lambdas; `host_too`: of `__host__ __device__` ones too."""
     ranges = []
     for specifier in ("__device__", "__global__"):
         for index in draft.where.get(specifier, ()):
             function = function_at(draft, index)
             if function is None or function.body is None:
                 continue
-            if "__host__" not in draft.words[function.start : function.body]:
+            if host_too or "__host__" not in draft.words[function.start : function.body]:
                 ranges.append((function.body, draft.mates[function.body]))
     return spans_of(ranges)

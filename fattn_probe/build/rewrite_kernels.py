@@ -8,10 +8,11 @@ from fattn_probe.cxx.tokens import UNMATCHED, Draft
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """A kernel that a file defines."""
+    """A kernel that a file defines; `first_line` is that of its first statement."""
 
     name: str
     line: int
+    first_line: int
     template_parameters: tuple[str, ...]
 
 
@@ -89,8 +90,8 @@ def rewrite_kernels(draft: Draft) -> tuple[KernelInfo, ...]:
         if function is None or function.body is None:
             continue
         _describe(draft, function, function.body)
-        name, line = draft.words[function.name], draft.lines[function.name]
-        kernels.append(KernelInfo(name, line, template_parameters(draft, function)))
+        name, line, first = draft.words[function.name], draft.lines[function.name], draft.lines[function.body + 1]
+        kernels.append(KernelInfo(name, line, first, template_parameters(draft, function)))
     return tuple(kernels)
 
 

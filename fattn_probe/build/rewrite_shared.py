@@ -59,6 +59,15 @@ def _static(draft: Draft, declarator: Declarator, type_name: str) -> None:
     draft.before(declarator.stop, f" = simt::static_shared<{type_name}{bounds}>([]{{}})")
 
 
+def _of_file(draft: Draft, index: int, declarators: list[Declarator], type_name: str, device: Spans) -> None:
+    """Move a file's `extern __shared__` declaration into each function behind it that names one of its variables."""
+    draft.blank(index, declarators[-1].stop + 1)
+    for name in (draft.words[declarator.name] for declarator in declarators):
+        starts = [device.start_of(use) for use in draft.where.get(name, ()) if use > index]
+        for body in {start for start in starts if start is not None}:
+            draft.after(body, f" {type_name} * const {name} = simt::dynamic_shared<{type_name}>();")
+
+
 def rewrite_shared(draft: Draft, device: Spans) -> None:
     """Rewrite the `__shared__` declarations of device code to references to the block's memory.
 
@@ -68,9 +77,13 @@ def rewrite_shared(draft: Draft, device: Spans) -> None:
     for index in draft.where.get("__shared__", ()):
         start = _skip_attributes(draft, index + 1)
         declarators = _declarators(draft, start)
-        if index not in device or not declarators:
+        if not declarators:
             continue
         storage = draft.word(index - 1)
+        if index not in device:
+            if storage == "extern":
+                _of_file(draft, index - 1, declarators, draft.written(start, declarators[0].name), device)
+            continue
         type_name = draft.written(start, declarators[0].name)
         draft.blank(index - (storage in ("extern", "static")), start)
         for declarator in declarators:

@@ -207,8 +207,12 @@ class Spans:
     stops: tuple[int, ...]
 
     def __contains__(self, index: int) -> bool:
+        return self.start_of(index) is not None
+
+    def start_of(self, index: int) -> int | None:
+        """The start of the range that holds a token; None if none does."""
         nearest = bisect_right(self.starts, index) - 1
-        return nearest >= 0 and index < self.stops[nearest]
+        return self.starts[nearest] if nearest >= 0 and index < self.stops[nearest] else None
 
 
 def spans_of(ranges: list[tuple[int, int]]) -> Spans:

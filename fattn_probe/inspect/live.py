@@ -58,7 +58,7 @@ def debug(inspector: Inspector, case: Case, inputs: Mapping[str, Bytes], target:
         root = Path(fattn_probe.__file__).parents[1]
         python = START.format(root=str(root), plan=str(folder / "plan.json"))
         program = [str(build.runner), *inspector.words(target)]
-        with _interrupts_are_the_debuggers():
+        with interrupts_are_the_debuggers():
             try:
                 return subprocess.call(
                     [*debugger, "-q", "-ex", f"python {python}", "--args", *program],
@@ -118,7 +118,7 @@ def as_text(shown: RenderableType) -> str:
 
 
 @contextlib.contextmanager
-def _interrupts_are_the_debuggers() -> Iterator[None]:
+def interrupts_are_the_debuggers() -> Iterator[None]:
     """Let Ctrl-C stop the program in the debugger, not fattn-probe."""
     before = signal.signal(signal.SIGINT, lambda *_: None)  # the debugger would inherit SIG_IGN
     try:

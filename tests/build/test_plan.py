@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from fattn_probe.build.flags import DEBUGGED, SIM_HOST, SIM_KERNELS, Flags
+from fattn_probe.build.flags import Flags
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, BuildRequest, Contents
 from fattn_probe.build.plan import CUDA_LIBRARY, Planner, case_file, case_text
+from fattn_probe.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS
 from fattn_probe.build.sources import CUDA as CUDA_FOLDER
 from fattn_probe.build.sources import read_sources
 from fattn_probe.build.stamp import NATIVE
@@ -124,7 +125,7 @@ def native_commands(folder, name, **request):
     """What compiles a file of the simulator for a request."""
     tree = make_tree(folder)
     made = [Flags(BuildRequest(tree, **each), SIM, read_sources(tree, (), "x86_64")) for each in (request, {})]
-    return [flags.sim_native(name) for flags in made]
+    return [flags.simulator.native(name) for flags in made]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fattn_probe.build.rewrite import rewrite
+from fattn_probe.build.rewrite import Style, rewrite
 from fattn_probe.build.rewrite_conversions import without_conversions
 from fattn_probe.build.rewrite_kernels import KernelInfo
 
@@ -39,24 +40,24 @@ DESCRIBE = "if (simt::describe(__PRETTY_FUNCTION__, simt::bounds({}))) return;"
 @pytest.mark.parametrize(
     ("header", "bounds", "kernel"),
     [
-        ("static __global__ void k(int n)", "", KernelInfo("k", 1, ())),
-        ("__launch_bounds__(256, 1)\nstatic __global__ void k(int n)", "256 , 1", KernelInfo("k", 2, ())),
-        ("static __global__ void __launch_bounds__(N) k(int n)", "N", KernelInfo("k", 1, ())),
-        ("__global__ __launch_bounds__(N, 1) void\n  k(int n)", "N , 1", KernelInfo("k", 2, ())),
+        ("static __global__ void k(int n)", "", KernelInfo("k", 1, 0, ())),
+        ("__launch_bounds__(256, 1)\nstatic __global__ void k(int n)", "256 , 1", KernelInfo("k", 2, 0, ())),
+        ("static __global__ void __launch_bounds__(N) k(int n)", "N", KernelInfo("k", 1, 0, ())),
+        ("__global__ __launch_bounds__(N, 1) void\n  k(int n)", "N , 1", KernelInfo("k", 2, 0, ())),
         (
             "template <int D, typename T, bool flag = (1 > 0)> // D == head size\n"
             "__launch_bounds__(get(D)*2,\n  occupancy<T>(D))\nstatic __global__ void k(const T * x)",
             "get ( D ) * 2 , occupancy < T > ( D )",
-            KernelInfo("k", 4, ("D", "T", "flag")),
+            KernelInfo("k", 4, 0, ("D", "T", "flag")),
         ),
-        ("template <>\n__global__ void k<3>(int n)", "", KernelInfo("k", 2, ())),
-        ("template <template <int> class A, int... n>\n__global__ void k()", "", KernelInfo("k", 2, ("A", "n"))),
-        ("[[maybe_unused]] static __global__ void k(int n)", "", KernelInfo("k", 1, ())),
+        ("template <>\n__global__ void k<3>(int n)", "", KernelInfo("k", 2, 0, ())),
+        ("template <template <int> class A, int... n>\n__global__ void k()", "", KernelInfo("k", 2, 0, ("A", "n"))),
+        ("[[maybe_unused]] static __global__ void k(int n)", "", KernelInfo("k", 1, 0, ())),
     ],
 )
 def test_kernel_describes_itself(header, bounds, kernel):
     result = rewrite(header + " {\n}\n", "file.cu", PTX)
-    assert result.kernels == (kernel,)
+    assert result.kernels == (replace(kernel, first_line=header.count("\n") + 2),)
     assert result.text.endswith("{ " + DESCRIBE.format(bounds) + "\n}\n")
     assert "__launch_bounds__" not in result.text
     assert result.text.count("\n") == header.count("\n") + 2
@@ -293,3 +294,44 @@ def test_patterns_match_a_declaration_that_the_checker_looks_at():
     text = rewrite(f"__device__ void f() {{ {line} }}", "file.cu", frozenset()).text
     assert line not in text
     assert line in without_conversions(text)
+
+
+WHOLE = Style(fast_math=False, whole=True)
+
+
+def test_a_files_shared_array_is_declared_where_it_is_used():
+    text = (
+        "extern __shared__ float tile[];\n__device__ void a() { tile[0] = 1; tile[1] = 2; }\n__global__ void b() { }\n"
+    )
+    lines = rewrite(text, "file.cu", PTX, WHOLE).text.split("\n")
+    assert squeezed(lines[0]).strip() == ""
+    assert lines[1].startswith("__device__ void a() { float * const tile = simt::dynamic_shared<float>(); tile[0] = 1;")
+    assert "tile" not in lines[2]
+
+
+def test_device_code_prints_and_asserts_by_the_simulator():
+    text = (
+        '__global__ void k() { printf("%d", 1); assert(n > 0); s.clock(); }\nint main() { printf("x"); assert(1); }\n'
+    )
+    device, host = rewrite(text, "file.cu", PTX, WHOLE).text.splitlines()
+    assert 'simt::print("%d", 1); simt_assert(n > 0); s.clock();' in device
+    assert host == 'int main() { printf("x"); assert(1); }'
+
+
+def test_code_for_both_sides_prints_by_the_simulator_too():
+    text = "__host__ __device__ void f(float x) { printf(t); expf(x); }"
+    assert "{ simt::print(t); expf(x); }" in rewrite(text, "file.cu", PTX, WHOLE).text
+
+
+@pytest.mark.parametrize(
+    ("fast", "written"),
+    [(True, "simt::expf(simt::sqrtf(x)) + simt::expf(x)"), (False, "simt::precise::expf(sqrtf(x)) + simt::expf(x)")],
+)
+def test_functions_are_approximated_only_if_asked(fast, written):
+    text = "__device__ float f(float x) { return expf(sqrtf(x)) + __expf(x); }"
+    assert written in rewrite(text, "file.cu", PTX, Style(fast_math=fast, whole=True)).text
+
+
+def test_the_first_statement_of_a_kernel():
+    kernels = rewrite("__global__ void k(int n)\n{\n    // nothing yet\n    n++;\n}\n", "file.cu", PTX, WHOLE).kernels
+    assert [(kernel.name, kernel.line, kernel.first_line) for kernel in kernels] == [("k", 1, 4)]

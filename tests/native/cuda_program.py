@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from fattn_probe.build.ensure import lock_of
-from fattn_probe.build.flags import DEBUGGED, SIM_HOST, SIM_KERNELS, Flags
+from fattn_probe.build.flags import Flags
 from fattn_probe.build.key import BuildRequest, Contents
 from fattn_probe.build.make import build_env
 from fattn_probe.build.ninja import run_ninja
 from fattn_probe.build.overlay import known_ptx, write_if_changed
 from fattn_probe.build.plan import Planner
 from fattn_probe.build.rewrite import rewrite
+from fattn_probe.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS
 from fattn_probe.build.stamp import NATIVE, NATIVE_SUFFIXES
 from fattn_probe.build.steps import Plan, Step
 from fattn_probe.build.toolchain import find_toolchain
@@ -58,12 +59,12 @@ def compile_programs(texts, flavour, arch="90", sim=None):
             if path.is_file() and path.suffix in NATIVE_SUFFIXES:
                 write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())
         files = sim or (*SIM_KERNELS, SIM_HOST, DEBUGGED)
-        steps: list[Step] = [planner.compile(f"native/{name}", made.sim_native(name)) for name in files]
+        steps: list[Step] = [planner.compile(f"native/{name}", made.simulator.native(name)) for name in files]
         runtime = [step.outputs[0] for step in steps]
         for name, text in texts.items():
             cuda = name.endswith(".cu")
             write_if_changed(folder / name, rewrite(text, name, known_ptx()).text if cuda else text)
-            steps.append(planner.compile(name, made.sim() if cuda else made.sim_native(files[0])))
+            steps.append(planner.compile(name, made.sim() if cuda else made.simulator.native(files[0])))
             steps.append(planner.link(f"bin/{Path(name).stem}", [steps[-1].outputs[0], *runtime], ()))
         (folder / "build.ninja").write_text(Plan(tuple(steps)).render())
         run_ninja(folder, env=build_env(folder, made.toolchain, again=False))

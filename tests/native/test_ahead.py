@@ -38,7 +38,7 @@ def test_the_program_does_run_ahead(program, flavour):
 
 def test_the_sanitizers_keep_lanes_in_step():
     made = flags(SANITIZED)
-    assert "-DSIMT_AHEAD" not in (*made.sim(), *made.sim_native("sim/units/sim_kernels.cpp"))
+    assert "-DSIMT_AHEAD" not in (*made.sim(), *made.simulator.native("sim/units/sim_kernels.cpp"))
 
 
 @pytest.mark.parametrize("in_step", [False, True])

@@ -136,8 +136,7 @@ void end_ahead() noexcept {
         report({"lanes-missing", "lanes of a warp execute different numbers of matrix instructions"});
     }
     warp_instruction(
-        full_mask, "matrix instructions", [](Registers &, uint32_t) {},
-        [](Registers &) { execute(*self->warp->ahead); });
+        "matrix instructions", [](Registers &, uint32_t) {}, [](Registers &) { execute(*self->warp->ahead); });
 }
 
 #endif

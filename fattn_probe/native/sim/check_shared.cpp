@@ -22,7 +22,8 @@ struct Access {
 
     static Access now(AccessKind kind) {
         return {static_cast<uint64_t>(worker->block.epoch) << 38 |
-                static_cast<uint64_t>(self->warp->generation + self->passed & (1u << 26) - 1) << 12 |
+                static_cast<uint64_t>(self->warp->generation + self->warp->of_groups + self->passed & (1u << 26) - 1)
+                    << 12 |
                 self->thread_number() << 2 | (kind == AccessKind::atomic ? 2u : 0u)};
     }
 

@@ -201,6 +201,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t stop) {
     const auto elapsed = reinterpret_cast<Event *>(stop)->time - reinterpret_cast<Event *>(start)->time;
     *milliseconds = std::chrono::duration<float, std::milli>(elapsed).count();
+    simt::note_host_time();
     return cudaSuccess;
 }
 

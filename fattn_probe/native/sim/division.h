@@ -1,5 +1,7 @@
 // Division as nvcc's -use_fast_math compiles it, in device code: a/b is a * rcp(b) for float, exact for integers.
 //
+// With SIMT_PRECISE, float is divided as without -use_fast_math.
+//
 // The rewriter turns `a / b` into `a *divided_by* b` and `a /= b` into `a *= reciprocal_of = b`: precedence and
 // associativity stay, and overloads choose by type. Likewise `a % b` becomes `a *remainder_by* b`.
 //
@@ -33,7 +35,11 @@ template <class T> constexpr Dividend<T> operator*(const T &value, DividedBy) { 
 template <class T, class U> constexpr auto operator*(const Dividend<T> &dividend, const U &divisor) {
     if constexpr (std::is_arithmetic_v<T> && std::is_arithmetic_v<U>) {
         if constexpr (std::is_same_v<std::common_type_t<T, U>, float>) {
+#if defined(SIMT_PRECISE)
+            return static_cast<float>(dividend.value) / static_cast<float>(divisor);
+#else
             return static_cast<float>(dividend.value) * rcp_approx(static_cast<float>(divisor));
+#endif
         } else {
             return dividend.value / nonzero(divisor);
         }

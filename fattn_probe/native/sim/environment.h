@@ -13,8 +13,10 @@ struct Environment {
     std::string tables;     // FATTN_PROBE_SIM_DATA: the folder of the special functions' tables
     unsigned threads;       // FATTN_PROBE_SIM_THREADS: host threads; 1 runs every block in the caller's own thread
     uint64_t schedule_seed; // FATTN_PROBE_SCHEDULE: 0 is the fixed order
+    std::string findings;   // FATTN_PROBE_FINDINGS: the file for a finding, instead of stderr
     bool dry;               // FATTN_PROBE_DRY=1: record launches, run no kernel
     bool in_step;           // FATTN_PROBE_SIM_IN_STEP=1: lanes wait for each other at every warp instruction
+    bool denormals;         // FATTN_PROBE_SIM_DENORMALS=1: kernels keep denormal float32, as without -use_fast_math
     bool portable;          // FATTN_PROBE_SIM_PORTABLE=1: no instructions that only some processors have
 };
 

@@ -1,5 +1,7 @@
 #include "finding.h"
 
+#include "environment.h"
+#include "program/printing.h"
 #include "worker.h"
 
 #include <cstdio>
@@ -81,9 +83,13 @@ void report(const Finding &finding) {
 void end_with(const std::string &json) {
     static std::mutex only_one;
     only_one.lock(); // never unlocked: only the first finding is reported
+    flush_prints();
     fflush(stdout);
-    fprintf(stderr, "fattn-probe: finding: %s\n", json.c_str());
-    fflush(stderr);
+    FILE *const file = environment().findings.empty() ? stderr : fopen(environment().findings.c_str(), "w");
+    if (file != nullptr) {
+        fprintf(file, "fattn-probe: finding: %s\n", json.c_str());
+        fflush(file);
+    }
     _exit(86);
 }
 

@@ -34,7 +34,7 @@ void check_pending();
 // The finding as `report` prints it: {json}, whose `frames` are "module+0xoffset" for addr2line.
 std::string json_of(const Finding &finding);
 
-// Prints `fattn-probe: finding: {json}` on stderr and ends the process.
+// Prints `fattn-probe: finding: {json}` on stderr, or into the file for it, and ends the process.
 [[noreturn]] void end_with(const std::string &json);
 
 // Ends the process for an error in the setup, not in a kernel.

@@ -232,14 +232,14 @@ std::string describe_fault(const void *address) {
 }
 
 #if defined(__x86_64__)
-FlushDenormals::FlushDenormals() : saved_(_mm_getcsr()) {
-    _mm_setcsr(static_cast<unsigned>(saved_) | 0x8040); // flush to zero, denormals are zero
+FlushDenormals::FlushDenormals(bool flush) : saved_(_mm_getcsr()) {
+    _mm_setcsr(static_cast<unsigned>(saved_) | (flush ? 0x8040 : 0)); // flush to zero, denormals are zero
 }
 FlushDenormals::~FlushDenormals() { _mm_setcsr(static_cast<unsigned>(saved_)); }
 #else
-FlushDenormals::FlushDenormals() {
+FlushDenormals::FlushDenormals(bool flush) {
     asm volatile("mrs %0, fpcr" : "=r"(saved_));
-    asm volatile("msr fpcr, %0" : : "r"(saved_ | 1ul << 24));
+    asm volatile("msr fpcr, %0" : : "r"(saved_ | (flush ? 1ul << 24 : 0)));
 }
 FlushDenormals::~FlushDenormals() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
 #endif

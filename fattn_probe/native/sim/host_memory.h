@@ -49,10 +49,10 @@ std::string name_byte(const void *address);
 // "global memory is accessed at byte 1800 of K (allocation 3), which has 1792".
 std::string describe_fault(const void *address);
 
-// While this object lives, denormal float32 are zero, as in device code (-use_fast_math sets -ftz=true).
+// While this object lives, denormal float32 are zero if it says so, as in device code (-use_fast_math sets -ftz=true).
 class FlushDenormals {
   public:
-    FlushDenormals();
+    explicit FlushDenormals(bool flush);
     ~FlushDenormals();
     FlushDenormals(const FlushDenormals &) = delete;
     FlushDenormals &operator=(const FlushDenormals &) = delete;

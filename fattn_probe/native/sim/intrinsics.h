@@ -14,8 +14,11 @@
 namespace simt {
 
 SIMT_UNCHECKED inline uint32_t ballot(uint32_t mask, bool predicate, const char *name) {
+    if (__builtin_expect(!self->warp->whole(mask), 0)) {
+        return ballot_in_group(mask, predicate, name);
+    }
     Registers &registers = warp_instruction(
-        mask, name, [&](Registers &r, uint32_t lane) SIMT_PART { r.in[0][lane] = predicate; },
+        name, [&](Registers &r, uint32_t lane) SIMT_PART { r.in[0][lane] = predicate; },
         [](Registers &r) SIMT_PART {
             uint32_t votes = 0;
             for (int lane = 0; lane < warp_size; lane++) {
@@ -41,7 +44,7 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
 }
 inline int __any_sync(unsigned mask, int predicate) { return simt::ballot(mask, predicate != 0, "vote.sync.any") != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return simt::ballot(mask, predicate == 0, "vote.sync.all") == 0; }
-inline unsigned __activemask() { return simt::self->warp->alive; }
+inline unsigned __activemask() { return simt::active_mask(__builtin_return_address(0)); }
 template <class T> inline T __reduce_add_sync(unsigned mask, T value) {
     return simt::butterfly(mask, value, 16, 32, [](T a, T b) { return a + b; });
 }
@@ -171,26 +174,4 @@ template <class A, class B> constexpr std::common_type_t<A, B> max(A a, B b) {
     } else {
         return static_cast<C>(a) < static_cast<C>(b) ? static_cast<C>(b) : static_cast<C>(a);
     }
-}
-
-// Atomics: blocks run on several host threads.
-template <class T, class U> inline T atomicAdd(T *address, U value) {
-    if constexpr (std::is_integral_v<T>) {
-        return __atomic_fetch_add(address, static_cast<T>(value), __ATOMIC_RELAXED);
-    } else {
-        static_assert(sizeof(T) == 4, "atomicAdd of float or an integer");
-        auto *bits = reinterpret_cast<uint32_t *>(address);
-        uint32_t old = __atomic_load_n(bits, __ATOMIC_RELAXED);
-        while (!__atomic_compare_exchange_n(bits, &old, __float_as_uint(__uint_as_float(old) + value), true,
-                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-        }
-        return __uint_as_float(old);
-    }
-}
-template <class T> inline T atomicMax(T *address, T value) {
-    T old = __atomic_load_n(address, __ATOMIC_RELAXED);
-    while (old < value &&
-           !__atomic_compare_exchange_n(address, &old, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
-    return old;
 }

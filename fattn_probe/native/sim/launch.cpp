@@ -6,6 +6,7 @@
 #include "environment.h"
 #include "finding.h"
 #include "focus.h"
+#include "program/printing.h"
 #include "selection.h"
 #include "worker.h"
 
@@ -78,9 +79,10 @@ class Pool {
         }
     }
 
-    // All blocks of a launch, or those of a selection.
-    void run(const Launch &launch, const Selection *selection) {
+    // All blocks of a launch, or those of a selection; returns the bytes of its static shared variables.
+    size_t run(const Launch &launch, const Selection *selection) {
         selection_ = selection;
+        static_bytes_ = 0;
         progress_.begin(turns_of(launch));
         while (threads_.size() + 1 < running_.size()) {
             std::atomic<uint64_t> &running = running_[threads_.size() + 1];
@@ -100,6 +102,7 @@ class Pool {
         if (!fault_.empty()) {
             end_with(fault_);
         }
+        return static_bytes_;
     }
 
     // The fault of the first block that has one ends the launch.
@@ -159,6 +162,8 @@ class Pool {
             progress_.block_done();
         }
         running = no_turn;
+        const std::lock_guard<std::mutex> lock(mutex_);
+        static_bytes_ = std::max(static_bytes_, own->static_bytes());
     }
 
     void serve(std::atomic<uint64_t> &running) {
@@ -192,6 +197,7 @@ class Pool {
     uint64_t round_ = 0;
     std::string fault_;
     uint64_t faulty_block_ = 0;
+    size_t static_bytes_ = 0;
     bool stop_ = false;
 };
 
@@ -204,30 +210,40 @@ std::string json_dim(dim3 d) {
     return "[" + std::to_string(d.x) + "," + std::to_string(d.y) + "," + std::to_string(d.z) + "]";
 }
 
-void record(const Launch &launch) {
-    static std::atomic<unsigned> order{0};
-    if (environment().launches.empty()) {
-        return;
-    }
-    const Resources resources = resources_of(launch.kernel);
-    int blocks = 0;
-    occupancy_of(&blocks, launch.kernel, static_cast<int>(launch.block.x * launch.block.y * launch.block.z),
-                 launch.shared);
-    const std::string line =
-        "{\"order\":" + std::to_string(order++) + ",\"kernel\":" + json_string(launch.kernel.signature) +
-        ",\"grid\":" + json_dim(launch.grid) + ",\"block\":" + json_dim(launch.block) +
-        ",\"shared\":" + std::to_string(launch.shared) + ",\"regs\":" + std::to_string(resources.registers) +
-        ",\"static_shared\":" + std::to_string(resources.shared) + ",\"max_blocks_per_sm\":" + std::to_string(blocks) +
-        "}\n";
+// Appends a line to the launch records.
+void append_record(const std::string &line) {
     FILE *file = fopen(environment().launches.c_str(), "a");
     if (file == nullptr || fputs(line.c_str(), file) == EOF || fclose(file) != 0) {
         fail("cannot write launch records to " + environment().launches);
     }
 }
 
+// Records a launch. `static_shared` are the bytes of static shared memory that its threads have declared, if it was not
+// measured: known when it has run.
+void record(const Launch &launch, unsigned order, size_t static_shared = 0) {
+    Resources resources = resources_of(launch.kernel);
+    static_shared = resources.shared == 0 ? static_shared : 0;
+    resources.shared += static_shared;
+    int blocks = 0;
+    occupancy_of(&blocks, launch.kernel, static_cast<int>(launch.block.x * launch.block.y * launch.block.z),
+                 launch.shared + static_shared);
+    append_record("{\"order\":" + std::to_string(order) + ",\"kernel\":" + json_string(launch.kernel.signature) +
+                  ",\"grid\":" + json_dim(launch.grid) + ",\"block\":" + json_dim(launch.block) +
+                  ",\"shared\":" + std::to_string(launch.shared) + ",\"regs\":" + std::to_string(resources.registers) +
+                  ",\"static_shared\":" + std::to_string(resources.shared) +
+                  ",\"max_blocks_per_sm\":" + std::to_string(blocks) + "}\n");
+}
+
 thread_local cudaError_t error_of_this_thread = cudaSuccess;
 
 } // namespace
+
+void note_host_time() {
+    static std::atomic<bool> noted{false};
+    if (!environment().launches.empty() && !noted.exchange(true)) {
+        append_record("{\"note\":\"host time\"}\n");
+    }
+}
 
 cudaError_t last_error() { return error_of_this_thread; }
 cudaError_t set_last_error(cudaError_t error) { return error_of_this_thread = error; }
@@ -240,14 +256,23 @@ cudaError_t execute(const Launch &launch) {
     // Backends on several host threads (test-backend-ops -j) take turns, like kernels on one GPU's default stream.
     static std::mutex turn;
     const std::lock_guard<std::mutex> lock(turn);
-    record(launch);
+    static unsigned order = 0;
+    const bool records = !environment().launches.empty();
+    if (records) {
+        record(launch, order);
+    }
     if (!environment().dry && !focus.skip) {
         catch_signals();
         if (checker != nullptr) {
             checker->new_launch();
         }
-        pool().run(launch, next_selection(launch.grid));
+        const size_t static_shared = pool().run(launch, next_selection(launch.grid));
+        if (records && static_shared > resources_of(launch.kernel).shared) {
+            record(launch, order, static_shared); // again, now that it is known
+        }
+        flush_prints();
     }
+    order++;
     return cudaSuccess;
 }
 

@@ -66,6 +66,9 @@ template <class Call> Description description_of(const Call &call) {
     return description;
 }
 
+// Notes in the launch records that the program has asked how long something took: it gets the host's time.
+void note_host_time();
+
 // Ends the process: a pointer argument that a kernel could not follow on a GPU.
 [[noreturn]] void report_host_argument(const Description &kernel, int number);
 bool is_host_memory(const void *address);

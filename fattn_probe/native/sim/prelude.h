@@ -58,6 +58,7 @@
 #define SIMT_PART __attribute__((always_inline))
 #endif
 
+#include "atomics.h"
 #include "conversion.h"
 #include "division.h"
 #include "intrinsics.h"

@@ -70,7 +70,7 @@ template <int tiles, bool transposed, class... Ts> SIMT_UNCHECKED void ldmatrix(
         }
     }
     Registers &registers = warp_instruction(
-        full_mask, "ldmatrix", [&](Registers &r, uint32_t lane) SIMT_PART { r.address[lane] = address; },
+        "ldmatrix", [&](Registers &r, uint32_t lane) SIMT_PART { r.address[lane] = address; },
         [](Registers &r) SIMT_PART {
             uint32_t *const out[] = {r.out[0], r.out[1], r.out[2], r.out[3]};
             probe_rows(r.address, 8 * tiles);
@@ -107,8 +107,7 @@ void transpose_matrix(Registers &registers);
 template <class T, class U> SIMT_UNCHECKED void movmatrix_sync_aligned_m8n8_trans_b16(T &result, const U &value) {
     check_registers(AccessKind::read, value);
     Registers &registers = warp_instruction(
-        full_mask, "movmatrix", [&](Registers &r, uint32_t lane) SIMT_PART { r.in[0][lane] = word(value); },
-        transpose_matrix);
+        "movmatrix", [&](Registers &r, uint32_t lane) SIMT_PART { r.in[0][lane] = word(value); }, transpose_matrix);
     check_registers(AccessKind::write, result);
     set_word(result, registers.out[0][self->lane]);
 }
@@ -124,7 +123,7 @@ SIMT_UNCHECKED void matrix_instruction(const char *name, MatrixWork work, Ts &..
         return;
     }
     Registers &registers = warp_instruction(
-        full_mask, name,
+        name,
         [&](Registers &r, uint32_t lane) SIMT_PART {
             int i = 0;
             ((r.in[i++][lane] = word(operands)), ...);

@@ -1,6 +1,7 @@
 // Values exchanged between the lanes of a warp: CUDA's __shfl_*_sync.
 #pragma once
 
+#include "group.h"
 #include "warp.h"
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace simt {
 
-// A shuffle reads a lane that the block's size does not give this warp: the value is undefined.
+// A shuffle reads a lane that does not take part, so the value is undefined: one that the block's size does not give
+// this warp, that has returned, or that the mask does not name.
 [[noreturn]] void report_missing_lane(const char *instruction, int lane);
 
 // The value of `value` in lane `source(lane)`, copied word by word.
@@ -17,16 +19,21 @@ template <class T, class Source> SIMT_UNCHECKED T exchange(uint32_t mask, T valu
     static_assert(words <= 8, "a shuffled value has at most 32 bytes");
     uint32_t word[words] = {};
     memcpy(word, &value, sizeof(T));
+    const int from = source(static_cast<int>(self->lane));
+    if (__builtin_expect(!self->warp->whole(mask), 0)) {
+        exchange_in_group(mask, name, word, words, from);
+        memcpy(&value, word, sizeof(T));
+        return value;
+    }
     Registers &registers = warp_instruction(
-        mask, name,
+        name,
         [&](Registers &r, uint32_t lane) SIMT_PART {
             for (int i = 0; i < words; i++) {
                 r.in[i][lane] = word[i];
             }
         },
         [](Registers &) SIMT_PART {});
-    const int from = source(static_cast<int>(self->lane));
-    if (__builtin_expect((self->warp->existing >> from & 1) == 0, 0)) {
+    if (__builtin_expect((registers.lanes >> from & 1) == 0, 0)) {
         report_missing_lane(name, from);
     }
     for (int i = 0; i < words; i++) {
@@ -36,8 +43,8 @@ template <class T, class Source> SIMT_UNCHECKED T exchange(uint32_t mask, T valu
     return value;
 }
 
-// Of a warp of fewer than 32 lanes: that each step finds its partner.
-void check_butterfly(int offset, int width);
+// That each step finds its partner among these lanes.
+void check_butterfly(uint32_t lanes, int offset, int width);
 
 // What a loop of xor shuffles makes of the lanes' values: `value = operation(value, __shfl_xor_sync(mask, value,
 // offset, width))` for `offset`, half of it, and so on down to 1, the lanes' values being exchanged between one and the
@@ -45,6 +52,15 @@ void check_butterfly(int offset, int width);
 template <class T, class Operation>
 SIMT_UNCHECKED T butterfly(uint32_t mask, T value, int offset, int width, Operation operation) {
     static_assert(sizeof(T) <= sizeof(Registers::out) / warp_size, "a value that fits into the registers");
+    if (__builtin_expect(!self->warp->whole(mask), 0)) {
+        for (int step = offset; step > 0; step >>= 1) {
+            const T other = exchange(mask, value, "shfl.sync.bfly", [=](int lane) SIMT_PART {
+                return (lane ^ step) < (lane & ~(width - 1)) + width ? lane ^ step : lane;
+            });
+            value = operation(value, other);
+        }
+        return value;
+    }
     const auto combine = [=](Registers &r) SIMT_PART {
         T *const from = reinterpret_cast<T *>(r.in), *const to = reinterpret_cast<T *>(r.out);
         for (int step = offset; step > 0; step >>= 1) {
@@ -56,11 +72,11 @@ SIMT_UNCHECKED T butterfly(uint32_t mask, T value, int offset, int width, Operat
         }
     };
     Registers &registers = warp_instruction(
-        mask, "shfl.sync.bfly",
+        "shfl.sync.bfly",
         [&](Registers &r, uint32_t lane) SIMT_PART { memcpy(reinterpret_cast<T *>(r.in) + lane, &value, sizeof(T)); },
         combine);
-    if (__builtin_expect(self->warp->existing != full_mask, 0)) {
-        check_butterfly(offset, width);
+    if (__builtin_expect(registers.lanes != full_mask, 0)) {
+        check_butterfly(registers.lanes, offset, width);
     }
     memcpy(&value, reinterpret_cast<T *>(registers.in) + self->lane, sizeof(T));
     return value;

@@ -11,7 +11,7 @@ namespace simt {
 struct Warp;
 
 // Why a fiber does not run.
-enum class Wait : uint8_t { none, warp, block, done };
+enum class Wait : uint8_t { none, warp, convergence, block, done };
 
 // How a fiber passes a loop of matrix instructions (ahead.h): in step with its warp; as the first, which records them;
 // or after it.
@@ -34,6 +34,8 @@ struct Fiber {
     // Where it waits: the source line of a barrier, the name of a warp instruction. For reports.
     const char *place = "";
     int line = 0;
+    uint32_t active = 0;  // the result of __activemask()
+    uint32_t printed = 0; // calls of printf
 
     // Its index in the block, x fastest: warp 0 has threads 0 to 31.
     uint32_t thread_number() const;
@@ -54,6 +56,9 @@ void sync_block(const char *file, int line);
 
 // A PTX instruction the simulator does not know: ends the case, naming it.
 [[noreturn]] void unknown_ptx(const char *mnemonic, const char *file, int line);
+
+// Something of CUDA that the simulator does not have: ends the case, naming it.
+[[noreturn]] void report_unsupported(const char *what, const char *file, int line);
 
 // This block's dynamic shared memory, and room for one static shared variable (the same for every thread).
 void *dynamic_shared_memory();

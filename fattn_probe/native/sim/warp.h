@@ -17,9 +17,11 @@ struct Registers {
     alignas(64) uint32_t in[12][warp_size];
     alignas(64) uint32_t out[8][warp_size];
     const void *address[warp_size];
+    uint32_t lanes; // that took part
 };
 
 struct AheadWarp;
+struct Groups;
 
 struct Warp {
     uint32_t index = 0;
@@ -28,33 +30,38 @@ struct Warp {
     uint32_t runnable = 0;
     uint32_t arrived = 0;
     uint32_t generation = 0; // warp instructions executed
+    uint32_t of_groups = 0;  // and those of groups of lanes
     const char *instruction = "";
+    const Fiber *substitute = nullptr; // has to do the work of the instruction for which the last lane did not come
     Fiber *lanes[warp_size];
     // Two sets: the first lane past an instruction may hand in the next one's registers while others still read.
     Registers registers[2];
     AheadWarp *ahead = nullptr;
+    Groups *groups = nullptr; // of lanes that execute instructions without the others (group.h)
 
     SIMT_PART Registers &current() { return registers[generation & 1]; }
+    // Whether the lanes of a mask are all of the warp's: unless some have returned, before others began to wait.
+    SIMT_PART bool whole(uint32_t mask) const {
+        return (mask & existing) == existing && (alive == existing || arrived != 0);
+    }
 };
 
-// Mark the running lane as arrived at `instruction`; true for the last lane, which must do the work, then call
-// `release_warp`. The others must call `wait_for_warp` to sleep until that has happened. `mask` names the lanes that
-// take part: upstream's attention kernels always name all.
-bool arrive_at_warp(uint32_t mask, const char *instruction);
+// Mark the running lane as arrived at `instruction`, which all lanes of the warp execute; true for the last lane, which
+// must do the work, then call `release_warp`. The others must call `wait_for_warp` to sleep until that has happened; it
+// is true for a lane that must do the work because the last one has returned instead of coming.
+bool arrive_at_warp(const char *instruction);
 void release_warp();
-void wait_for_warp();
+bool wait_for_warp();
 
 // The whole of a warp instruction: `deposit(registers, lane)`, then once `work(registers)`, then the caller reads from
 // the returned registers.
 template <class Deposit, class Work>
-SIMT_PART inline Registers &warp_instruction(uint32_t mask, const char *name, Deposit deposit, Work work) {
+SIMT_PART inline Registers &warp_instruction(const char *name, Deposit deposit, Work work) {
     Registers &registers = self->warp->current();
     deposit(registers, self->lane);
-    if (arrive_at_warp(mask, name)) {
+    if (arrive_at_warp(name) || wait_for_warp()) {
         work(registers);
         release_warp();
-    } else {
-        wait_for_warp();
     }
     return registers;
 }

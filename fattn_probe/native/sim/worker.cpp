@@ -66,14 +66,6 @@ void *Worker::static_variable(const void *site, size_t bytes, size_t alignment) 
 
 namespace {
 
-std::string returned(const Fiber &fiber, const char *instruction) {
-    const uint3 thread = fiber.thread_idx;
-    char text[200];
-    snprintf(text, sizeof(text), "thread (%u,%u,%u) returned while other lanes of its warp wait for it in %s", thread.x,
-             thread.y, thread.z, instruction);
-    return text;
-}
-
 void fiber_main() {
     begin_stack();
     worker->launch->run(worker->launch->call);
@@ -121,14 +113,18 @@ void Worker::run_block(uint3 index) {
         warp.index = i;
         warp.existing = lanes == warp_size ? full_mask : (1u << lanes) - 1;
         warp.alive = warp.runnable = warp.existing;
-        warp.arrived = warp.generation = 0;
+        warp.arrived = warp.generation = warp.of_groups = 0;
+        warp.substitute = nullptr;
+        if (groups_[i] != nullptr) {
+            *groups_[i] = {};
+        }
         warp.ahead = &ahead_[i];
         warp.ahead->recorded = false;
     }
     for (uint32_t thread = 0; thread < block.threads; thread++) {
         prepare_fiber(fibers_[thread], thread);
     }
-    const FlushDenormals flush;
+    const FlushDenormals flush(!environment().denormals);
     Fiber *first = adversarial() ? next_adversarial() : warps[0].lanes[31 - __builtin_clz(warps[0].alive)];
     self = first;
     {
@@ -242,6 +238,9 @@ void Worker::restart_order() {
 }
 
 void Worker::reschedule() {
+    if (self->warp->runnable == 0) {
+        release_converged(*self->warp);
+    }
     Fiber *next = adversarial() ? next_adversarial() : next_in_order();
     if (next == nullptr) {
         report_deadlock();
@@ -270,8 +269,15 @@ void Worker::finish_fiber() {
     if (warp.arrived > 0) {
         Fiber *waiting = *std::find_if(warp.lanes, warp.lanes + warp_size,
                                        [](const Fiber *fiber) { return fiber->wait == Wait::warp; });
-        report_from(waiting, {"lanes-missing", returned(*self, warp.instruction), waiting});
+        if (needs_all_lanes(warp.instruction)) {
+            report_from(waiting, {"lanes-missing", returned(*self, warp.instruction), waiting});
+        }
+        if (warp.arrived == static_cast<uint32_t>(__builtin_popcount(warp.alive))) {
+            warp.substitute = waiting;
+            warp.runnable |= 1u << waiting->lane;
+        }
     }
+    release_groups(warp);
     if (warp.alive == 0) {
         block.gone += static_cast<uint32_t>(__builtin_popcount(warp.existing));
         if (block.arrived > 0 && block.arrived + block.gone == block.threads) {
@@ -353,60 +359,13 @@ void Worker::report_from(Fiber *fiber, Finding finding) {
     report(finding);
 }
 
-bool arrive_at_warp(uint32_t mask, const char *instruction) {
-    Warp &warp = *self->warp;
-    if (warp.arrived == 0) {
-        warp.instruction = instruction;
-    } else if (__builtin_expect(warp.instruction != instruction, 0) && strcmp(warp.instruction, instruction) != 0) {
-        report({"lanes-missing", std::string("a lane executes ") + instruction + " while others of its warp wait in " +
-                                     warp.instruction});
+Groups &Worker::groups_of(Warp &warp) {
+    std::unique_ptr<Groups> &groups = groups_[warp.index];
+    if (groups == nullptr) {
+        groups = std::make_unique<Groups>();
     }
-    if (__builtin_expect((mask & warp.existing) != warp.existing, 0)) {
-        report({"unsupported", std::string(instruction) + " with a mask that leaves lanes out"});
-    }
-    if (__builtin_expect(warp.alive != warp.existing, 0)) {
-        const int gone = __builtin_ctz(warp.existing & ~warp.alive);
-        report({"lanes-missing", returned(*warp.lanes[gone], instruction)});
-    }
-    return ++warp.arrived == static_cast<uint32_t>(__builtin_popcount(warp.alive));
-}
-
-void release_warp() {
-    Warp &warp = *self->warp;
-    warp.arrived = 0;
-    warp.runnable = warp.alive;
-    warp.generation++;
-    worker->restart_order();
-}
-
-void wait_for_warp() {
-    Warp &warp = *self->warp;
-    const uint32_t generation = warp.generation;
-    self->wait = Wait::warp;
-    self->place = warp.instruction;
-    worker->next_lane_or_warp();
-    while (__builtin_expect(warp.generation == generation, 0)) {
-        worker->reschedule();
-    }
-    self->wait = Wait::none;
-}
-
-void report_missing_lane(const char *instruction, int lane) {
-    report({"lanes-missing", std::string(instruction) + " reads lane " + std::to_string(lane) + " of a warp that has " +
-                                 std::to_string(__builtin_popcount(self->warp->existing)) + " lanes"});
-}
-
-void check_butterfly(int offset, int width) {
-    for (int step = offset; step > 0; step >>= 1) {
-        const int lane = static_cast<int>(self->lane), other = lane ^ step;
-        if (other < (lane & ~(width - 1)) + width && (self->warp->existing >> other & 1) == 0) {
-            report_missing_lane("shfl.sync.bfly", other);
-        }
-    }
-}
-
-void sync_warp(uint32_t mask) noexcept {
-    warp_instruction(mask, "bar.warp.sync", [](Registers &, uint32_t) {}, [](Registers &) {});
+    warp.groups = groups.get();
+    return *groups;
 }
 
 void Worker::release_block() {
@@ -475,7 +434,13 @@ void unknown_ptx(const char *mnemonic, const char *file, int line) {
             std::string("PTX the simulator does not know: ") + mnemonic + " in " + file + ":" + std::to_string(line)});
 }
 
-void *dynamic_shared_memory() { return worker->dynamic_memory(); }
+void report_unsupported(const char *what, const char *file, int line) {
+    report({"unsupported",
+            std::string("the simulator does not have ") + what + ", in " + file + ":" + std::to_string(line)});
+}
+
+// Without a block, a kernel describes itself (launch.h).
+void *dynamic_shared_memory() { return worker != nullptr ? worker->dynamic_memory() : nullptr; }
 
 void *static_shared_memory(const void *site, size_t bytes, size_t alignment) {
     return worker->static_variable(site, bytes, alignment);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "finding.h"
+#include "group.h"
 #include "launch.h"
 #include "register_file.h"
 #include "schedule.h"
@@ -81,6 +82,7 @@ class Worker {
     }
     const Fiber &thread(uint32_t number) const { return fibers_[number]; }
     void finish_fiber(); // called on the fiber's own stack; does not return
+    Groups &groups_of(Warp &warp);
 
     uint64_t block_index() const; // of the running block, x fastest
 
@@ -122,10 +124,18 @@ class Worker {
     uint32_t warp_ahead_ = 0;
     uint64_t schedule_seed_ = 0;
     bool runs_ahead_ = false;
+    std::unique_ptr<Groups> groups_[max_threads / warp_size]; // of the warps that have needed any
     std::unique_ptr<AheadWarp[]> ahead_;
     uint64_t random_state_ = 0;
 };
 
 extern SIMT_THREAD_LOCAL Worker *worker;
+
+// Whether all lanes of a warp must execute an instruction (PTX: `.aligned`). Others do without those that have
+// returned.
+bool needs_all_lanes(const char *instruction);
+
+// "thread (5,1,0) returned while other lanes of its warp wait for it in ldmatrix".
+std::string returned(const Fiber &fiber, const char *instruction);
 
 } // namespace simt

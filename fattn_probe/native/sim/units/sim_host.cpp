@@ -10,5 +10,7 @@
 #include "host_memory.cpp"
 #include "launch.cpp"
 #include "mutant.cpp"
+#include "program/printing.cpp"
+#include "program/runtime.cpp"
 #include "selection.cpp"
 #include "signals.cpp"

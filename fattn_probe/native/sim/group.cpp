@@ -1,0 +1,129 @@
+#include "group.h"
+
+#include "finding.h"
+#include "shuffle.h"
+#include "worker.h"
+
+#include <algorithm>
+#include <string>
+
+namespace simt {
+namespace {
+
+Group &group_of(Warp &warp, uint32_t mask) {
+    Groups &groups = worker->groups_of(warp);
+    Group *const end = groups.of + warp_size;
+    Group *found = std::find_if(groups.of, end, [=](const Group &group) { return group.mask == mask; });
+    if (found == end) {
+        found = std::find_if(groups.of, end, [](const Group &group) { return group.arrived == 0; });
+        found->mask = mask;
+    }
+    return *found;
+}
+
+void release_group(Warp &warp, Group &group) {
+    group.sets[group.generation & 1].lanes = group.arrived;
+    warp.runnable |= group.arrived;
+    group.arrived = 0;
+    group.generation++;
+    warp.of_groups++;
+}
+
+} // namespace
+
+const GroupWords &group_instruction(uint32_t mask, const char *name, const uint32_t *words, int count) {
+    Warp &warp = *self->warp;
+    const uint32_t lane = 1u << self->lane;
+    if ((mask & lane) == 0) {
+        report({"lanes-missing", std::string(name) + " with a mask that does not name the lane itself"});
+    }
+    Group &group = group_of(warp, mask);
+    if (group.arrived == 0) {
+        group.instruction = name;
+    } else if (std::string(group.instruction) != name) {
+        report({"lanes-missing",
+                std::string("a lane executes ") + name + " while others of its mask wait in " + group.instruction});
+    }
+    GroupWords &set = group.sets[group.generation & 1];
+    for (int i = 0; i < count; i++) {
+        set.words[i][self->lane] = words[i];
+    }
+    group.arrived |= lane;
+    if (group.arrived == (mask & warp.alive)) {
+        release_group(warp, group);
+        worker->restart_order();
+        return set;
+    }
+    const uint32_t generation = group.generation;
+    self->wait = Wait::warp;
+    self->place = name;
+    warp.runnable &= ~lane;
+    do {
+        worker->reschedule();
+    } while (group.generation == generation);
+    self->wait = Wait::none;
+    return set;
+}
+
+void exchange_in_group(uint32_t mask, const char *name, uint32_t *words, int count, int from) {
+    const GroupWords &set = group_instruction(mask, name, words, count);
+    if ((set.lanes >> from & 1) == 0) {
+        report_missing_lane(name, from);
+    }
+    for (int i = 0; i < count; i++) {
+        words[i] = set.words[i][from];
+    }
+}
+
+uint32_t ballot_in_group(uint32_t mask, bool predicate, const char *name) {
+    const uint32_t word = predicate;
+    const GroupWords &set = group_instruction(mask, name, &word, 1);
+    uint32_t votes = 0;
+    for (uint32_t lane = 0; lane < warp_size; lane++) {
+        votes |= (set.lanes >> lane & 1) ? set.words[0][lane] << lane : 0;
+    }
+    return votes;
+}
+
+void release_groups(Warp &warp) {
+    if (warp.groups == nullptr) {
+        return;
+    }
+    for (Group &group : warp.groups->of) {
+        if (group.arrived != 0 && group.arrived == (group.mask & warp.alive)) {
+            release_group(warp, group);
+        }
+    }
+}
+
+uint32_t active_mask(const void *place) {
+    Warp &warp = *self->warp;
+    self->wait = Wait::convergence;
+    self->place = static_cast<const char *>(place);
+    warp.runnable &= ~(1u << self->lane);
+    do {
+        worker->reschedule();
+    } while (self->wait == Wait::convergence);
+    return self->active;
+}
+
+void release_converged(Warp &warp) {
+    uint32_t lanes = 0;
+    const char *place = nullptr;
+    for (uint32_t lane = 0; lane < warp_size; lane++) {
+        const bool waits = (warp.alive >> lane & 1) && warp.lanes[lane]->wait == Wait::convergence;
+        if (waits && (place == nullptr || place == warp.lanes[lane]->place)) {
+            place = warp.lanes[lane]->place;
+            lanes |= 1u << lane;
+        }
+    }
+    for (uint32_t lane = 0; lane < warp_size; lane++) {
+        if (lanes >> lane & 1) {
+            warp.lanes[lane]->wait = Wait::none;
+            warp.lanes[lane]->active = lanes;
+        }
+    }
+    warp.runnable |= lanes;
+}
+
+} // namespace simt

@@ -1,0 +1,49 @@
+// Warp instructions of some lanes: those that a mask names, or those of a warp of which others have returned.
+//
+// The lanes that give the same mask form a group. It waits for the lanes of the mask that have not returned, as PTX's
+// `.sync` instructions do. A kernel whose warps stay together, as upstream's do, never gets here.
+#pragma once
+
+#include "warp.h"
+
+#include <cstdint>
+
+namespace simt {
+
+// What each lane of a group has handed in. Two sets, as in Warp: a lane may be past the next instruction's arrival
+// while others still read.
+struct GroupWords {
+    uint32_t words[8][warp_size];
+    uint32_t lanes; // that took part
+};
+
+struct Group {
+    uint32_t mask = 0; // 0: free
+    uint32_t arrived = 0;
+    uint32_t generation = 0;
+    const char *instruction = "";
+    GroupWords sets[2];
+};
+
+struct Groups {
+    Group of[warp_size]; // as many as lanes: a lane waits in one at most
+};
+
+// Executes an instruction that takes `count` words of each lane; returns the words of all.
+const GroupWords &group_instruction(uint32_t mask, const char *name, const uint32_t *words, int count);
+
+// A shuffle: `words` become those of lane `from`.
+void exchange_in_group(uint32_t mask, const char *name, uint32_t *words, int count, int from);
+
+uint32_t ballot_in_group(uint32_t mask, bool predicate, const char *name);
+
+// A lane has returned: groups of its warp that waited for it alone go on.
+void release_groups(Warp &warp);
+
+// __activemask(): the lanes of the warp that reach this place before all lanes wait. A GPU may give fewer.
+uint32_t active_mask(const void *place);
+
+// Lanes that wait in `active_mask`, when no lane of their warp can go on: those of one place go on together.
+void release_converged(Warp &warp);
+
+} // namespace simt

@@ -1,0 +1,63 @@
+// f16 and bf16 functions that llama.cpp's attention kernels do not use (CUDA Math API). Every operation rounds once.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cmath>
+
+#define SIMT_NARROW(type, of_float)                                                                                    \
+    inline type __hsub(const type &a, const type &b) { return of_float(float(a) - float(b)); }                         \
+    inline type __hdiv(const type &a, const type &b) { return of_float(float(a) / float(b)); }                         \
+    inline type __hneg(const type &a) { return of_float(-float(a)); }                                                  \
+    inline bool __heq(const type &a, const type &b) { return float(a) == float(b); }                                   \
+    inline bool __hne(const type &a, const type &b) { return float(a) != float(b); }                                   \
+    inline bool __hlt(const type &a, const type &b) { return float(a) < float(b); }                                    \
+    inline bool __hle(const type &a, const type &b) { return float(a) <= float(b); }                                   \
+    inline bool __hgt(const type &a, const type &b) { return float(a) > float(b); }                                    \
+    inline bool __hge(const type &a, const type &b) { return float(a) >= float(b); }                                   \
+    inline type hlog(const type &a) { return of_float(std::log(float(a))); }                                           \
+    inline type hrcp(const type &a) { return of_float(1.0f / float(a)); }                                              \
+    inline type hrsqrt(const type &a) { return of_float(1.0f / std::sqrt(float(a))); }                                 \
+    inline type hfloor(const type &a) { return of_float(std::floor(float(a))); }                                       \
+    inline type hceil(const type &a) { return of_float(std::ceil(float(a))); }
+SIMT_NARROW(__half, __half)
+SIMT_NARROW(__nv_bfloat16, __nv_bfloat16)
+#undef SIMT_NARROW
+
+inline __half2 __h2div(const __half2 &a, const __half2 &b) { return a / b; }
+inline __half2 __hneg2(const __half2 &a) { return -a; }
+inline __half2 h2sqrt(const __half2 &a) { return {hsqrt(a.x), hsqrt(a.y)}; }
+inline __half __int2half_rn(int value) { return __half(value); }
+inline __half __uint2half_rn(unsigned value) { return __half(value); }
+inline __half __double2half(double value) { return __half(value); }
+inline int __half2int_rn(const __half &value) { return static_cast<int>(std::nearbyint(float(value))); }
+inline int __half2int_rz(const __half &value) { return static_cast<int>(float(value)); }
+inline short __half_as_short(const __half &value) { return static_cast<short>(value.bits); }
+
+inline __nv_bfloat16 __hadd(const __nv_bfloat16 &a, const __nv_bfloat16 &b) { return float(a) + float(b); }
+inline __nv_bfloat16 __hmul(const __nv_bfloat16 &a, const __nv_bfloat16 &b) { return float(a) * float(b); }
+inline __nv_bfloat16 __hfma(const __nv_bfloat16 &a, const __nv_bfloat16 &b, const __nv_bfloat16 &c) {
+    return std::fma(float(a), float(b), float(c)); // f32 holds the product exactly
+}
+inline __nv_bfloat16 __hmax(const __nv_bfloat16 &a, const __nv_bfloat16 &b) { return std::fmax(float(a), float(b)); }
+inline __nv_bfloat16 __hmin(const __nv_bfloat16 &a, const __nv_bfloat16 &b) { return std::fmin(float(a), float(b)); }
+inline __nv_bfloat16 hexp(const __nv_bfloat16 &a) { return std::exp(float(a)); }
+inline __nv_bfloat16 hsqrt(const __nv_bfloat16 &a) { return std::sqrt(float(a)); }
+inline __nv_bfloat16 __double2bfloat16(double value) { return __nv_bfloat16(value); }
+inline __nv_bfloat16 __int2bfloat16_rn(int value) { return __nv_bfloat16(value); }
+inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high) { return {__nv_bfloat16(low), __nv_bfloat16(high)}; }
+inline __nv_bfloat162 __float2bfloat162_rn(float value) { return {__nv_bfloat16(value), __nv_bfloat16(value)}; }
+inline __nv_bfloat162 __bfloat162bfloat162(const __nv_bfloat16 &value) { return {value, value}; }
+inline __nv_bfloat162 __halves2bfloat162(const __nv_bfloat16 &low, const __nv_bfloat16 &high) { return {low, high}; }
+inline __nv_bfloat162 __hadd2(const __nv_bfloat162 &a, const __nv_bfloat162 &b) {
+    return {__hadd(a.x, b.x), __hadd(a.y, b.y)};
+}
+inline __nv_bfloat162 __hmul2(const __nv_bfloat162 &a, const __nv_bfloat162 &b) {
+    return {__hmul(a.x, b.x), __hmul(a.y, b.y)};
+}
+inline __nv_bfloat162 __hfma2(const __nv_bfloat162 &a, const __nv_bfloat162 &b, const __nv_bfloat162 &c) {
+    return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
+}
+inline __nv_bfloat16 &operator+=(__nv_bfloat16 &a, const __nv_bfloat16 &b) { return a = __hadd(a, b); }
+inline __nv_bfloat16 &operator*=(__nv_bfloat16 &a, const __nv_bfloat16 &b) { return a = __hmul(a, b); }

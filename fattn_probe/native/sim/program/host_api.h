@@ -1,0 +1,92 @@
+// Functions of the CUDA runtime that take a kernel or a variable by its name, in a whole program.
+#pragma once
+
+#include "../launch.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+namespace simt {
+
+template <class... Parameters, size_t... indices>
+cudaError_t launch_unpacked(void (*kernel)(Parameters...), dim3 grid, dim3 block, void **arguments, size_t shared,
+                            std::index_sequence<indices...>) {
+    return launch_kernel(kernel, grid, block, shared)(*static_cast<std::decay_t<Parameters> *>(arguments[indices])...);
+}
+
+// cudaLaunchKernel: `arguments` points to each argument.
+template <class... Parameters>
+cudaError_t launch_by_name(void (*kernel)(Parameters...), dim3 grid, dim3 block, void **arguments, size_t shared = 0,
+                           cudaStream_t = nullptr) {
+    return launch_unpacked(kernel, grid, block, arguments, shared, std::index_sequence_for<Parameters...>());
+}
+
+// cudaOccupancyMaxPotentialBlockSize: the block of whole warps with which most threads fit on an SM; of several the
+// largest. The registers of a program's kernels are not known here, so a GPU's answer may be smaller.
+template <class... Parameters>
+cudaError_t best_block_size(int *blocks, int *block_size, void (*kernel)(Parameters...), size_t shared = 0,
+                            int limit = 0) {
+    cudaFuncAttributes attributes;
+    function_attributes(&attributes, kernel);
+    int device = 0, processors = 0, best = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    const int most = limit > 0 ? std::min(limit, attributes.maxThreadsPerBlock) : attributes.maxThreadsPerBlock;
+    for (int threads = most / 32 * 32; threads > 0; threads -= 32) {
+        int resident = 0;
+        occupancy(&resident, kernel, threads, shared);
+        if (resident * threads > best) {
+            best = resident * threads;
+            *block_size = threads;
+            *blocks = resident * processors;
+        }
+    }
+    return cudaSuccess;
+}
+
+template <class T>
+cudaError_t to_symbol(T &symbol, const void *from, size_t bytes, size_t offset = 0,
+                      cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
+    return ::cudaMemcpyToSymbol(static_cast<const void *>(&symbol), from, bytes, offset, kind);
+}
+template <class T>
+cudaError_t from_symbol(void *to, const T &symbol, size_t bytes, size_t offset = 0,
+                        cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
+    return ::cudaMemcpyFromSymbol(to, static_cast<const void *>(&symbol), bytes, offset, kind);
+}
+template <class T>
+cudaError_t to_symbol_async(T &symbol, const void *from, size_t bytes, size_t offset = 0,
+                            cudaMemcpyKind kind = cudaMemcpyHostToDevice, cudaStream_t = nullptr) {
+    return to_symbol(symbol, from, bytes, offset, kind);
+}
+template <class T>
+cudaError_t from_symbol_async(void *to, const T &symbol, size_t bytes, size_t offset = 0,
+                              cudaMemcpyKind kind = cudaMemcpyDeviceToHost, cudaStream_t = nullptr) {
+    return from_symbol(to, symbol, bytes, offset, kind);
+}
+template <class P, class T> cudaError_t symbol_address(P **address, T &symbol) {
+    *address = reinterpret_cast<P *>(&symbol);
+    return cudaSuccess;
+}
+template <class T> cudaError_t symbol_size(size_t *bytes, const T &) {
+    *bytes = sizeof(T);
+    return cudaSuccess;
+}
+template <class Kernel, class Configuration> cudaError_t set_cache_configuration(Kernel, Configuration) {
+    return cudaSuccess;
+}
+
+} // namespace simt
+
+#define cudaLaunchKernel simt::launch_by_name
+#define cudaOccupancyMaxPotentialBlockSize simt::best_block_size
+#define cudaMemcpyToSymbol simt::to_symbol
+#define cudaMemcpyFromSymbol simt::from_symbol
+#define cudaMemcpyToSymbolAsync simt::to_symbol_async
+#define cudaMemcpyFromSymbolAsync simt::from_symbol_async
+#define cudaGetSymbolAddress simt::symbol_address
+#define cudaGetSymbolSize simt::symbol_size
+#define cudaFuncSetCacheConfig simt::set_cache_configuration

@@ -1,0 +1,1 @@
+// threadIdx and the others: prelude.h defines them.

@@ -1,0 +1,22 @@
+// Included before the first line of a whole program, host code and kernels in one file: prelude.h, and what programs
+// use that llama.cpp's kernels do not.
+//
+// g++ compiles both in one pass. So __CUDA_ARCH__ is defined in host code too.
+#pragma once
+
+#include "../prelude.h"
+
+#include "arithmetic.h"
+#include "atomics.h"
+#include "half_functions.h"
+#include "host_api.h"
+#include "printing.h"
+#include "warp_functions.h"
+
+#undef __managed__
+#define __managed__
+#undef __cluster_dims__
+#define __CUDACC__
+#define __NVCC__
+#define __CUDACC_VER_MAJOR__ (CUDART_VERSION / 1000)
+#define __CUDACC_VER_MINOR__ (CUDART_VERSION % 1000 / 10)

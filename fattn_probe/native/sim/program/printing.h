@@ -1,0 +1,19 @@
+// printf and assert in kernels. The rewriter turns printf(...) of device code into simt::print(...), and assert(...)
+// into simt_assert(...).
+#pragma once
+
+namespace simt {
+
+// Keeps the text until the launch ends; in host code it is printf.
+[[gnu::format(printf, 1, 2)]] int print(const char *format, ...);
+
+// Writes what kernels have printed on stdout: by block, warp, the number of the thread's printf, and lane. So the lanes
+// of a warp that print at the same place do so in order, as on a GPU. The order of blocks is undefined there.
+void flush_prints();
+
+[[noreturn]] void fail_assertion(const char *condition, const char *file, int line, const char *function);
+
+} // namespace simt
+
+#define simt_assert(...)                                                                                               \
+    ((__VA_ARGS__) ? static_cast<void>(0) : simt::fail_assertion(#__VA_ARGS__, __FILE__, __LINE__, __func__))

@@ -1,0 +1,94 @@
+#include "warp.h"
+
+#include "finding.h"
+#include "intrinsics.h"
+#include "worker.h"
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+namespace simt {
+
+// Whether all lanes of a warp must execute an instruction (PTX: `.aligned`). Others do without those that have
+// returned.
+bool needs_all_lanes(const char *instruction) { return strstr(instruction, ".sync") == nullptr; }
+
+std::string returned(const Fiber &fiber, const char *instruction) {
+    const uint3 thread = fiber.thread_idx;
+    char text[200];
+    snprintf(text, sizeof(text), "thread (%u,%u,%u) returned while other lanes of its warp wait for it in %s", thread.x,
+             thread.y, thread.z, instruction);
+    return text;
+}
+
+bool arrive_at_warp(const char *instruction) {
+    Warp &warp = *self->warp;
+    if (warp.arrived == 0) {
+        warp.instruction = instruction;
+    } else if (__builtin_expect(warp.instruction != instruction, 0) && strcmp(warp.instruction, instruction) != 0) {
+        report({"lanes-missing", std::string("a lane executes ") + instruction + " while others of its warp wait in " +
+                                     warp.instruction});
+    }
+    if (__builtin_expect(warp.alive != warp.existing, 0) && needs_all_lanes(instruction)) {
+        const int gone = __builtin_ctz(warp.existing & ~warp.alive);
+        report({"lanes-missing", returned(*warp.lanes[gone], instruction)});
+    }
+    return ++warp.arrived == static_cast<uint32_t>(__builtin_popcount(warp.alive));
+}
+
+void release_warp() {
+    Warp &warp = *self->warp;
+    warp.current().lanes = warp.alive;
+    warp.arrived = 0;
+    warp.runnable = warp.alive;
+    warp.generation++;
+    worker->restart_order();
+}
+
+bool wait_for_warp() {
+    Warp &warp = *self->warp;
+    const uint32_t generation = warp.generation;
+    self->wait = Wait::warp;
+    self->place = warp.instruction;
+    worker->next_lane_or_warp();
+    while (__builtin_expect(warp.generation == generation, 0)) {
+        if (warp.substitute == self) {
+            warp.substitute = nullptr;
+            self->wait = Wait::none;
+            return true;
+        }
+        worker->reschedule();
+    }
+    self->wait = Wait::none;
+    return false;
+}
+
+void report_missing_lane(const char *instruction, int lane) {
+    const Warp &warp = *self->warp;
+    const bool exists = warp.existing >> lane & 1;
+    const std::string why = !exists
+                                ? " of a warp that has " + std::to_string(__builtin_popcount(warp.existing)) + " lanes"
+                            : warp.alive >> lane & 1 ? ", which does not take part"
+                                                     : ", which has returned";
+    report({"lanes-missing", std::string(instruction) + " reads lane " + std::to_string(lane) + why});
+}
+
+void check_butterfly(uint32_t lanes, int offset, int width) {
+    for (int step = offset; step > 0; step >>= 1) {
+        const int lane = static_cast<int>(self->lane), other = lane ^ step;
+        if (other < (lane & ~(width - 1)) + width && (lanes >> other & 1) == 0) {
+            report_missing_lane("shfl.sync.bfly", other);
+        }
+    }
+}
+
+void sync_warp(uint32_t mask) noexcept {
+    if (__builtin_expect(!self->warp->whole(mask), 0)) {
+        group_instruction(mask, "bar.warp.sync", nullptr, 0);
+        return;
+    }
+    warp_instruction("bar.warp.sync", [](Registers &, uint32_t) {}, [](Registers &) {});
+}
+
+} // namespace simt

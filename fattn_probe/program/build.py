@@ -1,0 +1,198 @@
+"""Compile a CUDA program: with g++ for the simulator, or with nvcc for a GPU."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.build.ccache import ccache_env
+from fattn_probe.build.ensure import lock_of
+from fattn_probe.build.key import MANIFEST, Flavour
+from fattn_probe.build.ninja import Report, run_ninja, silent
+from fattn_probe.build.overlay import ERRORS, known_ptx, write_if_changed
+from fattn_probe.build.rewrite import Rewritten, Style, rewrite
+from fattn_probe.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, SimulatorFlags
+from fattn_probe.build.stamp import NATIVE, own_files, own_stamp
+from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step
+from fattn_probe.build.toolchain import Toolchain, find_toolchain
+from fattn_probe.cache import cache_dir
+from fattn_probe.launch.architecture import cuda_arch
+from fattn_probe.program.source import Program, check_supported
+
+RECORDER = "native/cuda/record_launches.cpp"
+PRELUDE = "native/sim/program/prelude.h"
+NVCC_FLAGS = {"release": ("-O3", "-lineinfo"), "debug": ("-G", "-g", "-O0")}
+LIBRARIES = ("-lm", "-ldl", "-lpthread")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a program: its name, and the file and line of its first statement."""
+
+    name: str
+    file: Path
+    line: int
+
+
+@dataclass(frozen=True)
+class Executable:
+    """A compiled program, its kernels, and what it has of PTX that the simulator lacks, as `file:line: instruction`."""
+
+    path: Path
+    kernels: tuple[Kernel, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Compiles programs for one architecture (nvcc's number) and flavour; they share a folder and the simulator."""
+
+    arch: str
+    flavour: Flavour
+    toolchain: Toolchain
+    cuda: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all programs that are compiled so."""
+        engine = "cuda" if self.cuda else "sim"
+        return cache_dir() / "builds" / f"programs-{engine}-sm{self.arch}-{self.flavour}-{own_stamp()[:12]}"
+
+    def make(self, program: Program, report: Report = silent) -> Executable:
+        """The compiled program; it is compiled if it has changed. BuildError with the compiler's errors."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        target = f"bin/{program.path.stem}-{program.digest}"
+        with lock_of(self.folder):
+            rewritten = {} if self.cuda else self.prepare(program)
+            if not (self.folder / target).is_file():
+                self.compile(program, target, report)
+            write_if_changed(self.folder / MANIFEST, f'{{"programs": "{self.flavour}"}}\n')
+            os.utime(self.folder / MANIFEST)  # `cache prune` goes by it
+        return Executable(self.folder / target, kernels_of(rewritten), warnings_of(rewritten))
+
+    def prepare(self, program: Program) -> dict[Path, Rewritten]:
+        """Write the program's rewritten files; returns them by their own paths."""
+        check_supported(program)
+        known, style = known_ptx(), Style(program.fast_math, whole=True)
+        rewritten = {path: rewrite(text, path.name, known, style) for path, text in program.texts.items()}
+        for path, file in rewritten.items():
+            copy = self.folder / copy_of(path)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write(copy, f'#line 1 "{path}"\n{file.text}')
+        return rewritten
+
+    def compile(self, program: Program, target: str, report: Report) -> None:
+        """Compile and link, with the simulator's own files if they are not there yet."""
+        for path in own_files():
+            if path.is_relative_to(NATIVE):
+                write_if_changed(self.folder / "native" / path.relative_to(NATIVE), path.read_text())
+        for name in ("bin", "obj"):
+            (self.folder / name).mkdir(exist_ok=True)
+        steps = self.nvcc_steps(program, target) if self.cuda else self.simulator_steps(program, target)
+        (self.folder / "build.ninja").write_text(Plan(tuple(steps)).render())
+        env = {"PATH": self.toolchain.path} | (ccache_env(self.toolchain.versions) if self.toolchain.ccache else {})
+        run_ninja(self.folder, report, env=env)
+
+    def simulator_steps(self, program: Program, target: str) -> list[Step]:
+        """The steps of a program for the simulator."""
+        include = os.path.relpath(self.toolchain.cuda_include, self.folder)
+        flags = SimulatorFlags(replace(self.toolchain, cuda_include=Path(include)), cuda_arch(self.arch), self.flavour)
+        prelude = f"obj/{Path(target).name}.h"
+        headers = "".join(
+            f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in program.standard_headers
+        )
+        write_if_changed(self.folder / prelude, f'{headers}#include "../{PRELUDE}"\n')
+        own = self.compile_step(
+            copy_of(program.path.resolve()),
+            f"obj/{Path(target).name}.o",
+            (
+                *flags.device(prelude=prelude),
+                "-Inative/sim/program/include",
+                *(() if program.fast_math else ("-DSIMT_PRECISE",)),
+                *(f"-D{macro}" for macro in program.defines),
+                *(
+                    f"-I{place}"
+                    for folder in program.includes
+                    for place in (copy_of(folder.resolve()), folder.resolve())
+                ),
+            ),
+        )
+        names = (SIM_HOST, DEBUGGED, *SIM_KERNELS)
+        simulator = [self.compile_step(f"native/{name}", f"obj/{name}.o", flags.native(name)) for name in names]
+        objects = tuple(step.object for step in (own, *simulator))
+        return [own, *simulator, self.link(target, (self.toolchain.cxx, "-rdynamic"), objects)]
+
+    def nvcc_steps(self, program: Program, target: str) -> list[Step]:
+        """The steps of a program for a GPU; it is linked with the recorder of launches."""
+        include = str(self.toolchain.cuda_include)
+        recorder = self.compile_step(
+            RECORDER, "obj/recorder.o", (self.toolchain.cxx, "-std=gnu++17", "-O1", "-w", "-isystem", include)
+        )
+        nvcc = (
+            "nvcc",
+            f"-ccbin={self.toolchain.cxx}",
+            "-std=c++17",
+            f"-gencode=arch=compute_{self.arch},code=sm_{self.arch}",
+        )
+        own = self.compile_step(
+            str(program.path.resolve()),
+            f"obj/{Path(target).name}.o",
+            (
+                *nvcc,
+                *NVCC_FLAGS[self.flavour],
+                *(("-use_fast_math",) if program.fast_math else ()),
+                *(f"-D{macro}" for macro in program.defines),
+                *(f"-I{folder.resolve()}" for folder in program.includes),
+            ),
+        )
+        link = (*nvcc, "-cudart=shared", "-Xlinker=--export-dynamic", f"-Xlinker=-rpath={self.cudart_folder}")
+        return [own, recorder, self.link(target, link, (own.object, recorder.object))]
+
+    @property
+    def cudart_folder(self) -> Path:
+        """The folder of the CUDA runtime's shared library."""
+        assert self.toolchain.cudart is not None
+        return self.toolchain.cudart.parent
+
+    def compile_step(self, source: str, target: str, command: Iterable[str]) -> CompileStep:
+        """One compile."""
+        launcher = ("ccache",) if self.toolchain.ccache else ()
+        words = (*launcher, *command, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target)
+        return CompileStep(source, target, words)
+
+    def link(self, target: str, command: Iterable[str], objects: tuple[str, ...]) -> LinkStep:
+        """The link of a program."""
+        libraries = ("-ldl", "-lcudart", f"-L{self.cudart_folder}") if self.cuda else LIBRARIES
+        return LinkStep(target, objects, (*command, *objects, *libraries, "-o", target))
+
+
+def maker(engine: str, arch: str, flavour: Flavour) -> Maker:
+    """What compiles programs for an engine; BuildError if this machine lacks a part of it."""
+    return Maker(arch, flavour, find_toolchain(engine), cuda=engine == "cuda")
+
+
+def copy_of(path: Path) -> str:
+    """Where the rewritten copy of a file or folder lies in the folder of programs."""
+    return f"source{path}"
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file that may hold any bytes, unless it has this content."""
+    if not path.is_file() or path.read_text(errors=ERRORS) != text:
+        path.write_text(text, errors=ERRORS)
+
+
+def kernels_of(rewritten: dict[Path, Rewritten]) -> tuple[Kernel, ...]:
+    """The kernels of a program's files."""
+    return tuple(
+        Kernel(kernel.name, path, kernel.first_line) for path, file in rewritten.items() for kernel in file.kernels
+    )
+
+
+def warnings_of(rewritten: dict[Path, Rewritten]) -> tuple[str, ...]:
+    """The PTX instructions that the simulator lacks, with their places."""
+    return tuple(
+        f"{path}:{line}: the simulator does not have the PTX instruction {name}; the program ends if it gets there"
+        for path, file in rewritten.items()
+        for name, line in file.unknown_ptx
+    )

@@ -1,0 +1,108 @@
+"""Run a compiled program: its launches, the checker's finding, its exit code."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fattn_probe.device import Target
+from fattn_probe.launch.record import LaunchRecord, parse_launches
+from fattn_probe.process import Completed, run, run_attached
+from fattn_probe.program.build import Executable
+from fattn_probe.run.execute import LAUNCHES_ENV, symbolised
+from fattn_probe.run.outcome import FAULT_CODE, Fault, checker_fault
+from fattn_probe.run.simulator import Simulation
+from fattn_probe.scratch import scratch
+
+FINDINGS_ENV = "FATTN_PROBE_FINDINGS"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a program runs: its arguments, the seconds that it may take, whether its output is kept."""
+
+    arguments: tuple[str, ...] = ()
+    timeout: float | None = None
+    keeps_output: bool = False
+
+
+@dataclass(frozen=True)
+class ProgramRun:
+    """How a program ended: `code` as in `subprocess`, `seconds` on this machine's clock.
+
+    `host_time`: it asked CUDA how long something took, and got the host's time. `stdout` and `stderr` are empty unless
+    they were kept.
+    """
+
+    on: str
+    code: int
+    seconds: float
+    launches: tuple[LaunchRecord, ...]
+    fault: Fault | None = None
+    host_time: bool = False
+    stdout: str = ""
+    stderr: str = ""
+
+
+def execute(
+    executable: Executable, target: Target, settings: Settings, simulation: Simulation, *, fast_math: bool = False
+) -> ProgramRun:
+    """Run a program to its end; LostError if it takes too long."""
+    with scratch() as folder:
+        launches, findings = folder / "launches", folder / "findings"
+        env = environment(target, simulation, fast_math=fast_math)
+        env |= {LAUNCHES_ENV: str(launches), FINDINGS_ENV: str(findings)}
+        done = started([executable.path, *settings.arguments], env, settings)
+        text = launches.read_text() if launches.is_file() else ""
+        return ProgramRun(
+            str(target),
+            done.code,
+            done.seconds,
+            launches_of(text),
+            fault_of(done, findings),
+            '"note"' in text,
+            done.stdout,
+            done.stderr,
+        )
+
+
+def environment(target: Target, simulation: Simulation, *, fast_math: bool) -> dict[str, str]:
+    """The environment of a program on a target."""
+    env = {"DEBUGINFOD_URLS": "", **target.env}
+    if target.device is None:
+        return env
+    return env | simulation.env(target.device, "") | ({} if fast_math else {"FATTN_PROBE_SIM_DENORMALS": "1"})
+
+
+def started(argv: Sequence[str | Path], env: Mapping[str, str], settings: Settings) -> Completed:
+    """Run a program, on this terminal unless its output is kept."""
+    if settings.keeps_output:
+        return run(argv, env=env, timeout=settings.timeout, failure=None)
+    code, seconds = run_attached(argv, env=env, timeout=settings.timeout)
+    return Completed(tuple(map(str, argv)), code, "", "", seconds)
+
+
+def launches_of(text: str) -> tuple[LaunchRecord, ...]:
+    """The launches in a program's records; the later of two records of one launch knows more."""
+    return tuple({launch.order: launch for launch in parse_launches(text)}.values())
+
+
+def fault_of(done: Completed, findings: Path) -> Fault | None:
+    """The simulator's finding, with its frames symbolised."""
+    if done.code != FAULT_CODE or not findings.is_file():
+        return None
+    fault = checker_fault(Completed(done.argv, done.code, "", findings.read_text(), done.seconds))
+    return symbolised(fault) if fault else None
+
+
+def document(run: ProgramRun) -> dict[str, object]:
+    """A run for JSON."""
+    return {
+        "on": run.on,
+        "exit_code": run.code,
+        "seconds": run.seconds,
+        "host_time": run.host_time,
+        "launches": [{**launch.document(), "static_shared": launch.static_shared} for launch in run.launches],
+        "finding": asdict(run.fault) if run.fault else None,
+        "stdout": run.stdout,
+        "stderr": run.stderr,
+    }

@@ -1,0 +1,42 @@
+"""What the simulator does not have of CUDA: headers and names, each with what to say."""
+
+LIBRARY = "a library of NVIDIA's, which the simulator does not have"
+TEXTURE = "textures and surfaces are not simulated"
+GRAPH = "CUDA graphs are not simulated: launch the kernels one by one"
+DRIVER = "the driver API is not simulated: use the runtime (cuda_runtime.h)"
+WHOLE_GRID = "blocks run one after the other, so they cannot wait for one another"
+
+HEADERS = {
+    "thrust/": LIBRARY,
+    "cub/": LIBRARY,
+    "cublas_v2.h": LIBRARY,
+    "cublas.h": LIBRARY,
+    "cufft.h": LIBRARY,
+    "curand.h": LIBRARY,
+    "curand_kernel.h": LIBRARY,
+    "cusparse.h": LIBRARY,
+    "cusolverDn.h": LIBRARY,
+    "cudnn.h": LIBRARY,
+    "nccl.h": LIBRARY,
+    "cutlass/": LIBRARY,
+    "cute/": LIBRARY,
+    "cuda/barrier": "libcu++ is not simulated",
+    "cuda/pipeline": "libcu++ is not simulated",
+    "cuda/atomic": "libcu++ is not simulated: use atomicAdd() and its kind",
+    "cuda/std/": "libcu++ is not simulated: use the C++ library's headers",
+    "cuda_pipeline.h": "its pipelines are not simulated: use cp.async by asm, or plain copies",
+    "nvrtc.h": "there is no compiler while a program runs",
+}
+"""By name; a folder's ends in a slash."""
+
+CALLS = {
+    **dict.fromkeys(["tex1D", "tex2D", "tex3D", "tex1Dfetch", "tex2DLayered", "surf2Dread", "surf2Dwrite"], TEXTURE),
+    **dict.fromkeys(["cudaCreateTextureObject", "cudaBindTexture", "cudaTextureObject_t", "cudaMallocArray"], TEXTURE),
+    **dict.fromkeys(["cudaGraphCreate", "cudaStreamBeginCapture", "cudaGraphLaunch"], GRAPH),
+    **dict.fromkeys(["cuInit", "cuModuleLoad", "cuLaunchKernel", "cuCtxCreate"], DRIVER),
+    "cudaLaunchCooperativeKernel": WHOLE_GRID,
+    "__cluster_dims__": "clusters of blocks are not simulated",
+    "this_cluster": "clusters of blocks are not simulated",
+    "cudaMemcpy3D": "three-dimensional copies are not simulated",
+    "cudaMalloc3D": "three-dimensional allocations are not simulated",
+}

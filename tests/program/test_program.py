@@ -1,0 +1,165 @@
+"""Whole programs on simulated GPUs, as a user runs them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+FASTEST = ("vector_add", "reduction", "warp_primitives", "softmax", "wmma_gemm", "device_query")
+pytestmark = pytest.mark.build
+
+
+def program(*words, code=0, **options):
+    done = subprocess.run(
+        [sys.executable, "-m", "fattn_probe", "program", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        **options,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def marked(path):
+    return pytest.param(path, id=path.stem, marks=() if path.stem in FASTEST else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("path", [marked(path) for path in sorted(PROGRAMS.glob("*.cu"))])
+def test_it_passes(path):
+    said = program(path, "--on", "sim:h200").stdout
+    assert "PASS\n" in said
+    assert "exit status 0 after" in said
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text, name="own.cu"):
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return write
+
+
+HALF_LOADED = """#include <cstdio>
+__global__ void sum(const float *x, float *y, int n) {
+    __shared__ float tile[64];
+    const int i = blockIdx.x * 64 + threadIdx.x;
+    if (i >= n) {
+        return;
+    }
+    tile[threadIdx.x] = x[i];
+    __syncthreads();
+    float total = 0;
+    for (int j = 0; j < 64; j++) {
+        total += tile[j]; // half loaded
+    }
+    y[i] = total;
+}
+int main() {
+    float *x, *y;
+    cudaMalloc(&x, 400), cudaMalloc(&y, 400);
+    cudaMemset(x, 0, 400);
+    sum<<<2, 64>>>(x, y, 96);
+    return cudaDeviceSynchronize();
+}
+"""
+
+
+def test_an_early_return_that_leaves_a_tile_half_loaded_is_found(written):
+    """96 values in blocks of 64: the last block has one warp left, which adds what the other has not loaded."""
+    path = written(HALF_LOADED)
+    made = json.loads(program(path, "--on", "sim:h200", "--check", "--json", code=5).stdout)
+    (run,) = made["runs"]
+    found = run["finding"]
+    assert found["kind"] == "uninitialized-shared"
+    assert (Path(found["file"]).name, found["line"]) == ("own.cu", 12)
+    assert (found["block"], found["thread"]) == ([1, 0, 0], [0, 0, 0])
+    assert run["exit_code"] == 86
+    said = program(path, "--on", "sim:h200", "--check", code=5).stdout
+    assert f"sum at {path}:12" in said
+
+
+PRINTS = """#include <cassert>
+#include <cstdio>
+__global__ void hello() {
+    printf("first %d.%d\\n", blockIdx.x, threadIdx.x);
+    if (threadIdx.x == 2) {
+        printf("second %d\\n", blockIdx.x);
+    }
+    assert(blockIdx.x < 2 && "two blocks");
+}
+int main(int count, char **words) {
+    printf("host\\n");
+    hello<<<count, 3>>>();
+    cudaDeviceSynchronize();
+    printf("done\\n");
+    return 7;
+}
+"""
+
+
+def test_prints_come_in_order_and_the_exit_code_is_the_programs(written):
+    said = program(written(PRINTS), "--on", "sim:h200", code=7).stdout
+    assert said.startswith("host\nfirst 0.0\nfirst 0.1\nfirst 0.2\nsecond 0\ndone\n")
+
+
+def test_an_assertion_is_a_finding_with_its_place(written):
+    path = written(PRINTS)
+    said = program(path, "--on", "sim:h200", "--", "a", "b", code=5).stdout
+    assert f'assertion: assert(blockIdx.x < 2 && "two blocks") in {path}:8 failed' in " ".join(said.split())
+    assert "second 1" in said
+
+
+OPTIONS = """#include "value.h"
+#include <cstdio>
+__global__ void divide(float a, float b, float *c) {
+    *c = a / b;
+}
+int main() {
+    float *c, value;
+    cudaMalloc(&c, 4);
+    divide<<<1, 1>>>(5.0f, VALUE * FACTOR, c);
+    cudaMemcpy(&value, c, 4, cudaMemcpyDeviceToHost);
+    printf("%.9g sm_%d\\n", value, WHERE);
+    return value == 5.0f / (VALUE * FACTOR) ? 0 : 1;
+}
+#if __CUDA_ARCH__ != WHERE * 10
+#error "another architecture"
+#endif
+"""
+
+
+def test_macros_folders_and_architectures(written, tmp_path):
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include/value.h").write_text("#define VALUE 7.0f\n")
+    words = (written(OPTIONS), "-I", tmp_path / "include", "-D", "FACTOR=7")
+    assert "0.10204082 sm_70" in program(*words, "-DWHERE=70", "--on", "sim:v100").stdout
+    # With -use_fast_math a quotient is a product with the approximated reciprocal, one bit off for this divisor.
+    assert "sm_90" in program(*words, "-D", "WHERE=90", "--use_fast_math", "--on", "sim:h200", code=1).stdout
+
+
+def test_a_compiler_error_names_the_users_line(written):
+    path = written("int main() {\n    undeclared();\n}\n")
+    assert f"{path}:2:5: error:" in program(path, "--on", "sim:h200", code=3).stderr
+
+
+def test_what_is_not_supported_is_named(written):
+    path = written("#include <thrust/sort.h>\nint main() {}\n")
+    assert f"{path}:1: <thrust/sort.h>: a library" in program(path, "--on", "sim:h200", code=2).stderr
+
+
+def test_a_missing_file(tmp_path):
+    assert "there is no such file" in program(tmp_path / "none.cu", "--on", "sim:h200", code=2).stderr
+
+
+def test_two_gpus_and_their_json(written):
+    made = json.loads(program(written(PRINTS), "--on", "sim:h200,sim:v100", "--json", code=7).stdout)
+    assert [run["on"] for run in made["runs"]] == ["sim:h200", "sim:v100"]
+    assert all(run["stdout"].startswith("host\nfirst 0.0") for run in made["runs"])
+    assert made["runs"][0]["launches"][0]["kernel"] == "hello"

@@ -1,0 +1,75 @@
+"""What is printed after a program's own output."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from fattn_probe.device import load_devices, parse_target
+from fattn_probe.program.execute import ProgramRun, document, launches_of
+from fattn_probe.program.show import HOST_TIME, render
+from fattn_probe.run.outcome import Fault
+
+H200 = parse_target("sim:h200", load_devices())
+RECORDS = (
+    '{"order":0,"kernel":"void sum(const float*, float*)","grid":[4,1,1],"block":[256,1,1],"shared":0,"regs":32,'
+    '"static_shared":0,"max_blocks_per_sm":8}\n'
+    '{"order":0,"kernel":"void sum(const float*, float*)","grid":[4,1,1],"block":[256,1,1],"shared":0,"regs":32,'
+    '"static_shared":65536,"max_blocks_per_sm":3}\n'
+    '{"note":"host time"}\n'
+    '{"order":1,"kernel":"void sum(const float*, float*)","grid":[4,1,1],"block":[256,1,1],"shared":0,"regs":32,'
+    '"static_shared":65536,"max_blocks_per_sm":3}\n'
+    '{"order":2,"kernel":"void scale(T*) [with T = float; int N = 4]","grid":[1,1,1],"block":[32,1,1],"shared":64,'
+    '"regs":32,"static_shared":0,"max_blocks_per_sm":32}\n'
+)
+
+
+def shown(run, target=H200, *, checked=False):
+    console = Console(file=io.StringIO(), width=100)
+    console.print(render(run, target, checked=checked))
+    return console.file.getvalue()
+
+
+def test_the_later_record_of_a_launch_counts():
+    launches = launches_of(RECORDS)
+    assert [launch.order for launch in launches] == [0, 1, 2]
+    assert launches[0].static_shared == 65536
+
+
+def test_equal_launches_share_a_row():
+    text = shown(ProgramRun("sim:h200", 0, 0.1, launches_of(RECORDS)))
+    assert "sim:h200: 3 launches" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("sum")]
+    assert row.split() == ["sum", "2", "4x1x1", "256x1x1", "65536", "B", "3", "(38", "%)"]
+    assert "scale<4>" in text or "scale<float,4>" in text
+    assert "exit status 0 after 0.1 s" in text
+
+
+@pytest.mark.parametrize("host_time", [False, True])
+def test_measured_time_is_said_to_be_the_hosts(host_time):
+    text = shown(ProgramRun("sim:h200", 0, 0.1, launches_of(RECORDS), host_time=host_time))
+    assert (HOST_TIME[:40] in text) == host_time
+
+
+def test_a_finding_ends_the_report():
+    fault = Fault("race", "byte 4 is written", "void sum(float*)", (1, 0, 0), (5, 0, 0), ("sum(float*) at /a/b.cu:7",))
+    text = shown(ProgramRun("sim:h200", 86, 0.1, (), fault), checked=True)
+    assert "race: byte 4 is written" in text
+    assert "sum at /a/b.cu:7" in text
+    assert "stopped by the simulator after" in text
+    assert "found nothing" not in text
+
+
+def test_the_checker_says_that_it_found_nothing():
+    assert "the checker found nothing" in shown(ProgramRun("sim:h200", 0, 0.1, ()), checked=True)
+
+
+def test_a_crash_of_the_host_is_named():
+    assert "killed by SIGSEGV after" in shown(ProgramRun("sim:h200", -11, 0.1, ()))
+
+
+def test_json_has_the_finding_and_the_static_memory():
+    fault = Fault("race", "byte 4 is written", file="/a/b.cu", line=7)
+    made = document(ProgramRun("sim:h200", 86, 0.1, launches_of(RECORDS), fault))
+    assert made["finding"]["line"] == 7
+    assert made["launches"][0]["static_shared"] == 65536
