@@ -64,6 +64,19 @@ def mnemonic(text: str) -> str:
     return words[0].rstrip(";") if words else ""
 
 
+def named_in(text: str) -> str:
+    """The immediates and special registers of an instruction, as they stand in a function's name: `_16`, `_laneid`."""
+    operands = text.replace("%%", "%").split(None, 1)[1:]
+    found = re.findall(r"(?<![%\w.])(?:%([a-z]\w*)|(\d+))(?![\w.])", operands[0]) if operands else []
+    return "".join(f"_{register or number}" for register, number in found)
+
+
+def function_of(text: str, known_ptx: frozenset[str]) -> str | None:
+    """The function for an instruction: with its immediates in the name, or without; None if there is neither."""
+    name = mangle(mnemonic(text))
+    return next((found for found in (name + named_in(text), name) if found in known_ptx), None)
+
+
 def mangle(name: str) -> str:
     """A mnemonic as an identifier: `cp.async.cg.shared.global.L2::64B` -> `cp_async_cg_shared_global_L2_64B`."""
     return name.replace("::", "_").replace(".", "_")
@@ -100,9 +113,9 @@ def rewrite_asm(draft: Draft, known_ptx: frozenset[str]) -> tuple[tuple[str, int
     unknown = []
     starts = sorted(index for keyword in KEYWORDS for index in draft.where.get(keyword, ()))
     for statement in filter(None, (parse_asm(draft, start) for start in starts)):
-        name = mnemonic(statement.text)
-        if mangle(name) in known_ptx and is_plain(statement):
-            _call(draft, statement, f"simt::ptx::{mangle(name)}")
+        name, function = mnemonic(statement.text), function_of(statement.text, known_ptx)
+        if function is not None and is_plain(statement):
+            _call(draft, statement, f"simt::ptx::{function}")
         else:
             _unknown(draft, statement, name)
             unknown.append((name, draft.lines[statement.start]))

@@ -45,7 +45,7 @@ def program(
     devices: flags.Devices = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Compile and run a CUDA program, on a simulated GPU or a real one."""
+    """Compile and run a CUDA program of your own, on a simulated GPU or a real one."""
     chosen = Program(file, tuple(include), tuple(define), fast_math)
     targets = setup.targets_of(on, devices, NOTES)
     flavour = flavour_for(targets, check=check, gdb=gdb)

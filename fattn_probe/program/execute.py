@@ -1,14 +1,16 @@
 """Run a compiled program: its launches, the checker's finding, its exit code."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fattn_probe.device import Target
 from fattn_probe.launch.record import LaunchRecord, parse_launches
 from fattn_probe.process import Completed, run, run_attached
 from fattn_probe.program.build import Executable
 from fattn_probe.run.execute import LAUNCHES_ENV, symbolised
+from fattn_probe.run.frames import short_function, short_kernel
 from fattn_probe.run.outcome import FAULT_CODE, Fault, checker_fault
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scratch import scratch
@@ -70,7 +72,8 @@ def environment(target: Target, simulation: Simulation, *, fast_math: bool) -> d
     env = {"DEBUGINFOD_URLS": "", **target.env}
     if target.device is None:
         return env
-    return env | simulation.env(target.device, "") | ({} if fast_math else {"FATTN_PROBE_SIM_DENORMALS": "1"})
+    env |= simulation.env(target.device, "") | {"FATTN_PROBE_PROGRAM": "1"}
+    return env | ({} if fast_math else {"FATTN_PROBE_SIM_DENORMALS": "1"})
 
 
 def started(argv: Sequence[str | Path], env: Mapping[str, str], settings: Settings) -> Completed:
@@ -91,10 +94,22 @@ def fault_of(done: Completed, findings: Path) -> Fault | None:
     if done.code != FAULT_CODE or not findings.is_file():
         return None
     fault = checker_fault(Completed(done.argv, done.code, "", findings.read_text(), done.seconds))
-    return symbolised(fault) if fault else None
+    return within_kernel(symbolised(fault)) if fault else None
 
 
-def document(run: ProgramRun) -> dict[str, object]:
+def within_kernel(fault: Fault) -> Fault:
+    """The fault with the frames from its place out to the kernel, without those of the launch."""
+    kernel = short_kernel(fault.kernel).partition("<")[0]
+    named = [place for place, frame in enumerate(fault.frames) if function_of(frame) == kernel]
+    return replace(fault, frames=fault.frames[: named[0] + 1]) if named else fault
+
+
+def function_of(frame: str) -> str:
+    """The name of a frame's function, without template arguments."""
+    return short_function(frame.partition(" at ")[0]).partition("<")[0]
+
+
+def document(run: ProgramRun) -> dict[str, Any]:
     """A run for JSON."""
     return {
         "on": run.on,

@@ -1,7 +1,7 @@
 """What `fattn-probe program` prints after a program's own output."""
 
-from collections import Counter
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -45,11 +45,12 @@ def parts(run: ProgramRun, target: Target, *, checked: bool) -> Iterator[Rendera
 
 
 def launch_table(launches: tuple[LaunchRecord, ...], device: Device | None) -> Table:
-    """A row for each kernel and geometry, in the order of their first launches."""
-    counts = Counter((launch.key, launch.static_shared) for launch in launches)
-    first = {(launch.key, launch.static_shared): launch for launch in reversed(launches)}
-    rows = [row(first[key], count, device) for key, count in counts.items()]
+    """A row for each kernel and block, in the order of their first launches."""
+    groups: dict[tuple[object, ...], list[LaunchRecord]] = {}
+    for launch in launches:
+        groups.setdefault((launch.spelling, launch.block, launch.shared, launch.static_shared), []).append(launch)
     columns = [place for place, name in enumerate(COLUMNS) if name != "regs" or device is None]
+    rows = [row(group, device) for group in groups.values()]
     return Table(
         tuple(COLUMNS[place] for place in columns),
         tuple(tuple(cells[place] for place in columns) for cells in rows),
@@ -57,20 +58,29 @@ def launch_table(launches: tuple[LaunchRecord, ...], device: Device | None) -> T
     )
 
 
-def row(launch: LaunchRecord, count: int, device: Device | None) -> tuple[str, ...]:
-    """The cells of one kernel and geometry."""
-    grid, block = ("x".join(map(str, size)) for size in (launch.grid, launch.block))
-    blocks = launch.max_blocks_per_sm
-    resident = "" if blocks is None else str(blocks)
-    if device is not None and blocks is not None:
-        threads = blocks * launch.block[0] * launch.block[1] * launch.block[2]
-        resident += f" ({100 * threads / device.maxThreadsPerMultiProcessor:.0f} %)"
+def row(group: Sequence[LaunchRecord], device: Device | None) -> tuple[str, ...]:
+    """The cells of launches of one kernel that differ only in their grids."""
+    launch = group[0]
     return (
         launch.spelling,
-        str(count),
-        grid,
-        block,
+        str(len(group)),
+        grids([launch.grid for launch in group]),
+        "x".join(map(str, launch.block)),
         f"{launch.shared + (launch.static_shared or 0)} B",
         "" if launch.regs is None else str(launch.regs),
-        resident,
+        resident(launch, device),
     )
+
+
+def grids(sizes: Sequence[tuple[int, int, int]]) -> str:
+    """`4x1x1`, or the smallest and the largest of several: `1x1x1 to 10x1x1`."""
+    ordered = ["x".join(map(str, size)) for size in sorted(set(sizes), key=lambda size: (math.prod(size), size))]
+    return ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}"
+
+
+def resident(launch: LaunchRecord, device: Device | None) -> str:
+    """How many blocks fit on an SM and, if the device's figures are known, the share of its threads."""
+    blocks = launch.max_blocks_per_sm
+    if blocks is None or device is None:
+        return "" if blocks is None else str(blocks)
+    return f"{blocks} ({100 * blocks * math.prod(launch.block) / device.maxThreadsPerMultiProcessor:.0f} %)"

@@ -30,11 +30,44 @@ def marked(path):
     return pytest.param(path, id=path.stem, marks=() if path.stem in FASTEST else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("path", [marked(path) for path in sorted(PROGRAMS.glob("*.cu"))])
+EVERY = [marked(path) for path in sorted(PROGRAMS.glob("*.cu"))]
+
+
+@pytest.mark.parametrize("path", EVERY)
 def test_it_passes(path):
     said = program(path, "--on", "sim:h200").stdout
     assert "PASS\n" in said
     assert "exit status 0 after" in said
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("path", EVERY)
+def test_the_checker_finds_nothing(path):
+    assert "the checker found nothing" in program(path, "--on", "sim:rtx4090", "--check", "--schedule", "1").stdout
+
+
+def test_the_page_lists_every_program():
+    page = (Path(__file__).parents[2] / "docs/program.md").read_text()
+    assert {f"| `{path.stem}` |" for path in PROGRAMS.glob("*.cu")} <= {
+        line[: line.find("|", 2) + 1] for line in page.splitlines()
+    }
+
+
+DYNAMIC = """__global__ void inner() {}
+__global__ void outer() {
+    inner<<<1, 1>>>();
+}
+int main() {
+    outer<<<1, 1>>>();
+    return cudaDeviceSynchronize();
+}
+"""
+
+
+def test_a_kernel_that_launches_another_is_named(written):
+    said = program(written(DYNAMIC), "--on", "sim:h200", code=5).stdout
+    assert "unsupported: a kernel launches a kernel" in said
+    assert "own.cu:3" in said
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from fattn_probe.device import load_devices, parse_target
-from fattn_probe.program.execute import ProgramRun, document, launches_of
+from fattn_probe.program.execute import ProgramRun, document, launches_of, within_kernel
 from fattn_probe.program.show import HOST_TIME, render
 from fattn_probe.run.outcome import Fault
 
@@ -25,9 +25,9 @@ RECORDS = (
 
 
 def shown(run, target=H200, *, checked=False):
-    console = Console(file=io.StringIO(), width=100)
+    console = Console(file=(out := io.StringIO()), width=100)
     console.print(render(run, target, checked=checked))
-    return console.file.getvalue()
+    return out.getvalue()
 
 
 def test_the_later_record_of_a_launch_counts():
@@ -49,6 +49,25 @@ def test_equal_launches_share_a_row():
 def test_measured_time_is_said_to_be_the_hosts(host_time):
     text = shown(ProgramRun("sim:h200", 0, 0.1, launches_of(RECORDS), host_time=host_time))
     assert (HOST_TIME[:40] in text) == host_time
+
+
+def test_grids_of_one_kernel_share_a_row():
+    sizes = ("[1,1,1]", "[20,1,1]", "[3,2,1]")
+    lines = [
+        RECORDS.splitlines()[0].replace("[4,1,1]", size).replace(":0,", f":{n},", 1) for n, size in enumerate(sizes)
+    ]
+    text = shown(ProgramRun("sim:h200", 0, 0.1, launches_of("\n".join(lines))))
+    assert "1x1x1 to 20x1x1" in text
+
+
+def test_the_frames_of_the_launch_are_left_out():
+    frames = (
+        "load<4>(float*) at /a/b.cu:3",
+        "void sum<4>(float*) at /a/b.cu:7",
+        "main::{lambda(auto)#1} at /a/b.cu:20",
+    )
+    fault = Fault("race", "", "void sum(float*) [with int N = 4]", frames=frames)
+    assert within_kernel(fault).frames == frames[:2]
 
 
 def test_a_finding_ends_the_report():

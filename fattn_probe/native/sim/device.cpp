@@ -11,10 +11,13 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <sstream>
 
 namespace simt {
 namespace {
+
+constexpr int unknown_registers = 32;
 
 std::map<std::string, long long> numbers_of(const std::string &specification) {
     std::map<std::string, long long> numbers;
@@ -112,6 +115,14 @@ KernelName kernel_name(const std::string &signature) {
     return name;
 }
 
+size_t learned_static(const Description &kernel, size_t bytes) {
+    static std::mutex mutex;
+    static std::map<const char *, size_t> learned; // by signature, whose address tells kernels apart
+    const std::lock_guard<std::mutex> lock(mutex);
+    size_t &most = learned[kernel.signature];
+    return most = std::max(most, bytes);
+}
+
 Resources resources_of(const Description &kernel) {
     static const std::map<std::string, Resources> measured = read_resources();
     const KernelName name = kernel_name(kernel.signature);
@@ -120,8 +131,11 @@ Resources resources_of(const Description &kernel) {
         return found->second;
     }
     const int threads = kernel.launch_bounds.threads;
+    if (environment().program) {
+        return {unknown_registers, learned_static(kernel, 0)};
+    }
     if (threads == 0) {
-        return {32};
+        return {unknown_registers};
     }
     const int blocks = std::max(1, kernel.launch_bounds.min_blocks);
     const int warps = (threads + 31) / 32;
@@ -151,8 +165,35 @@ int device_attribute(cudaDeviceAttr attribute) {
         return p.l2CacheSize;
     case cudaDevAttrIntegrated:
         return p.integrated;
+    case cudaDevAttrMaxThreadsPerBlock:
+        return p.maxThreadsPerBlock;
+    case cudaDevAttrMaxBlockDimX:
+        return p.maxThreadsDim[0];
+    case cudaDevAttrMaxBlockDimY:
+        return p.maxThreadsDim[1];
+    case cudaDevAttrMaxBlockDimZ:
+        return p.maxThreadsDim[2];
+    case cudaDevAttrMaxGridDimX:
+        return p.maxGridSize[0];
+    case cudaDevAttrMaxGridDimY:
+        return p.maxGridSize[1];
+    case cudaDevAttrMaxGridDimZ:
+        return p.maxGridSize[2];
+    case cudaDevAttrMaxRegistersPerBlock:
+        return p.regsPerBlock;
+    case cudaDevAttrMaxRegistersPerMultiprocessor:
+        return p.regsPerMultiprocessor;
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+        return p.maxBlocksPerMultiProcessor;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+        return static_cast<int>(p.reservedSharedMemPerBlock);
+    case cudaDevAttrClockRate:
+        return static_cast<int>(number("clockRate"));
+    case cudaDevAttrManagedMemory:
+    case cudaDevAttrConcurrentManagedAccess:
+        return 1;
     default:
-        return 0; // no other feature that upstream queries is simulated
+        return 0; // no other feature is simulated
     }
 }
 

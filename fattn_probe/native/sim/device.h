@@ -12,13 +12,20 @@ namespace simt {
 const cudaDeviceProp &device_properties();
 
 // What a kernel takes of an SM, as ptxas reported it: registers per thread, static shared and local memory in bytes. If
-// it was not measured: the most registers that its launch bounds allow, and no memory.
+// it was not measured: the most registers that its launch bounds allow, and no memory. Of a whole program's kernel: so
+// few that they limit nothing, and the static shared memory that its threads have declared in an earlier launch.
 struct Resources {
     int registers;
     size_t shared = 0;
     size_t local = 0;
 };
 Resources resources_of(const Description &kernel);
+
+// The most static shared memory that launches of a kernel have declared, with that of another one; in bytes.
+size_t learned_static(const Description &kernel, size_t bytes);
+
+// The static shared memory that launches of a kernel have declared, with that of another one; in bytes.
+size_t learned_static(const Description &kernel, size_t bytes);
 
 // The value of one attribute of cudaDeviceGetAttribute.
 int device_attribute(cudaDeviceAttr attribute);

@@ -96,10 +96,10 @@ void release_groups(Warp &warp) {
     }
 }
 
-uint32_t active_mask(const void *place) {
+uint32_t active_mask(int line) {
     Warp &warp = *self->warp;
     self->wait = Wait::convergence;
-    self->place = static_cast<const char *>(place);
+    self->line = line;
     warp.runnable &= ~(1u << self->lane);
     do {
         worker->reschedule();
@@ -109,11 +109,11 @@ uint32_t active_mask(const void *place) {
 
 void release_converged(Warp &warp) {
     uint32_t lanes = 0;
-    const char *place = nullptr;
+    int line = 0;
     for (uint32_t lane = 0; lane < warp_size; lane++) {
         const bool waits = (warp.alive >> lane & 1) && warp.lanes[lane]->wait == Wait::convergence;
-        if (waits && (place == nullptr || place == warp.lanes[lane]->place)) {
-            place = warp.lanes[lane]->place;
+        if (waits && (lanes == 0 || line == warp.lanes[lane]->line)) {
+            line = warp.lanes[lane]->line;
             lanes |= 1u << lane;
         }
     }

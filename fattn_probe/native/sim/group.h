@@ -40,8 +40,8 @@ uint32_t ballot_in_group(uint32_t mask, bool predicate, const char *name);
 // A lane has returned: groups of its warp that waited for it alone go on.
 void release_groups(Warp &warp);
 
-// __activemask(): the lanes of the warp that reach this place before all lanes wait. A GPU may give fewer.
-uint32_t active_mask(const void *place);
+// __activemask(): the lanes of the warp that reach this line of the source before all lanes wait. A GPU may give fewer.
+uint32_t active_mask(int line);
 
 // Lanes that wait in `active_mask`, when no lane of their warp can go on: those of one place go on together.
 void release_converged(Warp &warp);

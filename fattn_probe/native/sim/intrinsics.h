@@ -44,7 +44,7 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
 }
 inline int __any_sync(unsigned mask, int predicate) { return simt::ballot(mask, predicate != 0, "vote.sync.any") != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return simt::ballot(mask, predicate == 0, "vote.sync.all") == 0; }
-inline unsigned __activemask() { return simt::active_mask(__builtin_return_address(0)); }
+inline unsigned __activemask(int line = __builtin_LINE()) { return simt::active_mask(line); }
 template <class T> inline T __reduce_add_sync(unsigned mask, T value) {
     return simt::butterfly(mask, value, 16, 32, [](T a, T b) { return a + b; });
 }

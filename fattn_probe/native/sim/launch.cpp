@@ -218,15 +218,11 @@ void append_record(const std::string &line) {
     }
 }
 
-// Records a launch. `static_shared` are the bytes of static shared memory that its threads have declared, if it was not
-// measured: known when it has run.
-void record(const Launch &launch, unsigned order, size_t static_shared = 0) {
-    Resources resources = resources_of(launch.kernel);
-    static_shared = resources.shared == 0 ? static_shared : 0;
-    resources.shared += static_shared;
+void record(const Launch &launch, unsigned order) {
+    const Resources resources = resources_of(launch.kernel);
     int blocks = 0;
     occupancy_of(&blocks, launch.kernel, static_cast<int>(launch.block.x * launch.block.y * launch.block.z),
-                 launch.shared + static_shared);
+                 launch.shared);
     append_record("{\"order\":" + std::to_string(order) + ",\"kernel\":" + json_string(launch.kernel.signature) +
                   ",\"grid\":" + json_dim(launch.grid) + ",\"block\":" + json_dim(launch.block) +
                   ",\"shared\":" + std::to_string(launch.shared) + ",\"regs\":" + std::to_string(resources.registers) +
@@ -249,6 +245,9 @@ cudaError_t last_error() { return error_of_this_thread; }
 cudaError_t set_last_error(cudaError_t error) { return error_of_this_thread = error; }
 
 cudaError_t execute(const Launch &launch) {
+    if (self != nullptr) {
+        report({"unsupported", "a kernel launches a kernel, which the simulator does not have"});
+    }
     const cudaError_t refused = check_limits(launch);
     if (refused != cudaSuccess) {
         return set_last_error(refused);
@@ -267,8 +266,11 @@ cudaError_t execute(const Launch &launch) {
             checker->new_launch();
         }
         const size_t static_shared = pool().run(launch, next_selection(launch.grid));
-        if (records && static_shared > resources_of(launch.kernel).shared) {
-            record(launch, order, static_shared); // again, now that it is known
+        if (environment().program && static_shared > learned_static(launch.kernel, 0)) {
+            learned_static(launch.kernel, static_shared);
+            if (records) {
+                record(launch, order); // again, now that it is known
+            }
         }
         flush_prints();
     }

@@ -67,6 +67,7 @@
 #include "mathematics.h"
 #include "mutant.h"
 #include "ptx.h"
+#include "ptx_more.h"
 #include "thread.h"
 #include "whole.h"
 

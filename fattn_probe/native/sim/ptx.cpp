@@ -4,6 +4,8 @@
 #include "finding.h"
 #include "worker.h"
 
+#include <cstddef>
+#include <string>
 #include <vector>
 
 namespace simt {
@@ -77,26 +79,36 @@ uint32_t shared_address(const void *pointer) {
 
 void *shared_pointer(uint32_t address) { return worker->shared_arena() + address; }
 
-void copy_async(void *to, const void *from) {
-    if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16 != 0) {
-        report({"misaligned", "cp.async of 16 bytes between addresses that are not multiples of 16"});
+void copy_async(void *to, const void *from, size_t bytes) {
+    if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % bytes != 0) {
+        const std::string size = std::to_string(bytes);
+        report({"misaligned", "cp.async of " + size + " bytes between addresses that are not multiples of " + size});
     }
-    note_read(from, 16);
+    note_read(from, bytes);
     if (worker->adversarial() || checking) {
-        check_copy_begins(to, 16);
-        worker->pending_copies[self->thread_number()].push_back({to, from});
+        check_copy_begins(to, bytes);
+        worker->pending_copies[self->thread_number()].push_back({to, from, bytes, self->copy_group});
         return;
     }
-    memcpy(to, from, 16);
+    memcpy(to, from, bytes);
 }
 
+void commit_copies() { self->copy_group++; }
+
 void wait_for_copies() {
+    commit_copies();
+    wait_for_copies(0);
+}
+
+void wait_for_copies(uint32_t left) {
     auto &pending = worker->pending_copies[self->thread_number()];
-    for (const auto &[to, from] : pending) {
-        check_copy_ends(to, 16);
-        memcpy(to, from, 16);
+    size_t done = 0;
+    while (done < pending.size() && pending[done].group + left < self->copy_group) {
+        const PendingCopy &copy = pending[done++];
+        check_copy_ends(copy.to, copy.bytes);
+        memcpy(copy.to, copy.from, copy.bytes);
     }
-    pending.clear();
+    pending.erase(pending.begin(), pending.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
 } // namespace simt

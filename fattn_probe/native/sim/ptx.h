@@ -19,9 +19,11 @@ namespace simt {
 uint32_t shared_address(const void *pointer);
 void *shared_pointer(uint32_t address);
 
-// One lane's 16-byte copy to shared memory; under an adversarial schedule it lands only at the wait.
-void copy_async(void *to, const void *from);
-void wait_for_copies();
+// One lane's copy of 4, 8 or 16 bytes to shared memory; under an adversarial schedule it lands only at the wait.
+void copy_async(void *to, const void *from, size_t bytes = 16);
+void commit_copies();                // since the last commit: a group
+void wait_for_copies();              // all
+void wait_for_copies(uint32_t left); // all but the last groups
 
 // For the checker: memory that an instruction, not compiled code, touches. Does nothing unless checking is compiled in.
 void note_read(const void *address, size_t bytes);

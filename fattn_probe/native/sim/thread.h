@@ -34,8 +34,9 @@ struct Fiber {
     // Where it waits: the source line of a barrier, the name of a warp instruction. For reports.
     const char *place = "";
     int line = 0;
-    uint32_t active = 0;  // the result of __activemask()
-    uint32_t printed = 0; // calls of printf
+    uint32_t active = 0;     // the result of __activemask()
+    uint32_t printed = 0;    // calls of printf
+    uint32_t copy_group = 0; // groups of cp.async that it has committed
 
     // Its index in the block, x fastest: warp 0 has threads 0 to 31.
     uint32_t thread_number() const;

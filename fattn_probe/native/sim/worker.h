@@ -32,6 +32,8 @@ struct Block {
 struct PendingCopy {
     void *to;
     const void *from;
+    size_t bytes;
+    uint32_t group; // the thread's commits before it
 };
 
 struct StaticVariable {

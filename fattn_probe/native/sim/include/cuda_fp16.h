@@ -89,6 +89,7 @@ inline simt::HalfProduct operator*(const __half &a, const __half &b) { return {a
 inline __half operator+(const __half &a, const __half &b) { return __half(float(a) + float(b)); }
 inline __half operator+(const simt::HalfProduct &a, const __half &b) { return simt::fused(a.a, a.b, b); }
 inline __half operator+(const __half &a, const simt::HalfProduct &b) { return simt::fused(b.a, b.b, a); }
+inline __half operator+(const simt::HalfProduct &a, const simt::HalfProduct &b) { return a + b.rounded(); }
 inline __half operator-(const __half &a, const __half &b) { return __half(float(a) - float(b)); }
 inline __half operator/(const __half &a, const __half &b) { return __half(float(a) / float(b)); }
 inline __half operator-(const __half &a) { return __half::of_bits(a.bits ^ 0x8000); }

@@ -25,6 +25,42 @@ SIMT_NARROW(__half, __half)
 SIMT_NARROW(__nv_bfloat16, __nv_bfloat16)
 #undef SIMT_NARROW
 
+#define SIMT_COMPARE(name, operation)                                                                                  \
+    inline __half2 __h##name##2(const __half2 &a, const __half2 &b) {                                                  \
+        return {__half(a.x operation b.x), __half(a.y operation b.y)};                                                 \
+    }                                                                                                                  \
+    inline bool __hb##name##2(const __half2 &a, const __half2 &b) { return a.x operation b.x && a.y operation b.y; }
+SIMT_COMPARE(eq, ==)
+SIMT_COMPARE(ne, !=)
+SIMT_COMPARE(lt, <)
+SIMT_COMPARE(le, <=)
+SIMT_COMPARE(gt, >)
+SIMT_COMPARE(ge, >=)
+#undef SIMT_COMPARE
+
+namespace simt {
+
+// The neighbour of a half in a direction: up (1) or down (-1).
+inline __half next_half(const __half &a, int direction) {
+    if ((a.bits & 0x7FFF) == 0) {
+        return __half::of_bits(direction > 0 ? 0x0001 : 0x8001);
+    }
+    const bool grows = (direction > 0) == ((a.bits & 0x8000) == 0);
+    return __half::of_bits(static_cast<uint16_t>(a.bits + (grows ? 1 : -1)));
+}
+
+} // namespace simt
+
+inline __half __float2half_rd(float value) {
+    const __half near(value);
+    return float(near) > value ? simt::next_half(near, -1) : near;
+}
+inline __half __float2half_ru(float value) {
+    const __half near(value);
+    return float(near) < value ? simt::next_half(near, 1) : near;
+}
+inline __half __float2half_rz(float value) { return value < 0.0f ? __float2half_ru(value) : __float2half_rd(value); }
+
 inline __half2 __h2div(const __half2 &a, const __half2 &b) { return a / b; }
 inline __half2 __hneg2(const __half2 &a) { return -a; }
 inline __half2 h2sqrt(const __half2 &a) { return {hsqrt(a.x), hsqrt(a.y)}; }

@@ -13,6 +13,8 @@
 #include "printing.h"
 #include "warp_functions.h"
 
+inline constexpr int warpSize = simt::warp_size;
+
 #undef __managed__
 #define __managed__
 #undef __cluster_dims__

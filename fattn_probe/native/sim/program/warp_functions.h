@@ -7,21 +7,25 @@
 #include <cstring>
 
 // Of a lane that does not call it, HIP and old CUDA give no value: the lanes at one place take part.
-template <class T> inline T __shfl(T value, int source, int width = simt::warp_size) {
-    return __shfl_sync(__activemask(), value, source, width);
+template <class T> inline T __shfl(T value, int source, int width = simt::warp_size, int line = __builtin_LINE()) {
+    return __shfl_sync(__activemask(line), value, source, width);
 }
-template <class T> inline T __shfl_up(T value, unsigned delta, int width = simt::warp_size) {
-    return __shfl_up_sync(__activemask(), value, delta, width);
+template <class T>
+inline T __shfl_up(T value, unsigned delta, int width = simt::warp_size, int line = __builtin_LINE()) {
+    return __shfl_up_sync(__activemask(line), value, delta, width);
 }
-template <class T> inline T __shfl_down(T value, unsigned delta, int width = simt::warp_size) {
-    return __shfl_down_sync(__activemask(), value, delta, width);
+template <class T>
+inline T __shfl_down(T value, unsigned delta, int width = simt::warp_size, int line = __builtin_LINE()) {
+    return __shfl_down_sync(__activemask(line), value, delta, width);
 }
-template <class T> inline T __shfl_xor(T value, int offset, int width = simt::warp_size) {
-    return __shfl_xor_sync(__activemask(), value, offset, width);
+template <class T> inline T __shfl_xor(T value, int offset, int width = simt::warp_size, int line = __builtin_LINE()) {
+    return __shfl_xor_sync(__activemask(line), value, offset, width);
 }
-inline auto __ballot(int predicate) { return __ballot_sync(__activemask(), predicate); }
-inline int __any(int predicate) { return __any_sync(__activemask(), predicate); }
-inline int __all(int predicate) { return __all_sync(__activemask(), predicate); }
+inline auto __ballot(int predicate, int line = __builtin_LINE()) {
+    return __ballot_sync(__activemask(line), predicate);
+}
+inline int __any(int predicate, int line = __builtin_LINE()) { return __any_sync(__activemask(line), predicate); }
+inline int __all(int predicate, int line = __builtin_LINE()) { return __all_sync(__activemask(line), predicate); }
 
 namespace simt {
 

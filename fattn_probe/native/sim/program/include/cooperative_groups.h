@@ -80,7 +80,7 @@ class coalesced_group : public lanes {
     unsigned meta_group_rank() const { return 0; }
     unsigned meta_group_size() const { return 1; }
 };
-inline coalesced_group coalesced_threads() { return coalesced_group(__activemask()); }
+inline coalesced_group coalesced_threads(int line = __builtin_LINE()) { return coalesced_group(__activemask(line)); }
 
 template <unsigned number, class Parent = void> class thread_block_tile : public lanes {
     static_assert(number <= simt::warp_size && (number & (number - 1)) == 0, "a tile of at most one warp");
@@ -88,6 +88,7 @@ template <unsigned number, class Parent = void> class thread_block_tile : public
   public:
     thread_block_tile()
         : lanes((number == 32 ? 0xFFFFFFFFu : (1u << number % 32) - 1) << (simt::self->lane / number * number)) {}
+    template <class Other> thread_block_tile(const thread_block_tile<number, Other> &) : thread_block_tile() {}
 
     static constexpr unsigned size() { return number; }
     static constexpr unsigned num_threads() { return number; }
@@ -157,6 +158,22 @@ class grid_group {
     }
 };
 inline grid_group this_grid() { return {}; }
+
+// One thread of a group calls a function; with `_broadcast`, all get its result.
+template <class Group, class Function, class... Arguments>
+void invoke_one(const Group &group, Function &&function, Arguments &&...arguments) {
+    if (group.thread_rank() == 0) {
+        function(arguments...);
+    }
+}
+template <class Group, class Function, class... Arguments>
+auto invoke_one_broadcast(const Group &group, Function &&function, Arguments &&...arguments) {
+    decltype(function(arguments...)) result{};
+    if (group.thread_rank() == 0) {
+        result = function(arguments...);
+    }
+    return group.shfl(result, 0);
+}
 
 template <class Group> void sync(const Group &group, const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
     if constexpr (std::is_base_of_v<lanes, Group> && !std::is_same_v<Group, thread_group>) {
