@@ -7,6 +7,7 @@ from fattn_probe.build.native_macros import macros_of
 from fattn_probe.build.toolchain import Toolchain
 
 TURING = 750  # `__CUDA_ARCH__`
+WARP = 32
 X86_V3 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 # SIM_HOST has no loop over data, and compiles in half the time of -O1.
 UNOPTIMISED = ("-O0", "-g1")
@@ -41,6 +42,7 @@ class SimulatorFlags:
     """The g++ commands for one `__CUDA_ARCH__`, flavour and set of sanitizers, without input and output.
 
     `lanes_apart`: a lane may pass a loop of matrix instructions alone (native/sim/ahead.h), where that is possible.
+    `warp_size` is the number of lanes of a warp.
     """
 
     toolchain: Toolchain
@@ -48,6 +50,7 @@ class SimulatorFlags:
     flavour: Flavour = "release"
     sanitize: tuple[str, ...] = ()
     lanes_apart: bool = True
+    warp_size: int = WARP
 
     @property
     def sanitizers(self) -> tuple[str, ...]:
@@ -72,8 +75,15 @@ class SimulatorFlags:
         SIMT_AHEAD: lanes pass loops of matrix instructions alone. Not for debuggers and the sanitizers, which see each
         instruction where it stands in the source; nor before Turing, where ordinary code loads fragments.
         """
-        ahead = self.lanes_apart and self.flavour != "debug" and not self.sanitize and self.cuda_arch >= TURING
+        ahead = (
+            self.lanes_apart
+            and self.warp_size == WARP
+            and self.flavour != "debug"
+            and not self.sanitize
+            and self.cuda_arch >= TURING
+        )
         macros = {"SIMT_ARCH": f"={self.cuda_arch}"} | ({"SIMT_AHEAD": ""} if ahead else {})
+        macros |= {} if self.warp_size == WARP else {"SIMT_WARP": f"={self.warp_size}"}
         return macros | ({"SIMT_CHECK": ""} if self.flavour == "check" else {})
 
     @property

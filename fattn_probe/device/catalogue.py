@@ -21,7 +21,8 @@ MAX_INT = 2**31 - 1
 class Device:
     """One GPU in the names of cudaDeviceProp: sizes in bytes, `clockRate` in kHz, `integrated` 0 or 1.
 
-    `sources` maps a field to the document with its figure (none for fields from a user's file).
+    `sources` maps a field to the document with its figure (none for fields from a user's file). `gfx` is the name of an
+    AMD GPU's architecture, empty for NVIDIA's.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Device:
     clockRate: int
     integrated: int
     sources: Mapping[str, str]
+    gfx: str = ""
 
     @property
     def cc(self) -> str:
@@ -69,9 +71,9 @@ class Device:
         return " ".join([*(f"{name}={value}" for name, value in self.properties().items()), f"name={self.name}"])
 
 
-FIGURES = tuple(field.name for field in fields(Device) if field.name not in ("id", "name", "sources"))
+FIGURES = tuple(field.name for field in fields(Device) if field.name not in ("id", "name", "sources", "gfx"))
 GIVEN = tuple(name for name in FIGURES if name not in ("major", "minor"))
-DEVICE_KEYS = ("name", "cc", "like", *GIVEN, "sources")
+DEVICE_KEYS = ("name", "cc", "gfx", "like", *GIVEN, "sources")
 LIMIT_KEYS = (*GIVEN, "sources")
 TOP_KEYS = ("documents", "limits", "devices")
 HIGHEST = {"totalGlobalMem": 2**63 - 1, "integrated": 1}
@@ -81,19 +83,25 @@ ZERO_ALLOWED = ("reservedSharedMemPerBlock", "integrated", "clockRate", "l2Cache
 
 @cache
 def shipped() -> Mapping[str, Device]:
-    """The shipped catalogue."""
-    return MappingProxyType(_parse(_shipped_document(), {}, {}))
+    """The shipped catalogue of NVIDIA's GPUs."""
+    return MappingProxyType(_parse(_document("catalogue.yaml"), {}, {}))
+
+
+@cache
+def amd_devices() -> Mapping[str, Device]:
+    """The shipped AMD GPUs: for HIP programs, not for llama.cpp's kernels."""
+    return MappingProxyType(_parse(_document("amd.yaml"), {}, {}))
 
 
 def load_devices(user_file: Path | str | None = None) -> dict[str, Device]:
-    """Every device by its id: the shipped ones, then those of `user_file`, or of $FATTN_PROBE_DEVICES.
+    """Every NVIDIA GPU by its id: the shipped ones, then those of `user_file`, or of $FATTN_PROBE_DEVICES.
 
     InputError with every problem and its line if a file is invalid.
     """
     chosen = user_file or os.environ.get(USER_FILE_VARIABLE)
     if not chosen:
         return dict(shipped())
-    limits = _limits(_table(_shipped_document().data, "limits"))
+    limits = _limits(_table(_document("catalogue.yaml").data, "limits"))
     return {**shipped(), **_parse(read(Path(chosen)), shipped(), limits)}
 
 
@@ -101,6 +109,8 @@ def find_device(devices: Mapping[str, Device], identifier: str) -> Device:
     """One device by its id; InputError with the nearest ids if it is unknown."""
     if identifier in devices:
         return devices[identifier]
+    if identifier in amd_devices():
+        raise InputError(f"sim:{identifier} is an AMD GPU: it is for HIP programs (`fattn-probe program`)")
     raise InputError(f"no device {identifier!r}{nearest(identifier, devices)}; devices: {', '.join(devices)}")
 
 
@@ -112,8 +122,8 @@ def nearest(word: str, allowed: Mapping[str, object] | tuple[str, ...]) -> str:
 
 
 @cache
-def _shipped_document() -> Document:
-    with as_file(files("fattn_probe.device") / "catalogue.yaml") as path:
+def _document(name: str) -> Document:
+    with as_file(files("fattn_probe.device") / name) as path:
         return read(path)
 
 
@@ -257,7 +267,8 @@ def _device(document: Document, identifier: str, entry: Value, known: _Known) ->
     sources = {**known.sources(limits), **taken, **known.sources(entry)}
     own = {name for name in entry if name not in known.sources(entry)}
     kept = {name: text for name, text in sources.items() if name not in own}
-    return Device(id=identifier, name=str(merged["name"]), sources=MappingProxyType(kept), **figures)
+    gfx = str(entry.get("gfx", base.gfx if base else ""))
+    return Device(identifier, str(merged["name"]), sources=MappingProxyType(kept), gfx=gfx, **figures)
 
 
 def _integer(value: Value) -> int:

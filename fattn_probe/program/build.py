@@ -11,15 +11,20 @@ from fattn_probe.build.key import MANIFEST, Flavour
 from fattn_probe.build.ninja import Report, run_ninja, silent
 from fattn_probe.build.overlay import ERRORS, known_ptx, write_if_changed
 from fattn_probe.build.rewrite import Rewritten, Style, rewrite
-from fattn_probe.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, SimulatorFlags
+from fattn_probe.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, WARP, SimulatorFlags
 from fattn_probe.build.stamp import NATIVE, own_files, own_stamp
 from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step
 from fattn_probe.build.toolchain import Toolchain, find_toolchain
 from fattn_probe.cache import cache_dir
+from fattn_probe.device import Target
+from fattn_probe.errors import InputError
 from fattn_probe.launch.architecture import cuda_arch
-from fattn_probe.program.source import Program, check_supported
+from fattn_probe.program.source import HIP, Program, check_supported
+from fattn_probe.run.session import arch_of
 
 RECORDER = "native/cuda/record_launches.cpp"
+HIP_HEADERS = "sim/program/hip_include"
+DEFAULT_ARCH = "90"
 PRELUDE = "native/sim/program/prelude.h"
 NVCC_FLAGS = {"release": ("-O3", "-lineinfo"), "debug": ("-G", "-g", "-O0")}
 LIBRARIES = ("-lm", "-ldl", "-lpthread")
@@ -45,18 +50,28 @@ class Executable:
 
 @dataclass(frozen=True)
 class Maker:
-    """Compiles programs for one architecture (nvcc's number) and flavour; they share a folder and the simulator."""
+    """Compiles programs for one architecture and flavour; they share a folder and the simulator.
+
+    `arch` is nvcc's number, or the name of an AMD GPU's architecture ("gfx942"), whose warps have `warp_size` lanes.
+    """
 
     arch: str
     flavour: Flavour
     toolchain: Toolchain
     cuda: bool = False
+    warp_size: int = WARP
 
     @property
     def folder(self) -> Path:
         """The folder of all programs that are compiled so."""
         engine = "cuda" if self.cuda else "sim"
-        return cache_dir() / "builds" / f"programs-{engine}-sm{self.arch}-{self.flavour}-{own_stamp()[:12]}"
+        arch = self.arch if self.amd else f"sm{self.arch}"
+        return cache_dir() / "builds" / f"programs-{engine}-{arch}-{self.flavour}-{own_stamp()[:12]}"
+
+    @property
+    def amd(self) -> bool:
+        """Whether it is for an AMD GPU."""
+        return self.arch.startswith("gfx")
 
     def make(self, program: Program, report: Report = silent) -> Executable:
         """The compiled program; it is compiled if it has changed. BuildError with the compiler's errors."""
@@ -73,6 +88,8 @@ class Maker:
     def prepare(self, program: Program) -> dict[Path, Rewritten]:
         """Write the program's rewritten files; returns them by their own paths."""
         check_supported(program)
+        if self.amd and not program.hip:
+            raise InputError(f"{program.path} is a CUDA program: AMD GPUs run HIP programs (#include <{HIP}>)")
         known, style = known_ptx(), Style(program.fast_math, whole=True)
         rewritten = {path: rewrite(text, path.name, known, style) for path, text in program.texts.items()}
         for path, file in rewritten.items():
@@ -96,7 +113,12 @@ class Maker:
     def simulator_steps(self, program: Program, target: str) -> list[Step]:
         """The steps of a program for the simulator."""
         include = os.path.relpath(self.toolchain.cuda_include, self.folder)
-        flags = SimulatorFlags(replace(self.toolchain, cuda_include=Path(include)), cuda_arch(self.arch), self.flavour)
+        flags = SimulatorFlags(
+            replace(self.toolchain, cuda_include=Path(include)),
+            cuda_arch(DEFAULT_ARCH if self.amd else self.arch),  # AMD's matrix instructions are not simulated
+            self.flavour,
+            warp_size=self.warp_size,
+        )
         prelude = f"obj/{Path(target).name}.h"
         headers = "".join(
             f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in program.standard_headers
@@ -108,6 +130,7 @@ class Maker:
             (
                 *flags.device(prelude=prelude),
                 "-Inative/sim/program/include",
+                *self.hip_flags(program),
                 *(() if program.fast_math else ("-DSIMT_PRECISE",)),
                 *(f"-D{macro}" for macro in program.defines),
                 *(
@@ -121,6 +144,11 @@ class Maker:
         simulator = [self.compile_step(f"native/{name}", f"obj/{name}.o", flags.native(name)) for name in names]
         objects = tuple(step.object for step in (own, *simulator))
         return [own, *simulator, self.link(target, (self.toolchain.cxx, "-rdynamic"), objects)]
+
+    def hip_flags(self, program: Program) -> tuple[str, ...]:
+        """What a HIP program needs: its headers, and the name of an AMD GPU's architecture."""
+        gfx = (f'-DSIMT_GFX="{self.arch}"',) if self.amd else ()
+        return (f"-Inative/{HIP_HEADERS}", "-DSIMT_HIP", *gfx) if program.hip else ()
 
     def nvcc_steps(self, program: Program, target: str) -> list[Step]:
         """The steps of a program for a GPU; it is linked with the recorder of launches."""
@@ -139,6 +167,7 @@ class Maker:
             f"obj/{Path(target).name}.o",
             (
                 *nvcc,
+                *(("-x", "cu", f"-I{NATIVE / HIP_HEADERS}") if program.hip else ()),
                 *NVCC_FLAGS[self.flavour],
                 *(("-use_fast_math",) if program.fast_math else ()),
                 *(f"-D{macro}" for macro in program.defines),
@@ -166,9 +195,12 @@ class Maker:
         return LinkStep(target, objects, (*command, *objects, *libraries, "-o", target))
 
 
-def maker(engine: str, arch: str, flavour: Flavour) -> Maker:
-    """What compiles programs for an engine; BuildError if this machine lacks a part of it."""
-    return Maker(arch, flavour, find_toolchain(engine), cuda=engine == "cuda")
+def maker(target: Target, flavour: Flavour) -> Maker:
+    """What compiles programs for a target; BuildError if this machine lacks a part of it."""
+    if target.device is None:
+        return Maker(arch_of(target), flavour, find_toolchain("cuda"), cuda=True)
+    device = target.device
+    return Maker(device.gfx or device.arch, flavour, find_toolchain("sim"), warp_size=device.warpSize)
 
 
 def copy_of(path: Path) -> str:

@@ -9,7 +9,7 @@ from fattn_probe import flags, setup
 from fattn_probe.activity import Activity
 from fattn_probe.build.key import Flavour
 from fattn_probe.console import NOTES, OUT, STDOUT, show
-from fattn_probe.device import Target
+from fattn_probe.device import Target, amd_devices, load_devices, parse_targets
 from fattn_probe.errors import ComparisonError, InputError
 from fattn_probe.files import writing
 from fattn_probe.program.build import Executable, maker
@@ -17,7 +17,6 @@ from fattn_probe.program.debugger import debug
 from fattn_probe.program.execute import ProgramRun, Settings, document, execute
 from fattn_probe.program.show import render
 from fattn_probe.program.source import Program
-from fattn_probe.run.session import arch_of
 from fattn_probe.run.simulator import Simulation
 
 ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -47,7 +46,8 @@ def program(
 ) -> None:
     """Compile and run a CUDA program of your own, on a simulated GPU or a real one."""
     chosen = Program(file, tuple(include), tuple(define), fast_math)
-    targets = setup.targets_of(on, devices, NOTES)
+    known = {**load_devices(devices), **amd_devices()}
+    targets = list(parse_targets(on or setup.chooser(NOTES)(), known))
     flavour = flavour_for(targets, check=check, gdb=gdb)
     settings = Settings(tuple(arguments or ()), timeout, as_json)
     runs = []
@@ -84,8 +84,7 @@ def compiled(chosen: Program, target: Target, flavour: Flavour, activity: Activi
     building = activity.beside(
         setup.build_progress(NOTES, "compiling"), lambda progress: progress.done < progress.total
     )
-    engine = "sim" if target.engine == "sim" else "cuda"
-    made = maker(engine, arch_of(target), flavour).make(chosen, building)
+    made = maker(target, flavour).make(chosen, building)
     for warning in made.warnings:
         NOTES.print(warning, style="yellow", markup=False, soft_wrap=True)
     return made

@@ -17,7 +17,7 @@ COLUMNS = ("kernel", "launches", "grid", "block", "shared memory", "regs", "bloc
 HOST_TIME = (
     "The times that this program measured with CUDA's events are this computer's: the simulator has no notion of time."
 )
-NO_REGISTERS = "Blocks on an SM: at most, since only nvcc knows the registers of these kernels."
+NO_REGISTERS = "Blocks on an SM: at most, since the registers of these kernels are not known."
 
 
 def render(run: ProgramRun, target: Target, *, checked: bool) -> RenderableType:

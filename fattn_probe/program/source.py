@@ -11,6 +11,7 @@ from fattn_probe.cxx.tokens import Draft, draft_of, tokenize
 from fattn_probe.errors import InputError
 from fattn_probe.program.unsupported import CALLS, HEADERS
 
+HIP = "hip/hip_runtime.h"
 C_HEADERS = (
     "assert complex ctype errno float inttypes limits locale math setjmp signal stdarg stddef stdint stdio stdlib"
 )
@@ -34,6 +35,11 @@ class Program:
             raise InputError(f"{self.path}: there is no such file")
         folders = tuple(folder.resolve() for folder in self.includes)
         return included([self.path.resolve()], folders, Path("/"))
+
+    @property
+    def hip(self) -> bool:
+        """Whether it is a HIP program."""
+        return self.path.suffix == ".hip" or any(HIP in INCLUDE.findall(text) for text in self.texts.values())
 
     @property
     def digest(self) -> str:

@@ -1,6 +1,7 @@
 """What the simulator does not have of CUDA: headers and names, each with what to say."""
 
 LIBRARY = "a library of NVIDIA's, which the simulator does not have"
+AMD_LIBRARY = "a library of AMD's, which the simulator does not have"
 TEXTURE = "textures and surfaces are not simulated"
 GRAPH = "CUDA graphs are not simulated: launch the kernels one by one"
 DRIVER = "the driver API is not simulated: use the runtime (cuda_runtime.h)"
@@ -25,6 +26,12 @@ HEADERS = {
     "cuda/atomic": "libcu++ is not simulated: use atomicAdd() and its kind",
     "cuda/std/": "libcu++ is not simulated: use the C++ library's headers",
     "cuda_pipeline.h": "its pipelines are not simulated: use cp.async by asm, or plain copies",
+    "rocwmma/": "AMD's matrix instructions are not simulated",
+    "hipblas/": AMD_LIBRARY,
+    "rocblas/": AMD_LIBRARY,
+    "hipcub/": AMD_LIBRARY,
+    "rocprim/": AMD_LIBRARY,
+    "hiprand/": AMD_LIBRARY,
     "nvrtc.h": "there is no compiler while a program runs",
 }
 """By name; a folder's ends in a slash."""

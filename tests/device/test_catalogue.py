@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from fattn_probe.device import load_devices
+from fattn_probe.device import amd_devices, load_devices
 from fattn_probe.device.catalogue import FIGURES, find_device
 from fattn_probe.errors import InputError
 
@@ -46,6 +46,27 @@ def test_limits_fit_each_other(identifier):
     assert device.sharedMemPerBlockOptin + device.reservedSharedMemPerBlock <= device.sharedMemPerMultiprocessor
     assert device.maxThreadsPerMultiProcessor % device.maxThreadsPerBlock in (0, 512)
     assert device.regsPerBlock <= device.regsPerMultiprocessor
+
+
+AMD = amd_devices()
+
+
+def test_amd_gpus_and_their_wavefronts():
+    assert {name: (device.gfx, device.warpSize) for name, device in AMD.items()} == {
+        "mi300x": ("gfx942", 64),
+        "rx7900xtx": ("gfx1100", 32),
+    }
+    assert not any(device.gfx for device in load_devices().values())
+
+
+@pytest.mark.parametrize("identifier", AMD)
+def test_every_figure_of_an_amd_gpu_has_its_document(identifier):
+    assert set(FIGURES) - set(AMD[identifier].sources) == {"major", "minor", "integrated"}
+
+
+def test_llama_cpp_does_not_run_on_an_amd_gpu():
+    with pytest.raises(InputError, match="sim:mi300x is an AMD GPU: it is for HIP programs"):
+        find_device(load_devices(), "mi300x")
 
 
 def test_figures_of_the_devices_in_measured_sessions():

@@ -40,6 +40,22 @@ def test_it_passes(path):
     assert "exit status 0 after" in said
 
 
+HIP = [pytest.param(path, id=path.stem) for path in sorted(PROGRAMS.glob("*.hip"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", HIP)
+def test_a_hip_program_passes_on_wavefronts_of_64_and_32_and_on_nvidia(path):
+    said = program(path, "--on", "sim:mi300x,sim:rx7900xtx,sim:h200").stdout
+    assert said.count("PASS\n") == said.count("exit status 0 after") == 3
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("path", HIP)
+def test_the_checker_finds_nothing_in_a_hip_program(path):
+    assert "the checker found nothing" in program(path, "--on", "sim:mi300x", "--check", "--schedule", "1").stdout
+
+
 @pytest.mark.night
 @pytest.mark.parametrize("path", EVERY)
 def test_the_checker_finds_nothing(path):
@@ -48,7 +64,7 @@ def test_the_checker_finds_nothing(path):
 
 def test_the_page_lists_every_program():
     page = (Path(__file__).parents[2] / "docs/program.md").read_text()
-    assert {f"| `{path.stem}` |" for path in PROGRAMS.glob("*.cu")} <= {
+    assert {f"| `{path.stem}` |" for path in PROGRAMS.iterdir()} <= {
         line[: line.find("|", 2) + 1] for line in page.splitlines()
     }
 
@@ -62,6 +78,40 @@ int main() {
     return cudaDeviceSynchronize();
 }
 """
+
+
+WAVEFRONT = """#include <cstdio>
+#include <hip/hip_runtime.h>
+__global__ void lanes(unsigned long long *votes) {
+    const unsigned long long mine = __ballot(threadIdx.x % 2);
+    if (threadIdx.x == 0) {
+        votes[0] = mine;
+        votes[1] = __popcll(mine);
+        votes[2] = warpSize;
+    }
+}
+int main() {
+    unsigned long long *device, votes[3];
+    hipMalloc(&device, sizeof(votes));
+    hipLaunchKernelGGL(lanes, dim3(1), dim3(128), 0, 0, device);
+    hipMemcpy(votes, device, sizeof(votes), hipMemcpyDeviceToHost);
+    hipDeviceProp_t properties;
+    hipGetDeviceProperties(&properties, 0);
+    printf("%s %llx %llu %llu\\n", properties.gcnArchName, votes[0], votes[1], votes[2]);
+}
+"""
+
+
+def test_a_wavefront_has_64_lanes_or_32(written):
+    path = written(WAVEFRONT, "lanes.hip")
+    said = program(path, "--on", "sim:mi300x,sim:rx7900xtx").stdout
+    assert "gfx942 aaaaaaaaaaaaaaaa 32 64" in said
+    assert "gfx1100 aaaaaaaa 16 32" in said
+
+
+def test_amd_gpus_are_for_hip_programs(written):
+    said = program(written(PRINTS), "--on", "sim:mi300x", code=2).stderr
+    assert "is a CUDA program: AMD GPUs run HIP programs" in said
 
 
 def test_a_kernel_that_launches_another_is_named(written):

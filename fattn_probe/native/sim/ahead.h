@@ -20,8 +20,7 @@
 namespace simt {
 
 // D = A*B + C on fragments, [register][lane]; d may be c.
-using MatrixWork = void (*)(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
-                            uint32_t (*d)[32]);
+using MatrixWork = void (*)(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d);
 
 #if defined(SIMT_AHEAD)
 

@@ -225,7 +225,24 @@ cudaError_t attributes_of(cudaFuncAttributes *attributes, const Description &ker
     return cudaSuccess;
 }
 
+namespace {
+
+// Of an AMD GPU: what its compute unit has of wavefronts, local memory and workgroups.
+int occupancy_by_figures(const cudaDeviceProp &device, int threads, size_t shared) {
+    const int rounded = (threads + device.warpSize - 1) / device.warpSize * device.warpSize;
+    const int by_threads = device.maxThreadsPerMultiProcessor / std::max(1, rounded);
+    const size_t by_memory = shared == 0 ? SIZE_MAX : device.sharedMemPerMultiprocessor / shared;
+    return static_cast<int>(
+        std::min({static_cast<size_t>(by_threads), by_memory, static_cast<size_t>(device.maxBlocksPerMultiProcessor)}));
+}
+
+} // namespace
+
 cudaError_t occupancy_of(int *blocks, const Description &kernel, int threads, size_t shared) {
+    if (!environment().gfx.empty()) {
+        *blocks = occupancy_by_figures(device_properties(), threads, shared + resources_of(kernel).shared);
+        return cudaSuccess;
+    }
     // NVIDIA's own occupancy calculator, a header of the CUDA runtime.
     cudaOccDeviceProp properties(device_properties());
     cudaFuncAttributes attributes;

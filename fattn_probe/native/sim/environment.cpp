@@ -26,6 +26,7 @@ Environment read() {
         static_cast<unsigned>(number("FATTN_PROBE_SIM_THREADS", cores != 0 ? cores : 1)),
         number("FATTN_PROBE_SCHEDULE", 0),
         text("FATTN_PROBE_FINDINGS"),
+        text("FATTN_PROBE_GFX"),
         number("FATTN_PROBE_DRY", 0) != 0,
         number("FATTN_PROBE_SIM_IN_STEP", 0) != 0,
         number("FATTN_PROBE_SIM_DENORMALS", 0) != 0,

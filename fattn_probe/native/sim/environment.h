@@ -14,6 +14,7 @@ struct Environment {
     unsigned threads;       // FATTN_PROBE_SIM_THREADS: host threads; 1 runs every block in the caller's own thread
     uint64_t schedule_seed; // FATTN_PROBE_SCHEDULE: 0 is the fixed order
     std::string findings;   // FATTN_PROBE_FINDINGS: the file for a finding, instead of stderr
+    std::string gfx;        // FATTN_PROBE_GFX: the architecture of an AMD GPU, such as gfx942
     bool dry;               // FATTN_PROBE_DRY=1: record launches, run no kernel
     bool in_step;           // FATTN_PROBE_SIM_IN_STEP=1: lanes wait for each other at every warp instruction
     bool denormals;         // FATTN_PROBE_SIM_DENORMALS=1: kernels keep denormal float32, as without -use_fast_math

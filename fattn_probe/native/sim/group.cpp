@@ -10,7 +10,7 @@
 namespace simt {
 namespace {
 
-Group &group_of(Warp &warp, uint32_t mask) {
+Group &group_of(Warp &warp, LaneMask mask) {
     Groups &groups = worker->groups_of(warp);
     Group *const end = groups.of + warp_size;
     Group *found = std::find_if(groups.of, end, [=](const Group &group) { return group.mask == mask; });
@@ -31,9 +31,9 @@ void release_group(Warp &warp, Group &group) {
 
 } // namespace
 
-const GroupWords &group_instruction(uint32_t mask, const char *name, const uint32_t *words, int count) {
+const GroupWords &group_instruction(LaneMask mask, const char *name, const uint32_t *words, int count) {
     Warp &warp = *self->warp;
-    const uint32_t lane = 1u << self->lane;
+    const LaneMask lane = lane_bit(self->lane);
     if ((mask & lane) == 0) {
         report({"lanes-missing", std::string(name) + " with a mask that does not name the lane itself"});
     }
@@ -65,7 +65,7 @@ const GroupWords &group_instruction(uint32_t mask, const char *name, const uint3
     return set;
 }
 
-void exchange_in_group(uint32_t mask, const char *name, uint32_t *words, int count, int from) {
+void exchange_in_group(LaneMask mask, const char *name, uint32_t *words, int count, int from) {
     const GroupWords &set = group_instruction(mask, name, words, count);
     if ((set.lanes >> from & 1) == 0) {
         report_missing_lane(name, from);
@@ -75,12 +75,12 @@ void exchange_in_group(uint32_t mask, const char *name, uint32_t *words, int cou
     }
 }
 
-uint32_t ballot_in_group(uint32_t mask, bool predicate, const char *name) {
+LaneMask ballot_in_group(LaneMask mask, bool predicate, const char *name) {
     const uint32_t word = predicate;
     const GroupWords &set = group_instruction(mask, name, &word, 1);
-    uint32_t votes = 0;
+    LaneMask votes = 0;
     for (uint32_t lane = 0; lane < warp_size; lane++) {
-        votes |= (set.lanes >> lane & 1) ? set.words[0][lane] << lane : 0;
+        votes |= (set.lanes >> lane & 1) ? LaneMask{set.words[0][lane]} << lane : 0;
     }
     return votes;
 }
@@ -96,11 +96,11 @@ void release_groups(Warp &warp) {
     }
 }
 
-uint32_t active_mask(int line) {
+LaneMask active_mask(int line) {
     Warp &warp = *self->warp;
     self->wait = Wait::convergence;
     self->line = line;
-    warp.runnable &= ~(1u << self->lane);
+    warp.runnable &= ~lane_bit(self->lane);
     do {
         worker->reschedule();
     } while (self->wait == Wait::convergence);
@@ -108,13 +108,13 @@ uint32_t active_mask(int line) {
 }
 
 void release_converged(Warp &warp) {
-    uint32_t lanes = 0;
+    LaneMask lanes = 0;
     int line = 0;
     for (uint32_t lane = 0; lane < warp_size; lane++) {
         const bool waits = (warp.alive >> lane & 1) && warp.lanes[lane]->wait == Wait::convergence;
         if (waits && (lanes == 0 || line == warp.lanes[lane]->line)) {
             line = warp.lanes[lane]->line;
-            lanes |= 1u << lane;
+            lanes |= lane_bit(lane);
         }
     }
     for (uint32_t lane = 0; lane < warp_size; lane++) {

@@ -14,12 +14,12 @@ namespace simt {
 // while others still read.
 struct GroupWords {
     uint32_t words[8][warp_size];
-    uint32_t lanes; // that took part
+    LaneMask lanes; // that took part
 };
 
 struct Group {
-    uint32_t mask = 0; // 0: free
-    uint32_t arrived = 0;
+    LaneMask mask = 0; // 0: free
+    LaneMask arrived = 0;
     uint32_t generation = 0;
     const char *instruction = "";
     GroupWords sets[2];
@@ -30,18 +30,18 @@ struct Groups {
 };
 
 // Executes an instruction that takes `count` words of each lane; returns the words of all.
-const GroupWords &group_instruction(uint32_t mask, const char *name, const uint32_t *words, int count);
+const GroupWords &group_instruction(LaneMask mask, const char *name, const uint32_t *words, int count);
 
 // A shuffle: `words` become those of lane `from`.
-void exchange_in_group(uint32_t mask, const char *name, uint32_t *words, int count, int from);
+void exchange_in_group(LaneMask mask, const char *name, uint32_t *words, int count, int from);
 
-uint32_t ballot_in_group(uint32_t mask, bool predicate, const char *name);
+LaneMask ballot_in_group(LaneMask mask, bool predicate, const char *name);
 
 // A lane has returned: groups of its warp that waited for it alone go on.
 void release_groups(Warp &warp);
 
 // __activemask(): the lanes of the warp that reach this line of the source before all lanes wait. A GPU may give fewer.
-uint32_t active_mask(int line);
+LaneMask active_mask(int line);
 
 // Lanes that wait in `active_mask`, when no lane of their warp can go on: those of one place go on together.
 void release_converged(Warp &warp);

@@ -13,43 +13,49 @@
 
 namespace simt {
 
-SIMT_UNCHECKED inline uint32_t ballot(uint32_t mask, bool predicate, const char *name) {
+SIMT_UNCHECKED inline LaneMask ballot(LaneMask mask, bool predicate, const char *name) {
     if (__builtin_expect(!self->warp->whole(mask), 0)) {
         return ballot_in_group(mask, predicate, name);
     }
     Registers &registers = warp_instruction(
         name, [&](Registers &r, uint32_t lane) SIMT_PART { r.in[0][lane] = predicate; },
         [](Registers &r) SIMT_PART {
-            uint32_t votes = 0;
+            LaneMask votes = 0;
             for (int lane = 0; lane < warp_size; lane++) {
-                votes |= (self->warp->alive >> lane & 1) ? r.in[0][lane] << lane : 0;
+                votes |= (self->warp->alive >> lane & 1) ? LaneMask{r.in[0][lane]} << lane : 0;
             }
-            r.out[0][0] = votes;
+            memcpy(r.out[0], &votes, sizeof(votes));
         });
-    return registers.out[0][0];
+    LaneMask votes;
+    memcpy(&votes, registers.out[0], sizeof(votes));
+    return votes;
 }
 
 // __syncwarp(). A call that cannot throw and is not inlined does not end a basic block, so g++ fuses multiply-adds
 // across it, as nvcc does.
-void sync_warp(uint32_t mask) noexcept;
+void sync_warp(LaneMask mask) noexcept;
 
 // __syncthreads_or, _and, _count: a barrier that also adds up a predicate.
 int sync_block_count(bool predicate, const char *file, int line);
 
 } // namespace simt
 
-inline void __syncwarp(unsigned mask = simt::full_mask) { simt::sync_warp(mask); }
-inline unsigned __ballot_sync(unsigned mask, int predicate) {
+inline void __syncwarp(simt::LaneMask mask = simt::full_mask) { simt::sync_warp(mask); }
+inline simt::LaneMask __ballot_sync(simt::LaneMask mask, int predicate) {
     return simt::ballot(mask, predicate != 0, "vote.sync.ballot");
 }
-inline int __any_sync(unsigned mask, int predicate) { return simt::ballot(mask, predicate != 0, "vote.sync.any") != 0; }
-inline int __all_sync(unsigned mask, int predicate) { return simt::ballot(mask, predicate == 0, "vote.sync.all") == 0; }
-inline unsigned __activemask(int line = __builtin_LINE()) { return simt::active_mask(line); }
-template <class T> inline T __reduce_add_sync(unsigned mask, T value) {
-    return simt::butterfly(mask, value, 16, 32, [](T a, T b) { return a + b; });
+inline int __any_sync(simt::LaneMask mask, int predicate) {
+    return simt::ballot(mask, predicate != 0, "vote.sync.any") != 0;
 }
-template <class T> inline T __reduce_max_sync(unsigned mask, T value) {
-    return simt::butterfly(mask, value, 16, 32, [](T a, T b) { return std::max(a, b); });
+inline int __all_sync(simt::LaneMask mask, int predicate) {
+    return simt::ballot(mask, predicate == 0, "vote.sync.all") == 0;
+}
+inline simt::LaneMask __activemask(int line = __builtin_LINE()) { return simt::active_mask(line); }
+template <class T> inline T __reduce_add_sync(simt::LaneMask mask, T value) {
+    return simt::butterfly(mask, value, simt::warp_size / 2, simt::warp_size, [](T a, T b) { return a + b; });
+}
+template <class T> inline T __reduce_max_sync(simt::LaneMask mask, T value) {
+    return simt::butterfly(mask, value, simt::warp_size / 2, simt::warp_size, [](T a, T b) { return std::max(a, b); });
 }
 #define __syncthreads_or(predicate) (simt::sync_block_count((predicate) != 0, __FILE__, __LINE__) != 0)
 #define __syncthreads_and(predicate) (simt::sync_block_count((predicate) == 0, __FILE__, __LINE__) == 0)

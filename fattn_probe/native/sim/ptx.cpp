@@ -40,7 +40,7 @@ void report_ldmatrix_address() {
 
 void probe_rows(const void *const *addresses, int rows) {
     Fiber *const last = self;
-    last->warp->runnable &= ~(1u << last->lane); // after a fault it does not go on; otherwise release_warp sets this
+    last->warp->runnable &= ~lane_bit(last->lane); // after a fault it does not go on; otherwise release_warp sets this
     for (int row = 0; row < rows; row++) {
         self = last->warp->lanes[row];
         probe_row(addresses[row]);

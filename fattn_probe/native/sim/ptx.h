@@ -135,12 +135,10 @@ SIMT_UNCHECKED void matrix_instruction(const char *name, MatrixWork work, Ts &..
     (set_result<results>(operands, registers, i++), ...);
 }
 
-template <int K>
-void multiply_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32], uint32_t (*d)[32]) {
+template <int K> void multiply_f32(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     mma_f16_accumulate_f32(K, a, b, c, d);
 }
-template <int K>
-void multiply_f16(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32], uint32_t (*d)[32]) {
+template <int K> void multiply_f16(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     mma_f16_accumulate_f16(K, a, b, c, d);
 }
 

@@ -15,7 +15,7 @@ namespace simt {
 // fragment can be used where it is. Only the pages of rows in use take memory.
 class RegisterFile {
   public:
-    using Row = uint32_t[warp_size];
+    using Row = LaneWords;
     static constexpr uint32_t rows = stack_bytes / 4;
 
     // read: fetched from the lanes. loaded: written by ldmatrix. computed: written by a matrix instruction.

@@ -14,7 +14,7 @@ namespace simt {
 [[noreturn]] void report_missing_lane(const char *instruction, int lane);
 
 // The value of `value` in lane `source(lane)`, copied word by word.
-template <class T, class Source> SIMT_UNCHECKED T exchange(uint32_t mask, T value, const char *name, Source source) {
+template <class T, class Source> SIMT_UNCHECKED T exchange(LaneMask mask, T value, const char *name, Source source) {
     constexpr int words = (sizeof(T) + 3) / 4;
     static_assert(words <= 8, "a shuffled value has at most 32 bytes");
     uint32_t word[words] = {};
@@ -44,13 +44,13 @@ template <class T, class Source> SIMT_UNCHECKED T exchange(uint32_t mask, T valu
 }
 
 // That each step finds its partner among these lanes.
-void check_butterfly(uint32_t lanes, int offset, int width);
+void check_butterfly(LaneMask lanes, int offset, int width);
 
 // What a loop of xor shuffles makes of the lanes' values: `value = operation(value, __shfl_xor_sync(mask, value,
 // offset, width))` for `offset`, half of it, and so on down to 1, the lanes' values being exchanged between one and the
 // next. In one warp instruction, for all lanes at once (build/rewrite_shuffles.py).
 template <class T, class Operation>
-SIMT_UNCHECKED T butterfly(uint32_t mask, T value, int offset, int width, Operation operation) {
+SIMT_UNCHECKED T butterfly(LaneMask mask, T value, int offset, int width, Operation operation) {
     static_assert(sizeof(T) <= sizeof(Registers::out) / warp_size, "a value that fits into the registers");
     if (__builtin_expect(!self->warp->whole(mask), 0)) {
         for (int step = offset; step > 0; step >>= 1) {
@@ -84,22 +84,23 @@ SIMT_UNCHECKED T butterfly(uint32_t mask, T value, int offset, int width, Operat
 
 } // namespace simt
 
-template <class T> inline T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
+template <class T> inline T __shfl_sync(simt::LaneMask mask, T value, int source, int width = simt::warp_size) {
     return simt::exchange(mask, value, "shfl.sync",
                           [=](int lane) SIMT_PART { return (lane & ~(width - 1)) + (source & (width - 1)); });
 }
-template <class T> inline T __shfl_xor_sync(unsigned mask, T value, int offset, int width = 32) {
+template <class T> inline T __shfl_xor_sync(simt::LaneMask mask, T value, int offset, int width = simt::warp_size) {
     return simt::exchange(mask, value, "shfl.sync.bfly", [=](int lane) SIMT_PART {
         const int from = lane ^ offset;
         return from < (lane & ~(width - 1)) + width ? from : lane;
     });
 }
-template <class T> inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+template <class T>
+inline T __shfl_down_sync(simt::LaneMask mask, T value, unsigned delta, int width = simt::warp_size) {
     return simt::exchange(mask, value, "shfl.sync.down", [=](int lane) SIMT_PART {
         return lane % width + static_cast<int>(delta) < width ? lane + static_cast<int>(delta) : lane;
     });
 }
-template <class T> inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+template <class T> inline T __shfl_up_sync(simt::LaneMask mask, T value, unsigned delta, int width = simt::warp_size) {
     return simt::exchange(mask, value, "shfl.sync.up", [=](int lane) SIMT_PART {
         return lane % width - static_cast<int>(delta) >= 0 ? lane - static_cast<int>(delta) : lane;
     });

@@ -185,7 +185,7 @@ Floats multiply_row(const Operands &operands, int row, int K, Floats c, bool fin
 }
 
 // The fragments of m16n8kK: register 2*(k/8) + (row/8) of A holds an 8x8 tile, row by row; those of B are columns.
-Operands operands_m16n8(int K, const uint32_t (*a)[32], const uint32_t (*b)[32]) {
+Operands operands_m16n8(int K, const LaneWords *a, const LaneWords *b) {
     Operands operands;
     for (int k = 0; k < K; k += 8) {
         for (int row = 0; row < 16; row++) {
@@ -211,8 +211,7 @@ uint32_t pack(float low, float high) { return half_of_float(low) | static_cast<u
 
 } // namespace
 
-void mma_f16_accumulate_f32(int K, const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
-                            uint32_t (*d)[32]) {
+void mma_f16_accumulate_f32(int K, const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     if (use_avx512() && mma_f16_accumulate_f32_avx512(K, a, b, c, d)) {
         return;
     }
@@ -232,8 +231,7 @@ void mma_f16_accumulate_f32(int K, const uint32_t (*a)[32], const uint32_t (*b)[
     }
 }
 
-void mma_f16_accumulate_f16(int K, const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
-                            uint32_t (*d)[32]) {
+void mma_f16_accumulate_f16(int K, const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     if (use_avx512() && mma_f16_accumulate_f16_avx512(K, a, b, c, d)) {
         return;
     }
@@ -252,9 +250,8 @@ void mma_f16_accumulate_f16(int K, const uint32_t (*a)[32], const uint32_t (*b)[
     }
 }
 
-void mma_bf16_accumulate_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
-                             uint32_t (*d)[32]) {
-    const auto element = [](const uint32_t (*m)[32], int tile, int line, int k) {
+void mma_bf16_accumulate_f32(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
+    const auto element = [](const LaneWords *m, int tile, int line, int k) {
         return reinterpret_cast<const uint16_t *>(&m[tile][4 * line])[k];
     };
     const auto exponent = [](uint16_t bits) { return (bits >> 7 & 255) - 127; };
@@ -294,7 +291,7 @@ namespace {
 // Lanes of quad pair q: rows and columns 0-3 in lanes 4q.., 4-7 in lanes 16+4q..
 int quad_lane(int quad, int index) { return 4 * quad + index % 4 + (index >= 4 ? 16 : 0); }
 
-Operands operands_m8n8k4(int quad, const uint32_t (*a)[32], const uint32_t (*b)[32], bool b_by_rows) {
+Operands operands_m8n8k4(int quad, const LaneWords *a, const LaneWords *b, bool b_by_rows) {
     Operands operands;
     uint16_t columns_of_b[8][8] = {};
     for (int i = 0; i < 8; i++) {
@@ -322,7 +319,7 @@ Operands operands_m8n8k4(int quad, const uint32_t (*a)[32], const uint32_t (*b)[
 
 } // namespace
 
-void mma_m8n8k4_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32], uint32_t (*d)[32]) {
+void mma_m8n8k4_f32(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     for (int quad = 0; quad < 4; quad++) {
         const Operands operands = operands_m8n8k4(quad, a, b, false);
         const bool finite = operands.finite();
@@ -347,7 +344,7 @@ void mma_m8n8k4_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint
     }
 }
 
-void mma_m8n8k4_f16(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32], uint32_t (*d)[32]) {
+void mma_m8n8k4_f16(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     for (int quad = 0; quad < 4; quad++) {
         const Operands operands = operands_m8n8k4(quad, a, b, true);
         const bool finite = operands.finite();

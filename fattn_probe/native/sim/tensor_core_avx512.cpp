@@ -73,8 +73,7 @@ template <int K> struct Operands {
     bool finite;
 };
 
-template <int K>
-SIMT_AVX512_INLINE void prepare(Operands<K> &operands, const uint32_t (*a)[32], const uint32_t (*b)[32]) {
+template <int K> SIMT_AVX512_INLINE void prepare(Operands<K> &operands, const LaneWords *a, const LaneWords *b) {
     operands.finite = true;
     for (int k = 0; k < K; k += 8) {
         const uint32_t *above = a[2 * (k / 8)], *below = a[2 * (k / 8) + 1];
@@ -197,8 +196,7 @@ SIMT_AVX512_INLINE __m512 both(__m512 x, __m512 y, bool high) {
 }
 
 template <int K, int group, int extra>
-SIMT_AVX512 bool accumulate_f32(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
-                                uint32_t (*d)[32]) {
+SIMT_AVX512 bool accumulate_f32(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     Operands<K> operands;
     prepare(operands, a, b);
     __m512 sum[8];
@@ -231,8 +229,7 @@ SIMT_AVX512 bool accumulate_f32(const uint32_t (*a)[32], const uint32_t (*b)[32]
 }
 
 template <int K, int group, int extra>
-SIMT_AVX512 bool accumulate_f16(const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
-                                uint32_t (*d)[32]) {
+SIMT_AVX512 bool accumulate_f16(const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     Operands<K> operands;
     prepare(operands, a, b);
     const Tile upper = transpose(load(c[0]), load(c[0] + 16)), lower = transpose(load(c[1]), load(c[1] + 16));
@@ -279,13 +276,11 @@ bool has_avx512() {
     return has;
 }
 
-bool mma_f16_accumulate_f32_avx512(int K, const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
-                                   uint32_t (*d)[32]) {
+bool mma_f16_accumulate_f32_avx512(int K, const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     return K == 16 ? accumulate_f32<16, group, extra>(a, b, c, d) : accumulate_f32<8, group, extra>(a, b, c, d);
 }
 
-bool mma_f16_accumulate_f16_avx512(int K, const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
-                                   uint32_t (*d)[32]) {
+bool mma_f16_accumulate_f16_avx512(int K, const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d) {
     return K == 16 ? accumulate_f16<16, group, extra>(a, b, c, d) : accumulate_f16<8, group, extra>(a, b, c, d);
 }
 
@@ -295,12 +290,10 @@ bool mma_f16_accumulate_f16_avx512(int K, const uint32_t (*a)[32], const uint32_
 
 namespace simt {
 bool has_avx512() { return false; }
-bool mma_f16_accumulate_f32_avx512(int, const uint32_t (*)[32], const uint32_t (*)[32], const uint32_t (*)[32],
-                                   uint32_t (*)[32]) {
+bool mma_f16_accumulate_f32_avx512(int, const LaneWords *, const LaneWords *, const LaneWords *, LaneWords *) {
     return false;
 }
-bool mma_f16_accumulate_f16_avx512(int, const uint32_t (*)[32], const uint32_t (*)[32], const uint32_t (*)[32],
-                                   uint32_t (*)[32]) {
+bool mma_f16_accumulate_f16_avx512(int, const LaneWords *, const LaneWords *, const LaneWords *, LaneWords *) {
     return false;
 }
 } // namespace simt

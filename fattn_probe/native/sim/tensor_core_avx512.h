@@ -1,6 +1,8 @@
 // The tensor cores' arithmetic on processors with AVX-512: the same bits as tensor_core.h, several times as fast.
 #pragma once
 
+#include "lanes.h"
+
 #include <cstdint>
 
 namespace simt {
@@ -9,9 +11,7 @@ namespace simt {
 bool has_avx512();
 
 // As the functions of tensor_core.h. False, with nothing written, where an operand is an infinity or a NaN.
-bool mma_f16_accumulate_f32_avx512(int K, const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
-                                   uint32_t (*d)[32]);
-bool mma_f16_accumulate_f16_avx512(int K, const uint32_t (*a)[32], const uint32_t (*b)[32], const uint32_t (*c)[32],
-                                   uint32_t (*d)[32]);
+bool mma_f16_accumulate_f32_avx512(int K, const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d);
+bool mma_f16_accumulate_f16_avx512(int K, const LaneWords *a, const LaneWords *b, const LaneWords *c, LaneWords *d);
 
 } // namespace simt

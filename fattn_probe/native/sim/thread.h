@@ -1,6 +1,8 @@
 // What a CUDA thread is here: a fiber, in a warp, in a block, run by one worker of the host.
 #pragma once
 
+#include "lanes.h"
+
 #include <vector_types.h>
 
 #include <cstddef>
@@ -34,7 +36,7 @@ struct Fiber {
     // Where it waits: the source line of a barrier, the name of a warp instruction. For reports.
     const char *place = "";
     int line = 0;
-    uint32_t active = 0;     // the result of __activemask()
+    LaneMask active = 0;     // the result of __activemask()
     uint32_t printed = 0;    // calls of printf
     uint32_t copy_group = 0; // groups of cp.async that it has committed
 

@@ -31,10 +31,10 @@ bool arrive_at_warp(const char *instruction) {
                                      warp.instruction});
     }
     if (__builtin_expect(warp.alive != warp.existing, 0) && needs_all_lanes(instruction)) {
-        const int gone = __builtin_ctz(warp.existing & ~warp.alive);
+        const int gone = lowest_lane(warp.existing & ~warp.alive);
         report({"lanes-missing", returned(*warp.lanes[gone], instruction)});
     }
-    return ++warp.arrived == static_cast<uint32_t>(__builtin_popcount(warp.alive));
+    return ++warp.arrived == count_lanes(warp.alive);
 }
 
 void release_warp() {
@@ -67,14 +67,13 @@ bool wait_for_warp() {
 void report_missing_lane(const char *instruction, int lane) {
     const Warp &warp = *self->warp;
     const bool exists = warp.existing >> lane & 1;
-    const std::string why = !exists
-                                ? " of a warp that has " + std::to_string(__builtin_popcount(warp.existing)) + " lanes"
+    const std::string why = !exists ? " of a warp that has " + std::to_string(count_lanes(warp.existing)) + " lanes"
                             : warp.alive >> lane & 1 ? ", which does not take part"
                                                      : ", which has returned";
     report({"lanes-missing", std::string(instruction) + " reads lane " + std::to_string(lane) + why});
 }
 
-void check_butterfly(uint32_t lanes, int offset, int width) {
+void check_butterfly(LaneMask lanes, int offset, int width) {
     for (int step = offset; step > 0; step >>= 1) {
         const int lane = static_cast<int>(self->lane), other = lane ^ step;
         if (other < (lane & ~(width - 1)) + width && (lanes >> other & 1) == 0) {
@@ -83,7 +82,7 @@ void check_butterfly(uint32_t lanes, int offset, int width) {
     }
 }
 
-void sync_warp(uint32_t mask) noexcept {
+void sync_warp(LaneMask mask) noexcept {
     if (__builtin_expect(!self->warp->whole(mask), 0)) {
         group_instruction(mask, "bar.warp.sync", nullptr, 0);
         return;

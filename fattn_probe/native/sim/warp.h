@@ -1,6 +1,7 @@
 // Warp-wide instructions: every lane hands in registers, the last one to arrive does the work for all.
 #pragma once
 
+#include "lanes.h"
 #include "thread.h"
 #include "unchecked.h"
 
@@ -8,16 +9,13 @@
 
 namespace simt {
 
-constexpr int warp_size = 32;
-constexpr uint32_t full_mask = 0xFFFFFFFF;
-
 // Registers of one warp instruction, [register][lane]: for the fragments of matrix instructions this order is that of
 // the 8x8 tiles themselves (PTX ISA, "Matrix Fragments"), row by row, two f16 in each word.
 struct Registers {
     alignas(64) uint32_t in[12][warp_size];
     alignas(64) uint32_t out[8][warp_size];
     const void *address[warp_size];
-    uint32_t lanes; // that took part
+    LaneMask lanes; // that took part
 };
 
 struct AheadWarp;
@@ -25,9 +23,9 @@ struct Groups;
 
 struct Warp {
     uint32_t index = 0;
-    uint32_t existing = 0; // lanes that the block's size gives this warp
-    uint32_t alive = 0;    // of these, not yet returned
-    uint32_t runnable = 0;
+    LaneMask existing = 0; // lanes that the block's size gives this warp
+    LaneMask alive = 0;    // of these, not yet returned
+    LaneMask runnable = 0;
     uint32_t arrived = 0;
     uint32_t generation = 0; // warp instructions executed
     uint32_t of_groups = 0;  // and those of groups of lanes
@@ -41,7 +39,7 @@ struct Warp {
 
     SIMT_PART Registers &current() { return registers[generation & 1]; }
     // Whether the lanes of a mask are all of the warp's: unless some have returned, before others began to wait.
-    SIMT_PART bool whole(uint32_t mask) const {
+    SIMT_PART bool whole(LaneMask mask) const {
         return (mask & existing) == existing && (alive == existing || arrived != 0);
     }
 };

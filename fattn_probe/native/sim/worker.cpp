@@ -111,7 +111,7 @@ void Worker::run_block(uint3 index) {
         const uint32_t lanes = std::min<uint32_t>(warp_size, block.threads - i * warp_size);
         Warp &warp = warps[i];
         warp.index = i;
-        warp.existing = lanes == warp_size ? full_mask : (1u << lanes) - 1;
+        warp.existing = lanes == warp_size ? full_mask : lanes_below(lanes);
         warp.alive = warp.runnable = warp.existing;
         warp.arrived = warp.generation = warp.of_groups = 0;
         warp.substitute = nullptr;
@@ -125,7 +125,7 @@ void Worker::run_block(uint3 index) {
         prepare_fiber(fibers_[thread], thread);
     }
     const FlushDenormals flush(!environment().denormals);
-    Fiber *first = adversarial() ? next_adversarial() : warps[0].lanes[31 - __builtin_clz(warps[0].alive)];
+    Fiber *first = adversarial() ? next_adversarial() : warps[0].lanes[highest_lane(warps[0].alive)];
     self = first;
     {
         const OtherStack in_use(stacks_ + first->thread_number() * stack_bytes, stack_bytes);
@@ -176,14 +176,14 @@ uint64_t Worker::random() { // splitmix64
 // adversarial schedule shows such places.
 Fiber *Worker::next_in_order() {
     Warp &warp = *self->warp;
-    const uint32_t below = warp.runnable & ((1u << self->lane) - 1);
+    const LaneMask below = warp.runnable & lanes_below(self->lane);
     if (warp.runnable != 0) {
-        return warp.lanes[31 - __builtin_clz(below != 0 ? below : warp.runnable)];
+        return warp.lanes[highest_lane(below != 0 ? below : warp.runnable)];
     }
     for (uint32_t i = 1; i < block.warps; i++) {
         Warp &other = warps[(warp.index + i) % block.warps];
         if (other.runnable != 0) {
-            return other.lanes[31 - __builtin_clz(other.runnable)];
+            return other.lanes[highest_lane(other.runnable)];
         }
     }
     return nullptr;
@@ -202,8 +202,8 @@ Fiber *Worker::next_adversarial() {
     if (best == max_threads) {
         return nullptr;
     }
-    const uint32_t lanes = warps[best].runnable;
-    return warps[best].lanes[order_ == Order::last_first ? __builtin_ctz(lanes) : 31 - __builtin_clz(lanes)];
+    const LaneMask lanes = warps[best].runnable;
+    return warps[best].lanes[order_ == Order::last_first ? lowest_lane(lanes) : highest_lane(lanes)];
 }
 
 // Any lane of any warp; the warp of the last choice is left alone for long, so that others run far ahead of it.
@@ -221,11 +221,11 @@ Fiber *Worker::next_at_random() {
     const uint64_t dice = random();
     const bool stay = self != nullptr && self->warp->runnable != 0 && dice % 8 != 0;
     Warp &warp = stay ? *self->warp : warps[choices[(dice >> 8) % count]];
-    uint32_t lanes = warp.runnable;
-    for (uint64_t skip = (dice >> 32) % static_cast<uint64_t>(__builtin_popcount(lanes)); skip > 0; skip--) {
+    LaneMask lanes = warp.runnable;
+    for (uint64_t skip = (dice >> 32) % count_lanes(lanes); skip > 0; skip--) {
         lanes &= lanes - 1;
     }
-    return warp.lanes[__builtin_ctz(lanes)];
+    return warp.lanes[lowest_lane(lanes)];
 }
 
 // The running lane was the last to arrive somewhere: the order starts anew.
@@ -233,7 +233,7 @@ void Worker::restart_order() {
     if (adversarial()) {
         reschedule();
     } else {
-        switch_to(self->warp->lanes[31 - __builtin_clz(self->warp->runnable)]);
+        switch_to(self->warp->lanes[highest_lane(self->warp->runnable)]);
     }
 }
 
@@ -251,10 +251,10 @@ void Worker::reschedule() {
 // What `reschedule` does for a lane that waits for its warp: mostly, the next lower lane goes on.
 __attribute__((always_inline)) inline void Worker::next_lane_or_warp() {
     Warp &warp = *self->warp;
-    const uint32_t lane = 1u << self->lane;
-    const uint32_t below = (warp.runnable &= ~lane) & (lane - 1);
+    const LaneMask lane = lane_bit(self->lane);
+    const LaneMask below = (warp.runnable &= ~lane) & (lane - 1);
     if (__builtin_expect(below != 0 && !adversarial(), 1)) {
-        switch_to(warp.lanes[31 - __builtin_clz(below)]);
+        switch_to(warp.lanes[highest_lane(below)]);
     } else {
         reschedule();
     }
@@ -263,8 +263,8 @@ __attribute__((always_inline)) inline void Worker::next_lane_or_warp() {
 void Worker::finish_fiber() {
     Warp &warp = *self->warp;
     self->wait = Wait::done;
-    warp.alive &= ~(1u << self->lane);
-    warp.runnable &= ~(1u << self->lane);
+    warp.alive &= ~lane_bit(self->lane);
+    warp.runnable &= ~lane_bit(self->lane);
     block.alive--;
     if (warp.arrived > 0) {
         Fiber *waiting = *std::find_if(warp.lanes, warp.lanes + warp_size,
@@ -272,14 +272,14 @@ void Worker::finish_fiber() {
         if (needs_all_lanes(warp.instruction)) {
             report_from(waiting, {"lanes-missing", returned(*self, warp.instruction), waiting});
         }
-        if (warp.arrived == static_cast<uint32_t>(__builtin_popcount(warp.alive))) {
+        if (warp.arrived == count_lanes(warp.alive)) {
             warp.substitute = waiting;
-            warp.runnable |= 1u << waiting->lane;
+            warp.runnable |= lane_bit(waiting->lane);
         }
     }
     release_groups(warp);
     if (warp.alive == 0) {
-        block.gone += static_cast<uint32_t>(__builtin_popcount(warp.existing));
+        block.gone += count_lanes(warp.existing);
         if (block.arrived > 0 && block.arrived + block.gone == block.threads) {
             release_block();
         }
@@ -307,7 +307,7 @@ void Worker::note_fault(const Finding &finding) {
     fault_ = json_of(finding);
     // A thread that no longer runs arrives at no barrier, so none of these masks is set again.
     for (uint32_t i = thread / warp_size; i < block.warps; i++) {
-        warps[i].runnable &= i == thread / warp_size ? (1u << thread % warp_size) - 1 : 0;
+        warps[i].runnable &= i == thread / warp_size ? lanes_below(thread % warp_size) : 0;
     }
 }
 
@@ -318,7 +318,7 @@ void Worker::stop_if_after_fault() {
 }
 
 void Worker::stop_thread() {
-    self->warp->runnable &= ~(1u << self->lane);
+    self->warp->runnable &= ~lane_bit(self->lane);
     reschedule();
     __builtin_unreachable();
 }
@@ -410,7 +410,7 @@ void sync_block(const char *file, int line) {
     self->wait = Wait::block;
     self->place = file;
     self->line = line;
-    self->warp->runnable &= ~(1u << self->lane);
+    self->warp->runnable &= ~lane_bit(self->lane);
     do {
         worker->reschedule();
     } while (block.epoch == epoch);

@@ -18,7 +18,14 @@ inline constexpr int warpSize = simt::warp_size;
 #undef __managed__
 #define __managed__
 #undef __cluster_dims__
+#if defined(SIMT_HIP)
+#undef __CUDA_ARCH__
+#define __HIPCC__ 1
+#define __HIP__ 1
+#define __HIP_DEVICE_COMPILE__ 1
+#else
 #define __CUDACC__
 #define __NVCC__
 #define __CUDACC_VER_MAJOR__ (CUDART_VERSION / 1000)
 #define __CUDACC_VER_MINOR__ (CUDART_VERSION % 1000 / 10)
+#endif

@@ -30,7 +30,7 @@ inline int __all(int predicate, int line = __builtin_LINE()) { return __all_sync
 namespace simt {
 
 // The values of a mask's lanes, combined in the order of lanes.
-template <class T, class Operation> T reduce(uint32_t mask, T value, Operation operation) {
+template <class T, class Operation> T reduce(LaneMask mask, T value, Operation operation) {
     const T own = value;
     bool first = true;
     for (int lane = 0; lane < warp_size; lane++) {
@@ -44,12 +44,12 @@ template <class T, class Operation> T reduce(uint32_t mask, T value, Operation o
 }
 
 // The lanes of a mask that have the same value.
-template <class T> uint32_t match(uint32_t mask, T value) {
-    uint32_t same = 0;
+template <class T> LaneMask match(LaneMask mask, T value) {
+    LaneMask same = 0;
     for (int lane = 0; lane < warp_size; lane++) {
         if (mask >> lane & 1) {
             const T other = __shfl_sync(mask, value, lane);
-            same |= static_cast<uint32_t>(memcmp(&other, &value, sizeof(T)) == 0) << lane;
+            same |= static_cast<LaneMask>(memcmp(&other, &value, sizeof(T)) == 0) << lane;
         }
     }
     return same;
@@ -57,21 +57,23 @@ template <class T> uint32_t match(uint32_t mask, T value) {
 
 } // namespace simt
 
-template <class T> inline T __reduce_min_sync(unsigned mask, T value) {
+template <class T> inline T __reduce_min_sync(simt::LaneMask mask, T value) {
     return simt::reduce(mask, value, [](T a, T b) { return b < a ? b : a; });
 }
-template <class T> inline T __reduce_and_sync(unsigned mask, T value) {
+template <class T> inline T __reduce_and_sync(simt::LaneMask mask, T value) {
     return simt::reduce(mask, value, [](T a, T b) { return a & b; });
 }
-template <class T> inline T __reduce_or_sync(unsigned mask, T value) {
+template <class T> inline T __reduce_or_sync(simt::LaneMask mask, T value) {
     return simt::reduce(mask, value, [](T a, T b) { return a | b; });
 }
-template <class T> inline T __reduce_xor_sync(unsigned mask, T value) {
+template <class T> inline T __reduce_xor_sync(simt::LaneMask mask, T value) {
     return simt::reduce(mask, value, [](T a, T b) { return a ^ b; });
 }
-template <class T> inline unsigned __match_any_sync(unsigned mask, T value) { return simt::match(mask, value); }
-template <class T> inline unsigned __match_all_sync(unsigned mask, T value, int *all) {
-    const unsigned same = simt::match(mask, value);
+template <class T> inline simt::LaneMask __match_any_sync(simt::LaneMask mask, T value) {
+    return simt::match(mask, value);
+}
+template <class T> inline simt::LaneMask __match_all_sync(simt::LaneMask mask, T value, int *all) {
+    const simt::LaneMask same = simt::match(mask, value);
     *all = same == mask;
     return *all ? mask : 0;
 }

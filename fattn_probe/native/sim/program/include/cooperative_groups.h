@@ -27,16 +27,18 @@ class thread_block {
 };
 inline thread_block this_thread_block() { return {}; }
 
+constexpr simt::LaneMask first_lanes(unsigned number) {
+    return number >= static_cast<unsigned>(simt::warp_size) ? simt::full_mask : simt::lanes_below(number);
+}
+
 // Lanes of a warp. `rank` numbers those of the mask from the lowest.
 class lanes {
   public:
-    explicit lanes(unsigned mask) : mask_(mask) {}
+    explicit lanes(simt::LaneMask mask) : mask_(mask) {}
 
-    unsigned size() const { return static_cast<unsigned>(__builtin_popcount(mask_)); }
+    unsigned size() const { return simt::count_lanes(mask_); }
     unsigned num_threads() const { return size(); }
-    unsigned thread_rank() const {
-        return static_cast<unsigned>(__builtin_popcount(mask_ & ((1u << simt::self->lane) - 1)));
-    }
+    unsigned thread_rank() const { return simt::count_lanes(mask_ & simt::lanes_below(simt::self->lane)); }
     void sync() const { __syncwarp(mask_); }
     template <class T> T shfl(T value, unsigned rank) const { return __shfl_sync(mask_, value, lane_of(rank)); }
     template <class T> T shfl_down(T value, unsigned delta) const {
@@ -50,9 +52,9 @@ class lanes {
         const unsigned rank = thread_rank() ^ offset;
         return shfl(value, rank < size() ? rank : thread_rank());
     }
-    unsigned ballot(int predicate) const {
-        const unsigned votes = __ballot_sync(mask_, predicate);
-        unsigned ranks = 0;
+    simt::LaneMask ballot(int predicate) const {
+        const simt::LaneMask votes = __ballot_sync(mask_, predicate);
+        simt::LaneMask ranks = 0;
         for (unsigned rank = 0; rank < size(); rank++) {
             ranks |= (votes >> lane_of(rank) & 1) << rank;
         }
@@ -60,18 +62,18 @@ class lanes {
     }
     int any(int predicate) const { return __any_sync(mask_, predicate); }
     int all(int predicate) const { return __all_sync(mask_, predicate); }
-    unsigned mask() const { return mask_; }
+    simt::LaneMask mask() const { return mask_; }
 
   private:
     int lane_of(unsigned rank) const {
-        unsigned left = mask_;
+        simt::LaneMask left = mask_;
         for (; rank > 0; rank--) {
             left &= left - 1;
         }
-        return __builtin_ctz(left);
+        return static_cast<int>(simt::lowest_lane(left));
     }
 
-    unsigned mask_;
+    simt::LaneMask mask_;
 };
 
 class coalesced_group : public lanes {
@@ -86,8 +88,7 @@ template <unsigned number, class Parent = void> class thread_block_tile : public
     static_assert(number <= simt::warp_size && (number & (number - 1)) == 0, "a tile of at most one warp");
 
   public:
-    thread_block_tile()
-        : lanes((number == 32 ? 0xFFFFFFFFu : (1u << number % 32) - 1) << (simt::self->lane / number * number)) {}
+    thread_block_tile() : lanes(first_lanes(number) << (simt::self->lane / number * number)) {}
     template <class Other> thread_block_tile(const thread_block_tile<number, Other> &) : thread_block_tile() {}
 
     static constexpr unsigned size() { return number; }
@@ -116,7 +117,7 @@ template <unsigned number, class Parent> thread_block_tile<number, Parent> tiled
 class thread_group : public lanes {
   public:
     thread_group(const thread_block &) : lanes(0), block_(true) {}
-    explicit thread_group(unsigned mask) : lanes(mask) {}
+    explicit thread_group(simt::LaneMask mask) : lanes(mask) {}
 
     unsigned size() const { return block_ ? thread_block::size() : lanes::size(); }
     unsigned num_threads() const { return size(); }
@@ -133,7 +134,7 @@ class thread_group : public lanes {
     bool block_ = false;
 };
 inline thread_group tiled_partition(const thread_group &, unsigned number) {
-    const unsigned ones = number >= 32 ? 0xFFFFFFFFu : (1u << number) - 1;
+    const simt::LaneMask ones = first_lanes(number);
     return thread_group(ones << (simt::self->lane / number * number));
 }
 

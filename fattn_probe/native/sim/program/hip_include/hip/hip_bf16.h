@@ -1,0 +1,7 @@
+// HIP's bfloat16 by CUDA's name.
+#pragma once
+
+#include <cuda_bf16.h>
+
+using __hip_bfloat16 = __nv_bfloat16;
+using __hip_bfloat162 = __nv_bfloat162;
