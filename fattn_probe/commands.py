@@ -35,7 +35,7 @@ COMMANDS = {
     ),
     "program": (
         "fattn_probe.program.cli:program",
-        "Compile and run a CUDA program of your own, on a simulated GPU or a real one.",
+        "Compile and run a CUDA or HIP program of your own, on a simulated GPU or a real one.",
     ),
     "study": (
         "fattn_probe.study.cli:study",

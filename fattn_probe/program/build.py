@@ -147,7 +147,7 @@ class Maker:
 
     def hip_flags(self, program: Program) -> tuple[str, ...]:
         """What a HIP program needs: its headers, and the name of an AMD GPU's architecture."""
-        gfx = (f'-DSIMT_GFX="{self.arch}"',) if self.amd else ()
+        gfx = (f'-DSIMT_GFX="{self.arch}"', f"-D__{self.arch}__") if self.amd else ()
         return (f"-Inative/{HIP_HEADERS}", "-DSIMT_HIP", *gfx) if program.hip else ()
 
     def nvcc_steps(self, program: Program, target: str) -> list[Step]:

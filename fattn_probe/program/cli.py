@@ -23,7 +23,7 @@ ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def program(
-    file: Annotated[Path, typer.Argument(help="A CUDA program in one file, with its main().", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="A CUDA or HIP program in one file, with its main().", metavar="FILE")],
     arguments: Annotated[
         list[str] | None, typer.Argument(help="The program's own arguments, after `--`.", metavar="-- ARGS")
     ] = None,
@@ -44,7 +44,7 @@ def program(
     devices: flags.Devices = None,
     as_json: flags.Json = False,
 ) -> None:
-    """Compile and run a CUDA program of your own, on a simulated GPU or a real one."""
+    """Compile and run a CUDA or HIP program of your own, on a simulated GPU or a real one."""
     chosen = Program(file, tuple(include), tuple(define), fast_math)
     known = {**load_devices(devices), **amd_devices()}
     targets = list(parse_targets(on or setup.chooser(NOTES)(), known))

@@ -12,7 +12,7 @@ from fattn_probe.program.build import Executable
 from fattn_probe.program.execute import environment
 from fattn_probe.run.simulator import Simulation
 
-SETTINGS = ("set breakpoint pending on", "set print frame-arguments presence", "set pagination off")
+SETTINGS = ("set breakpoint pending on", "set print frame-arguments presence", "set pagination off", "set width 0")
 IN_A_BLOCK = "simt::self != 0"
 """On the host a kernel's body begins too, when it describes itself (native/sim/launch.h)."""
 

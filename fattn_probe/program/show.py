@@ -14,9 +14,7 @@ from fattn_probe.run.frames import describe_fault
 from fattn_probe.tables import Table
 
 COLUMNS = ("kernel", "launches", "grid", "block", "shared memory", "regs", "blocks\non an SM")
-HOST_TIME = (
-    "The times that this program measured with CUDA's events are this computer's: the simulator has no notion of time."
-)
+HOST_TIME = "The times that this program measured with events are this computer's: the simulator has no notion of time."
 NO_REGISTERS = "Blocks on an SM: at most, since the registers of these kernels are not known."
 
 

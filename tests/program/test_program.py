@@ -1,6 +1,8 @@
 """Whole programs on simulated GPUs, as a user runs them."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +109,33 @@ def test_a_wavefront_has_64_lanes_or_32(written):
     said = program(path, "--on", "sim:mi300x,sim:rx7900xtx").stdout
     assert "gfx942 aaaaaaaaaaaaaaaa 32 64" in said
     assert "gfx1100 aaaaaaaa 16 32" in said
+
+
+BRANCH = """#include <cstdio>
+#include <hip/hip_runtime.h>
+__global__ void votes(int *counts) {
+    int some = 0;
+    if (threadIdx.x % 4 == 1) {
+        some = __popcll(__ballot(1));
+    }
+    const int all = __popcll(__ballot(1));
+    const int left = __shfl_up(static_cast<int>(threadIdx.x), 1);
+    counts[threadIdx.x] = 10000 * some + 100 * all + left;
+}
+int main() {
+    int *counts;
+    hipMallocManaged(reinterpret_cast<void **>(&counts), 64 * sizeof(int));
+    votes<<<1, 64>>>(counts);
+    hipDeviceSynchronize();
+    printf("%d %d %d\\n", counts[0], counts[1], counts[63]);
+}
+"""
+
+
+@pytest.mark.parametrize("schedule", [0, 3])
+def test_lanes_of_a_branch_vote_before_those_behind_it(written, schedule):
+    said = program(written(BRANCH, "branch.hip"), "--on", "sim:mi300x", "--schedule", schedule).stdout
+    assert said.startswith("6400 166400 6462\n")
 
 
 def test_amd_gpus_are_for_hip_programs(written):
@@ -225,6 +254,57 @@ def test_macros_folders_and_architectures(written, tmp_path):
     assert "0.10204082 sm_70" in program(*words, "-DWHERE=70", "--on", "sim:v100").stdout
     # With -use_fast_math a quotient is a product with the approximated reciprocal, one bit off for this divisor.
     assert "sm_90" in program(*words, "-D", "WHERE=90", "--use_fast_math", "--on", "sim:h200", code=1).stdout
+
+
+EXACT = """#include <cmath>
+#include <cstdio>
+__global__ void functions(const float *x, float *y, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        y[2 * i] = expf(x[i]);
+        y[2 * i + 1] = logf(fabsf(x[i]));
+    }
+}
+double ulps(double exact, float value) {
+    return std::fabs(value - exact) / std::ldexp(1.0, std::ilogb(exact) - 23);
+}
+int main() {
+    const int n = 100000;
+    float *x, *y;
+    cudaMallocManaged(&x, n * sizeof(float));
+    cudaMallocManaged(&y, 2 * n * sizeof(float));
+    for (int i = 0; i < n; i++) {
+        x[i] = -80.0f + 0.0016f * i + 1e-3f;
+    }
+    functions<<<(n + 255) / 256, 256>>>(x, y, n);
+    cudaDeviceSynchronize();
+    double exp_error = 0, log_error = 0;
+    for (int i = 0; i < n; i++) {
+        exp_error = std::fmax(exp_error, ulps(std::exp(double(x[i])), y[2 * i]));
+        log_error = std::fmax(log_error, ulps(std::log(std::fabs(double(x[i]))), y[2 * i + 1]));
+    }
+    printf("%.3f %.3f\\n", exp_error, log_error);
+}
+"""
+
+
+def test_exact_functions_are_within_the_error_that_cuda_documents(written):
+    """CUDA's guide: two ulp for expf, one for logf. With -use_fast_math, expf is far off for large arguments."""
+    path = written(EXACT)
+    exp_error, log_error = map(float, program(path, "--on", "sim:h200").stdout.splitlines()[0].split())
+    assert 0.5 < exp_error < 2
+    assert 0.5 < log_error < 1.1
+    fast, _ = map(float, program(path, "--on", "sim:h200", "--use_fast_math").stdout.splitlines()[0].split())
+    assert fast > 10
+
+
+@pytest.mark.gdb
+@pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb")
+def test_gdb_stops_at_a_kernels_first_statement(written):
+    path = written(HALF_LOADED)
+    said = program(path, "--on", "sim:h200", "--gdb", input="print n\nprint blockIdx.x\nkill\nquit\n").stdout
+    assert re.search(r"sum \(\.\.\.\) at \S+own\.cu:3\n", said)
+    assert "$1 = 96" in said
 
 
 def test_a_compiler_error_names_the_users_line(written):

@@ -5,6 +5,7 @@
 #include "worker.h"
 
 #include <algorithm>
+#include <climits>
 #include <string>
 
 namespace simt {
@@ -109,11 +110,15 @@ LaneMask active_mask(int line) {
 
 void release_converged(Warp &warp) {
     LaneMask lanes = 0;
-    int line = 0;
+    int line = INT_MAX;
+    for (uint32_t lane = 0; lane < warp_size; lane++) {
+        if ((warp.alive >> lane & 1) && warp.lanes[lane]->wait == Wait::convergence) {
+            line = std::min(line, warp.lanes[lane]->line);
+        }
+    }
     for (uint32_t lane = 0; lane < warp_size; lane++) {
         const bool waits = (warp.alive >> lane & 1) && warp.lanes[lane]->wait == Wait::convergence;
-        if (waits && (lanes == 0 || line == warp.lanes[lane]->line)) {
-            line = warp.lanes[lane]->line;
+        if (waits && line == warp.lanes[lane]->line) {
             lanes |= lane_bit(lane);
         }
     }

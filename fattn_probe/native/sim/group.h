@@ -43,7 +43,8 @@ void release_groups(Warp &warp);
 // __activemask(): the lanes of the warp that reach this line of the source before all lanes wait. A GPU may give fewer.
 LaneMask active_mask(int line);
 
-// Lanes that wait in `active_mask`, when no lane of their warp can go on: those of one place go on together.
+// Lanes that wait in `active_mask`, when no lane of their warp can go on: those at the first line go on together.
+// Others may then catch up with lanes that have passed a branch.
 void release_converged(Warp &warp);
 
 } // namespace simt

@@ -23,6 +23,12 @@ inline constexpr int warpSize = simt::warp_size;
 #define __HIPCC__ 1
 #define __HIP__ 1
 #define __HIP_DEVICE_COMPILE__ 1
+#define __AMDGCN_WAVEFRONT_SIZE SIMT_WARP
+#if defined(SIMT_GFX)
+#define __HIP_PLATFORM_AMD__ 1
+#else
+#define __HIP_PLATFORM_NVIDIA__ 1
+#endif
 #else
 #define __CUDACC__
 #define __NVCC__

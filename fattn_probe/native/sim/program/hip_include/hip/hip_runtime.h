@@ -92,6 +92,28 @@
 #define hipLaunchKernel cudaLaunchKernel
 #define hipFuncCache_t cudaFuncCache
 #define hipFuncSetCacheConfig cudaFuncSetCacheConfig
+#define hipErrorUnknown cudaErrorUnknown
+#define hipErrorInvalidConfiguration cudaErrorInvalidConfiguration
+#define hipErrorLaunchFailure cudaErrorLaunchFailure
+#define hipErrorNoDevice cudaErrorNoDevice
+#define hipHostFn_t cudaHostFn_t
+#define hipEventBlockingSync cudaEventBlockingSync
+#define hipStreamCreateWithPriority cudaStreamCreateWithPriority
+#define hipDeviceGetStreamPriorityRange cudaDeviceGetStreamPriorityRange
+#define hipStreamAddCallback cudaStreamAddCallback
+#define hipHostAlloc cudaHostAlloc
+#define hipMemAttachGlobal cudaMemAttachGlobal
+#define hipHostRegisterDefault cudaHostRegisterDefault
+#define hipHostMallocWriteCombined cudaHostAllocWriteCombined
+#define hipDeviceAttributeMaxSharedMemoryPerMultiprocessor cudaDevAttrMaxSharedMemoryPerMultiprocessor
+#define hipDeviceAttributeComputeCapabilityMajor cudaDevAttrComputeCapabilityMajor
+#define hipDeviceAttributeComputeCapabilityMinor cudaDevAttrComputeCapabilityMinor
+#define hipDeviceAttributeMaxBlockDimX cudaDevAttrMaxBlockDimX
+#define hipDeviceSetLimit cudaDeviceSetLimit
+#define hipDeviceGetLimit cudaDeviceGetLimit
+#define hipDeviceGetPCIBusId cudaDeviceGetPCIBusId
+#define hipDeviceCanAccessPeer cudaDeviceCanAccessPeer
+#define hipMemcpyPeerAsync cudaMemcpyPeerAsync
 
 // The figures of a device, with the name of its architecture: "gfx942", or "sm_90".
 struct hipDeviceProp_t : cudaDeviceProp {
@@ -130,6 +152,8 @@ template <class T> hipError_t hipHostMalloc(T **pointer, size_t bytes, unsigned 
 #define HIP_SYMBOL(variable) variable
 #if defined(SIMT_ARCH)
 inline unsigned __lane_id() { return simt::self->lane; }
+inline long long wall_clock64() { return simt::ticks(); }
+template <class T> inline T unsafeAtomicAdd(T *address, T value) { return atomicAdd(address, value); }
 #define HIP_DYNAMIC_SHARED(type, variable) type *const variable = simt::dynamic_shared<type>();
 #define hipLaunchKernelGGL(kernel, grid, block, shared, stream, ...)                                                   \
     simt::launch_kernel([=](auto... simt_a) { kernel(SIMT_ARGUMENT(simt_a)...); }, grid, block, shared,                \
