@@ -123,7 +123,7 @@ class Plan:
 def judgement_of(entry: Entry, target: Target, checks: Checks) -> list[Any]:
     """How an entry's cases are run and judged on a target, for a hash."""
     device = target.device
-    figures = {} if device is None else {name: value for name, value in vars(device).items() if name != "sources"}
+    figures = {} if device is None else {"id": device.id, "name": device.name, **device.properties()}
     return [str(target), figures, entry.flavour, entry.sanitize, str(checks)]
 
 
