@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fattn_probe.launch.name import parse_kernel_name
 from fattn_probe.run.outcome import Fault
 
-FRAME = re.compile(r"^(?P<name>.*) at (?P<path>\S+):(?P<line>\d+|\?)(?: \(discriminator \d+\))?$")
+FRAME = re.compile(r"^(?P<name>.*) at (?P<path>\S.*):(?P<line>\d+|\?)(?: \(discriminator \d+\))?$")
 CLONE = re.compile(r" \[clone [^\]]*\]")
 OVERLAY = "/overlay/"
 

@@ -1,4 +1,4 @@
-from fattn_probe.run.frames import short_frame, short_frames, short_kernel
+from fattn_probe.run.frames import place_of, short_frame, short_frames, short_kernel
 
 ROOT = "/home/me/.cache/fattn-probe/builds/b11549-sim-sm90-release-0ecd5d1e37bd/overlay/ggml/src/ggml-cuda"
 LOAD = (
@@ -42,3 +42,9 @@ def test_kernels_of_both_engines_read_alike():
     assert short_kernel(sim) == "flash_attn_ext_f16<64,false>"
     assert short_kernel("void flash_attn_ext_f16<64, false>(char const*, int)") == "flash_attn_ext_f16<64,false>"
     assert short_kernel("void no_template(int)") == "no_template"
+
+
+def test_a_path_may_have_spaces():
+    frame = "void apply<Op>(Op, int*) at /tmp/my programs/a b.cu:7"
+    assert short_frame(frame) == "apply<Op> at /tmp/my programs/a b.cu:7"
+    assert place_of(frame) == ("/tmp/my programs/a b.cu", 7)
