@@ -26,6 +26,7 @@ struct Warp {
     LaneMask existing = 0; // lanes that the block's size gives this warp
     LaneMask alive = 0;    // of these, not yet returned
     LaneMask runnable = 0;
+    bool nobody_returned = true;
     uint32_t arrived = 0;
     uint32_t generation = 0; // warp instructions executed
     uint32_t of_groups = 0;  // and those of groups of lanes
@@ -40,7 +41,7 @@ struct Warp {
     SIMT_PART Registers &current() { return registers[generation & 1]; }
     // Whether the lanes of a mask are all of the warp's: unless some have returned, before others began to wait.
     SIMT_PART bool whole(LaneMask mask) const {
-        return (mask & existing) == existing && (alive == existing || arrived != 0);
+        return (nobody_returned || arrived != 0) && (mask == full_mask || (mask & existing) == existing);
     }
 };
 

@@ -114,6 +114,7 @@ void Worker::run_block(uint3 index) {
         warp.existing = lanes == warp_size ? full_mask : lanes_below(lanes);
         warp.alive = warp.runnable = warp.existing;
         warp.arrived = warp.generation = warp.of_groups = 0;
+        warp.nobody_returned = true;
         warp.substitute = nullptr;
         if (groups_[i] != nullptr) {
             *groups_[i] = {};
@@ -264,6 +265,7 @@ void Worker::finish_fiber() {
     Warp &warp = *self->warp;
     self->wait = Wait::done;
     warp.alive &= ~lane_bit(self->lane);
+    warp.nobody_returned = false;
     warp.runnable &= ~lane_bit(self->lane);
     block.alive--;
     if (warp.arrived > 0) {
