@@ -8,7 +8,7 @@ from fattn_probe.build.flags import COUNTERS, Flags
 from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, Contents
 from fattn_probe.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED
 from fattn_probe.build.sources import BACKEND, CONVERSIONS, UNUSED
-from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step, StubStep
+from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step, StubStep, compile_step
 from fattn_probe.source import KernelCase
 
 GGML = "overlay/ggml/src"
@@ -45,9 +45,7 @@ class Planner:
     def compile(self, source: str, command: Iterable[str], folder: str = "", log: bool = False) -> CompileStep:
         """One compile; obj/ mirrors the folders of the sources."""
         target = f"obj/{folder}{source.removeprefix('overlay/').removeprefix('ggml/src/')}.o"
-        launcher = ("ccache",) if self.flags.toolchain.ccache else ()
-        words = (*launcher, *command, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target)
-        return CompileStep(source, target, words, log)
+        return compile_step(source, target, command, ccache=bool(self.flags.toolchain.ccache), log=log)
 
     @property
     def base_objects(self) -> list[str]:

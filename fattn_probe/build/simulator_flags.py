@@ -15,6 +15,7 @@ DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
 # The rest of the simulator. Without SIM_KERNELS a kernel can be launched, but not run.
 SIM_HOST = "sim/units/sim_host.cpp"
 SIM_KERNELS = ("sim/units/sim_kernels.cpp", "sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp")
+SIMULATOR = (SIM_HOST, DEBUGGED, *SIM_KERNELS)
 # What calls the checker: native/sim/check_hooks.cpp and check_arithmetic.cpp
 CHECKS = (
     "-fsanitize=thread,alignment,signed-integer-overflow",

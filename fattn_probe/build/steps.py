@@ -1,6 +1,7 @@
 """The steps of a build as values: computed without side effects, printed by --dry-run, rendered for ninja."""
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 FOLDER_AS_DOT = ' -fdebug-prefix-map="$PWD"=.'
@@ -45,6 +46,13 @@ class CompileStep:
         words = shlex.join(self.command) + ("" if "nvcc" in self.command else FOLDER_AS_DOT)
         log = shlex.quote(f"{self.object}.log")
         return f"{words} 2> {log} || {{ cat {log} >&2; exit 1; }}" if self.log else words
+
+
+def compile_step(source: str, target: str, command: Iterable[str], *, ccache: bool, log: bool = False) -> CompileStep:
+    """The compile of a source by a command without input and output; with a depfile, and by ccache if there is one."""
+    launcher = ("ccache",) if ccache else ()
+    words = (*launcher, *command, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target)
+    return CompileStep(source, target, words, log)
 
 
 @dataclass(frozen=True)

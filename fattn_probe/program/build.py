@@ -11,9 +11,9 @@ from fattn_probe.build.key import MANIFEST, Flavour
 from fattn_probe.build.ninja import Report, run_ninja, silent
 from fattn_probe.build.overlay import ERRORS, known_ptx, write_if_changed
 from fattn_probe.build.rewrite import Rewritten, Style, rewrite
-from fattn_probe.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, WARP, SimulatorFlags
+from fattn_probe.build.simulator_flags import SIMULATOR, WARP, SimulatorFlags
 from fattn_probe.build.stamp import NATIVE, own_files, own_stamp
-from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step
+from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step, compile_step
 from fattn_probe.build.toolchain import Toolchain, find_toolchain
 from fattn_probe.cache import cache_dir
 from fattn_probe.device import Target
@@ -140,8 +140,7 @@ class Maker:
                 ),
             ),
         )
-        names = (SIM_HOST, DEBUGGED, *SIM_KERNELS)
-        simulator = [self.compile_step(f"native/{name}", f"obj/{name}.o", flags.native(name)) for name in names]
+        simulator = [self.compile_step(f"native/{name}", f"obj/{name}.o", flags.native(name)) for name in SIMULATOR]
         objects = tuple(step.object for step in (own, *simulator))
         return [own, *simulator, self.link(target, (self.toolchain.cxx, "-rdynamic"), objects)]
 
@@ -185,9 +184,7 @@ class Maker:
 
     def compile_step(self, source: str, target: str, command: Iterable[str]) -> CompileStep:
         """One compile."""
-        launcher = ("ccache",) if self.toolchain.ccache else ()
-        words = (*launcher, *command, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target)
-        return CompileStep(source, target, words)
+        return compile_step(source, target, command, ccache=bool(self.toolchain.ccache))
 
     def link(self, target: str, command: Iterable[str], objects: tuple[str, ...]) -> LinkStep:
         """The link of a program."""

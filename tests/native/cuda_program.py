@@ -5,25 +5,22 @@ import re
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
 from fattn_probe.build.ensure import lock_of
-from fattn_probe.build.flags import Flags
-from fattn_probe.build.key import BuildRequest, Contents
+from fattn_probe.build.flags import SIM_QUICK
 from fattn_probe.build.make import build_env
 from fattn_probe.build.ninja import run_ninja
 from fattn_probe.build.overlay import known_ptx, write_if_changed
-from fattn_probe.build.plan import Planner
 from fattn_probe.build.rewrite import rewrite
-from fattn_probe.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS
+from fattn_probe.build.simulator_flags import SIMULATOR, SimulatorFlags
 from fattn_probe.build.stamp import NATIVE, NATIVE_SUFFIXES
-from fattn_probe.build.steps import Plan, Step
+from fattn_probe.build.steps import LinkStep, Plan, Step, compile_step
 from fattn_probe.build.toolchain import find_toolchain
 from fattn_probe.cache import cache_dir
 from fattn_probe.device import load_devices
+from fattn_probe.launch.architecture import cuda_arch
 from fattn_probe.process import Completed
 from fattn_probe.run.execute import symbolised
 from fattn_probe.run.outcome import checker_fault
@@ -37,35 +34,38 @@ FIXED = Simulation(threads=1)
 def flags(flavour, arch="90", folder=None):
     """The compiler commands of a flavour, run in `folder` if one is given."""
     sanitize = ("address", "undefined") if flavour == SANITIZED else ()
-    nothing: Any = SimpleNamespace(quant_defines=())
-    request = BuildRequest(nothing, "sim", "check" if flavour == "check" else "release", arch=arch, sanitize=sanitize)
     toolchain = find_toolchain("sim")
     if folder is not None:
         toolchain = replace(toolchain, cuda_include=Path(os.path.relpath(toolchain.cuda_include, folder)))
-    return Flags(request, toolchain, nothing)
+    return SimulatorFlags(toolchain, cuda_arch(arch), "check" if flavour == "check" else "release", sanitize)
 
 
-def compile_programs(texts, flavour, arch="90", sim=None):
+def compile_programs(texts, flavour, arch="90", sim=SIMULATOR):
     """Compile programs, texts by file name, and link each with the simulator or `sim`, some of its files; their paths.
 
     It is done as in a build, in a folder as deep in the cache, so the objects of the simulator are those of builds.
     """
     folder = cache_dir() / "tests" / f"{flavour}-{arch}"
     made = flags(flavour, arch, folder)
-    planner = Planner(made, Contents(), None)
     folder.mkdir(parents=True, exist_ok=True)
+
+    def compiled(source, command):
+        return compile_step(source, f"obj/{source}.o", command, ccache=bool(made.toolchain.ccache))
+
     with lock_of(folder):
         for path in (NATIVE / "sim").rglob("*"):
             if path.is_file() and path.suffix in NATIVE_SUFFIXES:
                 write_if_changed(folder / "native" / path.relative_to(NATIVE), path.read_text())
-        files = sim or (*SIM_KERNELS, SIM_HOST, DEBUGGED)
-        steps: list[Step] = [planner.compile(f"native/{name}", made.simulator.native(name)) for name in files]
+        steps: list[Step] = [compiled(f"native/{name}", made.native(name)) for name in sim]
         runtime = [step.outputs[0] for step in steps]
         for name, text in texts.items():
             cuda = name.endswith(".cu")
             write_if_changed(folder / name, rewrite(text, name, known_ptx()).text if cuda else text)
-            steps.append(planner.compile(name, made.sim() if cuda else made.simulator.native(files[0])))
-            steps.append(planner.link(f"bin/{Path(name).stem}", [steps[-1].outputs[0], *runtime], ()))
+            own = compiled(name, made.device(*SIM_QUICK) if cuda else made.native(sim[0]))
+            inputs = (own.object, *runtime)
+            link = (made.toolchain.cxx, *made.sanitizers, "-rdynamic", *inputs, "-lm", "-ldl", "-lpthread")
+            program = f"bin/{Path(name).stem}"
+            steps += [own, LinkStep(program, inputs, (*link, "-o", program))]
         (folder / "build.ninja").write_text(Plan(tuple(steps)).render())
         run_ninja(folder, env=build_env(folder, made.toolchain, again=False))
     return [folder / "bin" / Path(name).stem for name in texts]

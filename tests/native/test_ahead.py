@@ -33,12 +33,12 @@ def test_the_program_does_run_ahead(program, flavour):
     for kernel in KERNELS:
         lines = program.rewritten[program.rewritten.index(f"void {kernel}(") :]
         assert "simt::begin_ahead" in lines[: lines.index("\n}\n")]
-    assert "-DSIMT_AHEAD" in flags(flavour).sim()
+    assert "-DSIMT_AHEAD" in flags(flavour).device()
 
 
 def test_the_sanitizers_keep_lanes_in_step():
     made = flags(SANITIZED)
-    assert "-DSIMT_AHEAD" not in (*made.sim(), *made.simulator.native("sim/units/sim_kernels.cpp"))
+    assert "-DSIMT_AHEAD" not in (*made.device(), *made.native("sim/units/sim_kernels.cpp"))
 
 
 @pytest.mark.parametrize("in_step", [False, True])
