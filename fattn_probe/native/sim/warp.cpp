@@ -10,8 +10,6 @@
 
 namespace simt {
 
-// Whether all lanes of a warp must execute an instruction (PTX: `.aligned`). Others do without those that have
-// returned.
 bool needs_all_lanes(const char *instruction) { return strstr(instruction, ".sync") == nullptr; }
 
 std::string returned(const Fiber &fiber, const char *instruction) {
