@@ -138,6 +138,34 @@ def test_lanes_of_a_branch_vote_before_those_behind_it(written, schedule):
     assert said.startswith("6400 166400 6462\n")
 
 
+MASKS = """#include <cstdio>
+__global__ void masks(int *wrong) {
+    for (int round = 0; round < 31; round++) {
+        const int partner = threadIdx.x ^ (round + 1);
+        const unsigned mask = 1u << threadIdx.x | 1u << partner;
+        const int other = __shfl_sync(mask, 100 * round + static_cast<int>(threadIdx.x), partner);
+        if (other != 100 * round + partner) {
+            atomicAdd(wrong, 1);
+        }
+    }
+}
+int main() {
+    int *wrong;
+    cudaMallocManaged(&wrong, sizeof(int));
+    *wrong = 0;
+    masks<<<1, 32>>>(wrong);
+    cudaDeviceSynchronize();
+    printf("%d wrong\\n", *wrong);
+}
+"""
+
+
+@pytest.mark.parametrize("schedule", [0, 1])
+def test_pairs_that_change_exchange_their_own_values(written, schedule):
+    """As many masks in turn as there are lanes, each twice: a lane may still have to read what its last pair gave."""
+    assert "0 wrong\n" in program(written(MASKS), "--on", "sim:h200", "--schedule", schedule).stdout
+
+
 def test_amd_gpus_are_for_hip_programs(written):
     said = program(written(PRINTS), "--on", "sim:mi300x", code=2).stderr
     assert "is a CUDA program: AMD GPUs run HIP programs" in said

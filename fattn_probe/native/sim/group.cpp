@@ -16,7 +16,7 @@ Group &group_of(Warp &warp, LaneMask mask) {
     Group *const end = groups.of + warp_size;
     Group *found = std::find_if(groups.of, end, [=](const Group &group) { return group.mask == mask; });
     if (found == end) {
-        found = std::find_if(groups.of, end, [](const Group &group) { return group.arrived == 0; });
+        found = std::find_if(groups.of, end, [](const Group &group) { return (group.arrived | group.reading) == 0; });
         found->mask = mask;
     }
     return *found;
@@ -25,6 +25,7 @@ Group &group_of(Warp &warp, LaneMask mask) {
 void release_group(Warp &warp, Group &group) {
     group.sets[group.generation & 1].lanes = group.arrived;
     warp.runnable |= group.arrived;
+    group.reading |= group.arrived;
     group.arrived = 0;
     group.generation++;
     warp.of_groups++;
@@ -53,6 +54,7 @@ const GroupWords &group_instruction(LaneMask mask, const char *name, const uint3
     if (group.arrived == (mask & warp.alive)) {
         release_group(warp, group);
         worker->restart_order();
+        group.reading &= ~lane;
         return set;
     }
     const uint32_t generation = group.generation;
@@ -63,6 +65,7 @@ const GroupWords &group_instruction(LaneMask mask, const char *name, const uint3
         worker->reschedule();
     } while (group.generation == generation);
     self->wait = Wait::none;
+    group.reading &= ~lane;
     return set;
 }
 

@@ -20,13 +20,14 @@ struct GroupWords {
 struct Group {
     LaneMask mask = 0; // 0: free
     LaneMask arrived = 0;
+    LaneMask reading = 0; // lanes that have been released and have not gone on yet
     uint32_t generation = 0;
     const char *instruction = "";
     GroupWords sets[2];
 };
 
 struct Groups {
-    Group of[warp_size]; // as many as lanes: a lane waits in one at most
+    Group of[warp_size]; // as many as lanes: a lane waits or reads in one at most, and the running one in none
 };
 
 // Executes an instruction that takes `count` words of each lane; returns the words of all.
