@@ -105,6 +105,11 @@ def load_devices(user_file: Path | str | None = None) -> dict[str, Device]:
     return {**shipped(), **_parse(read(Path(chosen)), shipped(), limits)}
 
 
+def every_device(user_file: Path | str | None = None) -> dict[str, Device]:
+    """Every GPU by its id, AMD's too."""
+    return {**load_devices(user_file), **amd_devices()}
+
+
 def find_device(devices: Mapping[str, Device], identifier: str) -> Device:
     """One device by its id; InputError with the nearest ids if it is unknown."""
     if identifier in devices:

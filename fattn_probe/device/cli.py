@@ -4,7 +4,7 @@ import typer
 
 from fattn_probe import flags
 from fattn_probe.console import show
-from fattn_probe.device import amd_devices, find_device, load_devices
+from fattn_probe.device import every_device, find_device
 from fattn_probe.device import show as devices_show
 
 device_app = typer.Typer(help="The catalogue of simulated GPUs.", no_args_is_help=True)
@@ -13,12 +13,12 @@ device_app = typer.Typer(help="The catalogue of simulated GPUs.", no_args_is_hel
 @device_app.command("list")
 def device_list(devices: flags.Devices = None, as_json: flags.Json = False) -> None:
     """List the simulated GPUs."""
-    catalogue = {**load_devices(devices), **amd_devices()}
+    catalogue = every_device(devices)
     show(devices_show.device_list(catalogue), lambda: devices_show.render_list(catalogue), as_json)
 
 
 @device_app.command("show")
 def device_show(identifier: str, devices: flags.Devices = None, as_json: flags.Json = False) -> None:
     """Show one simulated GPU, each figure with its source."""
-    device = find_device({**load_devices(devices), **amd_devices()}, identifier)
+    device = find_device(every_device(devices), identifier)
     show(devices_show.device_show(device), lambda: devices_show.render_show(device), as_json)

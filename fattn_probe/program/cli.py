@@ -9,7 +9,7 @@ from fattn_probe import flags, setup
 from fattn_probe.activity import Activity
 from fattn_probe.build.key import Flavour
 from fattn_probe.console import NOTES, OUT, STDOUT, show
-from fattn_probe.device import Target, amd_devices, load_devices, parse_targets
+from fattn_probe.device import Target, every_device, parse_targets
 from fattn_probe.errors import ComparisonError, InputError
 from fattn_probe.files import writing
 from fattn_probe.program.build import Executable, maker
@@ -46,8 +46,7 @@ def program(
 ) -> None:
     """Compile and run a CUDA or HIP program of your own, on a simulated GPU or a real one."""
     chosen = Program(file, tuple(include), tuple(define), fast_math)
-    known = {**load_devices(devices), **amd_devices()}
-    targets = list(parse_targets(on or setup.chooser(NOTES)(), known))
+    targets = list(parse_targets(on or setup.chooser(NOTES)(), every_device(devices)))
     flavour = flavour_for(targets, check=check, gdb=gdb)
     settings = Settings(tuple(arguments or ()), timeout, as_json)
     runs = []

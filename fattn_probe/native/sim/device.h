@@ -24,9 +24,6 @@ Resources resources_of(const Description &kernel);
 // The most static shared memory that launches of a kernel have declared, with that of another one; in bytes.
 size_t learned_static(const Description &kernel, size_t bytes);
 
-// The static shared memory that launches of a kernel have declared, with that of another one; in bytes.
-size_t learned_static(const Description &kernel, size_t bytes);
-
 // The value of one attribute of cudaDeviceGetAttribute.
 int device_attribute(cudaDeviceAttr attribute);
 
