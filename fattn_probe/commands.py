@@ -75,6 +75,7 @@ COMMANDS = {
         "Build llama.cpp's CUDA backend, with the kernels that scenarios need; without scenarios, runs add theirs.",
     ),
     "cache": ("fattn_probe.build.cache_cli:cache_app", "The folder of sources, builds and shared objects."),
+    "kernel": ("fattn_probe.kernels.cli:kernel_app", "Attention kernels other than llama.cpp's, for compare --kernel."),
     "scenario": ("fattn_probe.scenario.cli:scenario_app", "List, show, check and create scenario files."),
     "suite": ("fattn_probe.shipped.cli:suite_app", "Suites of scenarios, for regress."),
     "patch": ("fattn_probe.shipped.cli:patch_app", "Patches, for --patch."),

@@ -14,7 +14,7 @@ from fattn_probe.build.key import Flavour
 from fattn_probe.build.ninja import Progress, Report
 from fattn_probe.build.toolchain import find_toolchain
 from fattn_probe.console import SHOWN_AFTER, rewrite
-from fattn_probe.device import Target, load_devices, parse_targets
+from fattn_probe.device import Target, every_device, load_devices, parse_targets
 from fattn_probe.errors import BuildError, InputError
 from fattn_probe.run.command import Work
 from fattn_probe.run.gpu import has_gpu
@@ -81,13 +81,13 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def work_of(
-    cases: Sequence[Case], on: str, devices: Path | None, notes: Console, *, simulated: bool = False
+    cases: Sequence[Case], on: str, devices: Path | None, notes: Console, *, simulated: bool = False, amd: bool = False
 ) -> list[tuple[Case, list[Target]]]:
     """Each case with its targets: `--on`, else the scenario's own device, else this machine's default.
 
-    With `simulated`, the default is a simulated GPU on every machine.
+    With `simulated`, the default is a simulated GPU on every machine. With `amd`, AMD's GPUs are known too.
     """
-    catalogue = load_devices(devices)
+    catalogue = (every_device if amd else load_devices)(devices)
     if on:
         targets = list(parse_targets(on, catalogue))
         return [(case, targets) for case in cases]

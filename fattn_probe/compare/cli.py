@@ -49,6 +49,13 @@ def compare(
     kernels: Annotated[
         bool, typer.Option("--kernels", help="Fail right outputs too, if the default release has other kernels here.")
     ] = False,
+    kernel: Annotated[
+        str,
+        typer.Option(
+            help="Kernels to compare with one another, comma-separated (`fattn-probe kernel list`).",
+            metavar="llama,naive,...|FILE.cu:NAME",
+        ),
+    ] = "",
     sample: Annotated[
         str, typer.Option(help="Rows to check exactly; auto: all, except in very large cases.", metavar="N|all|auto")
     ] = "auto",
@@ -71,9 +78,18 @@ def compare(
         return
     if plot is not None:
         require_matplotlib()
+    if kernel and (plot is not None or repeat > 1 or batch_invariance):
+        raise InputError("--kernel does not go with --plot, --repeat and --batch-invariance")
     checks = Checks(model, sample_of(sample), repeat, QUERIES_ALONE if batch_invariance else 0, roundings, kernels)
     chosen = setup.BuildFlags(source, patch, debug, check, sanitize, quants, folder)
-    work = setup.work_of(cases_of(paths), on, devices, NOTES)
+    work = setup.work_of(cases_of(paths), on, devices, NOTES, amd=bool(kernel))
+    if kernel:
+        from fattn_probe.kernels.cli import compare_kernels  # a later room, which only --kernel needs
+        from fattn_probe.kernels.contender import How
+
+        how = How(simulation=Simulation(schedule, threads), check=check, timeout=timeout)
+        compare_kernels(kernel, chosen, work, checks, how, maps=maps, as_json=as_json)
+        return
     options = chosen.run_options(NOTES, Simulation(schedule, threads), timeout=timeout)
     rows = []
     with Activity(NOTES, setup.number_of(work)) as activity:

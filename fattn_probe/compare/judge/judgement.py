@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from fattn_probe.arrays import F32, F64, Bools
 from fattn_probe.compare.diagnose.diagnosis import Diagnosis
@@ -20,6 +21,18 @@ from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.sampled import Sample
 
 ATTENTION_KERNEL = re.compile(r"\bflash_attn_(ext|tile)")
+
+
+class Computed(Protocol):
+    """What a kernel computed: a capture, or the output of another kernel than llama.cpp's."""
+
+    @property
+    def dst(self) -> F32:
+        """The output, (n_seq, n_q, n_head, hsv)."""
+
+    @property
+    def launches(self) -> tuple[LaunchRecord, ...]:
+        """The launched kernels."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +102,7 @@ def attention_kernel(spellings: Iterable[str]) -> str:
 def judgement_of(
     case: Case,
     on: str,
-    outcome: Capture | Verdict,
+    outcome: Computed | Verdict,
     reference: F64,
     fully_masked: Bools | None = None,
     *,

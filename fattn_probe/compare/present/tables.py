@@ -44,12 +44,20 @@ def render(rows: Sequence[Judgement], maps: bool = True) -> RenderableType:
     """
     cells = tuple(_cells(row) for row in rows)
     table = Table(COLUMNS, cells, heading=("verdict", "case\non"), spaced=True)
+    return Group(table, Text(), *explanations(rows, maps))
+
+
+def explanations(rows: Sequence[Judgement], maps: bool = True) -> Iterator[RenderableType]:
+    """Details of the rows that need an explanation, with error maps of the first failed ones, then the counts."""
     first = {row.known: row for row in reversed(rows)}
     told = [row for row in rows if not row.known or row is first[row.known]]
     drawn = [row for row in told if row.diagnosis is not None][:MOST_MAPS] if maps else []
-    explained = [part for row in told for part in _explanation(row, any(row is one for one in drawn))]
-    known = [Text(line, "yellow") for line in by_defect(row.known for row in rows)]
-    return Group(table, Text(), *explained, *_missing(rows), *_sampled(rows), *known, _counted(rows))
+    for row in told:
+        yield from _explanation(row, any(row is one for one in drawn))
+    yield from _missing(rows)
+    yield from _sampled(rows)
+    yield from (Text(line, "yellow") for line in by_defect(row.known for row in rows))
+    yield _counted(rows)
 
 
 def render_difference(difference: Difference) -> RenderableType:
@@ -92,7 +100,7 @@ def _apart(row: Apart) -> tuple[str, ...]:
 def _cells(row: Judgement) -> tuple[Text, ...]:
     """A row's cells; a kernel's name breaks before its template arguments, so that the table fits 100 columns."""
     kernel = row.kernel.replace("<", "\n<", 1) or ("-" if row.verdict.metrics is None else "no attention kernel")
-    words = [f"{row.case}\n{row.on}", kernel, *_numbers(row.verdict, row.tolerance), _by_design(row.verdict.design)]
+    words = [f"{row.case}\n{row.on}", kernel, *_numbers(row.verdict, row.tolerance), by_design(row.verdict.design)]
     verdict = Text(row.status.value, STYLES[row.status])
     if row.status is Status.PASS and row.verdict.accuracy is not None and not row.verdict.accuracy.passes:
         verdict.append("\nwarning", "yellow")
@@ -117,7 +125,7 @@ def _not_finite(metrics: Metrics) -> int:
     return metrics.nan + metrics.inf + metrics.unwritten
 
 
-def _by_design(design: Design | None) -> str:
+def by_design(design: Design | None) -> str:
     """The cell `by design`: RMSE / predicted, error / bound, and the share of elements equal to the model."""
     if design is None:
         return "-"

@@ -140,7 +140,7 @@ class Block:
 
     @property
     def _offset(self) -> np.float32:
-        return np.float32(self.kernel.launched.max_offset)
+        return np.float32(self.kernel.max_offset)
 
     @cached_property
     def p(self) -> F32:

@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.launch.architecture import copy_bytes, fast_f16, generation_of
 from fattn_probe.launch.constants import SHIPPED, Constants
-from fattn_probe.launch.geometry import Geometry
+from fattn_probe.launch.geometry import Part, geometry
 from fattn_probe.launch.kernel import AttentionKernel, attention_of
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.launch.tiles import Tile
@@ -60,17 +60,30 @@ class Sinking:
     flushes: bool
 
 
+class Cut(Protocol):
+    """How a launch divides the KV rows of an output row among CUDA blocks: `launch.geometry.Geometry` is one."""
+
+    def tile_of(self, sequence: int, query: int, head: int) -> Tile:
+        """The output tile of a row."""
+
+    def parts_of(self, tile: Tile) -> tuple[Part, ...]:
+        """The blocks' shares of the tile's KV steps."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """The arithmetic of one launch.
 
-    `launched` is the kernel as it was launched. `products_f16`: each q*k is rounded to f16 before it is summed. `chain`
-    is the sum of the mean squares of a logit's partial sums in f32, in two units: of the logit's square, for partial
-    sums that grow evenly, and of |q|^2 |k|^2 / hsk, for their scatter. `shares_maximum` are the axes of `Block`'s
-    arrays along which accumulators share a running maximum. `sinking`: how f16 sums are scaled to a sink, None for f32.
+    `name` is what sentences call it; `cut` divides the KV steps of a tile among blocks. `max_offset` is added to a
+    row's maximum. `sparse`: only those KV rows are read that the mask shows to some query of a tile. `products_f16`:
+    each q*k is rounded to f16 before it is summed. `chain` is the sum of the mean squares of a logit's partial sums in
+    f32, in two units: of the logit's square, for partial sums that grow evenly, and of |q|^2 |k|^2 / hsk, for their
+    scatter. `shares_maximum` are the axes of `Block`'s arrays along which accumulators share a running maximum.
+    `sinking`: how f16 sums are scaled to a sink, None for f32.
     """
 
-    launched: AttentionKernel
+    name: str
+    cut: Cut
     split: Split
     accumulator: Format
     weights: Format
@@ -81,11 +94,13 @@ class Kernel:
     shares_maximum: tuple[int, ...]
     products_f16: bool = False
     sinking: Sinking | None = None
+    max_offset: float = 0.0
+    sparse: bool = False
 
     @property
     def largest_weight(self) -> float:
         """The largest P, exp(-max_offset): 1/8 with an offset of 3 ln 2."""
-        return 2.0 ** -round(self.launched.max_offset / math.log(2))
+        return 2.0 ** -round(self.max_offset / math.log(2))
 
 
 def kernel_of(op: Op, launches: Iterable[LaunchRecord], arch: int, constants: Constants = SHIPPED) -> Kernel | None:
@@ -95,14 +110,17 @@ def kernel_of(op: Op, launches: Iterable[LaunchRecord], arch: int, constants: Co
     """
     launched = attention_of(launches, arch, constants)
     describe = None if launched is None else BY_FAMILY.get(launched.family.name)
-    return None if launched is None or describe is None else describe(op, launched, arch)
+    if launched is None or describe is None:
+        return None
+    return replace(describe(op, launched, arch), max_offset=launched.max_offset, sparse=launched.sparse)
 
 
 def _mma_f16(op: Op, launched: AttentionKernel, arch: int) -> Kernel:
     generation = generation_of(arch)
     group, np_ = generation.k_half, launched.warps_per_column
     return Kernel(
-        launched=launched,
+        name=launched.family.name.replace("_", "-"),
+        cut=geometry(op, launched),
         split=Split(1, launched.nbatch_fa // (np_ * generation.chunk), np_, generation.chunk // group, group),
         accumulator=HALF,
         weights=HALF,
@@ -119,7 +137,8 @@ def _tile(op: Op, launched: AttentionKernel, arch: int) -> Kernel:
     fast, np_ = fast_f16(arch), launched.warps_per_column
     number: Format = HALF if fast else SINGLE
     return Kernel(
-        launched=launched,
+        name=launched.family.name.replace("_", "-"),
+        cut=geometry(op, launched),
         split=Split(1, launched.nbatch_fa // np_, np_, 1, 1),
         accumulator=number,
         weights=number,
@@ -139,7 +158,8 @@ def _vec(op: Op, launched: AttentionKernel, arch: int) -> Kernel:
     lanes = 32 // threads[launched.type_V in floats]
     own_K = launched.type_K in floats
     return Kernel(
-        launched=launched,
+        name=launched.family.name.replace("_", "-"),
+        cut=geometry(op, launched),
         split=Split(launched.nbatch_fa // 32, 32 // lanes, lanes, 1, 1),
         accumulator=SINGLE,
         weights=SINGLE,
@@ -166,9 +186,9 @@ def _lanes_chain(length: int, lanes: int) -> tuple[float, float]:
     return along, each / 6 + each / 3 * (1 - 1 / lanes) + sum(1 - 1 / number for number in pairs)
 
 
-def pieces_of(geometry: Geometry, tile: Tile) -> tuple[tuple[int, ...], ...]:
+def pieces_of(cut: Cut, tile: Tile) -> tuple[tuple[int, ...], ...]:
     """The KV steps that each CUDA block takes of an output tile, in order; blocks that take none are left out."""
-    shares = (range(part.start, part.stop, part.every) for part in geometry.parts_of(tile))
+    shares = (range(part.start, part.stop, part.every) for part in cut.parts_of(tile))
     return tuple(tuple(share) for share in shares if share)
 
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from fattn_probe.arrays import F64, I64, Floats, Indices
 from fattn_probe.launch.constants import SHIPPED, Constants
-from fattn_probe.launch.geometry import Geometry, geometry
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.launch.tiles import Tile
 from fattn_probe.op import Op, TensorView
@@ -53,8 +52,11 @@ def predict(
     of logits, and arrays by row.
     """
     kernel = kernel_of(op, launches, arch, constants)
-    if kernel is None:
-        return None
+    return None if kernel is None else predict_kernel(op, tensors, kernel, most=most)
+
+
+def predict_kernel(op: Op, tensors: Tensors, kernel: Kernel, *, most: int = MOST) -> Prediction:
+    """The same of a kernel whose arithmetic is known, whether it is llama.cpp's or another."""
     queries, kv_heads = _sample(op, most), _heads(op)
     found = np.zeros((len(fields(Rows)), op.sizes.n_seq, len(queries), op.sizes.n_head))
     heads: dict[tuple[int, int], KVMoments] = {}
@@ -133,11 +135,10 @@ def _spaced(places: Indices, number: int) -> Indices:
 
 def _jobs(op: Op, tensors: Tensors, kernel: Kernel, pairs: Iterable[tuple[int, int]]) -> "Iterator[_Head]":
     """The rows of each (sequence, K/V head), one after the other."""
-    cut = geometry(op, kernel.launched)
     for seq, kv_head in pairs:
         k, v = (_head(tensors[name], seq, kv_head, op.sizes.n_kv) for name in "KV")
         kv = KVMoments.of(k, v, kernel, (op.type_K, op.type_V), V_is_K_view=op.V_is_K_view)
-        yield _Head(op, tensors, kernel, cut, kv, seq, kv_head)
+        yield _Head(op, tensors, kernel, kv, seq, kv_head)
 
 
 def _sample(op: Op, most: int) -> Indices:
@@ -172,7 +173,6 @@ class _Head:
     op: Op
     tensors: Tensors
     kernel: Kernel
-    cut: Geometry
     kv: KVMoments
     seq: int
     kv_head: int
@@ -193,10 +193,10 @@ class _Head:
         alike: dict[object, list[tuple[int, int]]] = {}
         tiles: dict[Tile, object] = {}
         for within, query in rows:
-            tile = self.cut.tile_of(self.seq, query, self.first + within)
+            tile = self.kernel.cut.tile_of(self.seq, query, self.first + within)
             if tile not in tiles:
-                tiles[tile] = pieces_of(self.cut, tile)
-            key = (tiles[tile], tile[3]) if self.kernel.launched.sparse else tiles[tile]
+                tiles[tile] = pieces_of(self.kernel.cut, tile)
+            key = (tiles[tile], tile[3]) if self.kernel.sparse else tiles[tile]
             alike.setdefault(key, []).append((within, query))
         yield from alike.values()
 
@@ -208,11 +208,11 @@ class _Head:
         factor = float(scale / np.float32(op.params.logit_softcap) if op.params.logit_softcap else scale)
         q = QRows.of(self.tensors["Q"][self.seq, heads, query], factor, self.kernel.q)
         logits, kv = self._logits(q, heads, query), self.kv
-        if self.kernel.launched.sparse:
+        if self.kernel.sparse:
             seen = np.flatnonzero(~np.isneginf(logits.values).all(axis=0))
             logits = logits.some(seen)
             kv = kv.some(seen)
-        pieces = pieces_of(self.cut, self.cut.tile_of(self.seq, int(query[0]), int(heads[0])))
+        pieces = pieces_of(self.kernel.cut, self.kernel.cut.tile_of(self.seq, int(query[0]), int(heads[0])))
         absent = -(-logits.values.shape[1] // self.kernel.split.rows)
         steps = np.minimum(steps_of(pieces, absent), absent)
         sinks = self.tensors.get("sinks")

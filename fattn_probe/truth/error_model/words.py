@@ -17,13 +17,12 @@ CAUSES = {
 
 
 def why(op: Op, kernel: Kernel, rows: Rows, causes: dict[str, float]) -> str:
-    """One sentence: kernel family, accumulator, roundings, independent sums, and the largest cause."""
-    family = kernel.launched.family.name.replace("_", "-")
+    """One sentence: kernel, accumulator, roundings, independent sums, and the largest cause."""
     number = "f16" if kernel.accumulator is HALF else "f32"
     most = max(causes, key=lambda name: causes[name])
     share = 100 * causes[most] / (sum(causes.values()) or 1.0)
     return (
-        f"{family} sums P.V in {number}, {kernel.split.group} product{'s' * (kernel.split.group > 1)} a rounding: "
+        f"{kernel.name} sums P.V in {number}, {kernel.split.group} product{'s' * (kernel.split.group > 1)} a rounding: "
         f"{np.mean(rows.roundings):.0f} roundings in each of {kernel.split.accumulators} accumulators a block; "
         f"Q in {kernel.q}, P in {'f16' if kernel.weights is HALF else 'f32'}"
         f"{_conversions(op, kernel)}; {share:.0f} % of the expected square error is {CAUSES[most]}"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.launch.constants import SHIPPED
-from fattn_probe.launch.geometry import geometry
+from fattn_probe.launch.geometry import Geometry
 from fattn_probe.launch.record import parse_launch
 from fattn_probe.launch.tiles import Grid, tile_at, tiles_of
 from fattn_probe.scenario import expand
@@ -65,8 +65,8 @@ def test_no_prediction_for_a_kernel_that_is_not_known():
 def test_stream_k_seams_are_those_of_the_inspected_arithmetic():
     op = op_of(n_q=40, n_kv=1000)
     kernel = kernel_of(op, [launch("flash_attn_ext_f16<128, 128, 8, 4, false, false, false>", 128, (23, 1, 1))], 90)
-    cut, grid = geometry(op, kernel.launched), Grid(iter_k=16, iter_j=5, iter_z_gqa=1, ne12=2, ne03=1)
-    assert cut.grid == grid
+    cut, grid = kernel.cut, Grid(iter_k=16, iter_j=5, iter_z_gqa=1, ne12=2, ne03=1)
+    assert isinstance(cut, Geometry) and cut.grid == grid
     found: dict = {}
     for block in range(23):
         for tile in tiles_of(block * 160 // 23, (block + 1) * 160 // 23, grid):
@@ -81,7 +81,7 @@ def test_stream_k_seams_are_those_of_the_inspected_arithmetic():
 def test_other_kernels_take_turns():
     op = op_of(n_q=1, n_kv=1024)
     kernel = kernel_of(op, [launch(f"flash_attn_ext_vec<128, 1, {F16_TYPES}, false>", 128, (1, 3, 8))], 90)
-    cut = geometry(op, kernel.launched)
+    cut = kernel.cut
     pieces = pieces_of(cut, cut.tile_of(0, 0, 0))
     assert pieces == ((0, 3, 6), (1, 4, 7), (2, 5))
     assert steps_of(pieces, 8).tolist() == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]

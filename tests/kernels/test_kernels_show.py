@@ -1,0 +1,63 @@
+"""The table of `compare --kernel`, the times and their intervals."""
+
+import dataclasses
+import io
+import random
+
+import pytest
+from rich.console import Console
+
+from fattn_probe.device import Target
+from fattn_probe.kernels.compiled import shipped
+from fattn_probe.kernels.show import document, render
+from fattn_probe.kernels.timing import Speed
+
+from .test_contenders import Exact, case_of, rows
+
+
+def timed(name="exact", seconds=(1e-3, 2e-3, 3e-3)):
+    (row,) = rows([Exact(name=name)], case_of())
+    judgement = dataclasses.replace(row.judgement, on="gpu", seconds=seconds)
+    return dataclasses.replace(row, target=Target("cuda", None, 0), judgement=judgement)
+
+
+def drawn(found, width=120):
+    file = io.StringIO()
+    Console(file=file, width=width).print(render(found, [shipped("naive")], maps=False))
+    return file.getvalue()
+
+
+def test_times_of_a_gpu_are_shown_with_their_interval():
+    said = drawn([timed("one"), timed("two", (4e-3,))])
+    assert "2000 µs" in said and "1000 to 3000" in said and "4000 µs" in said
+    assert "TFLOP/s" in said and "algorithm of naive: fattn-probe study scenario --algorithm fa2" in said
+    assert said.count("scenario  ") == 1  # the case stands once above its kernels
+
+
+def test_without_times_there_is_no_column_for_them():
+    assert "TFLOP/s" not in drawn(rows([Exact()], case_of()))
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_nothing_is_cut(width):
+    said = drawn([timed("kernel.cu:my_attention")], width)
+    assert "kernel.cu:my_attention" in said and "pass" in said
+    assert all(len(line) <= width for line in said.splitlines())
+
+
+def test_the_document_has_each_kernel_s_times_and_launches():
+    (row,) = document([timed()])["rows"]
+    assert row["contender"] == "exact" and row["seconds"] == [1e-3, 2e-3, 3e-3]
+    assert row["launches"] == [] and row["status"] == "pass"
+    assert row["flop"] == 2 * 2 * 5 * 70 * 128
+    assert row["bytes"] == 4 * 2 * 5 * 64 + 2 * 2 * 2 * 70 * 64 + 4 * 2 * 5 * 64
+
+
+def test_the_interval_holds_the_median_as_often_as_it_says():
+    draw = random.Random(1)
+    held = 0
+    for _ in range(2000):
+        low, high = Speed(tuple(draw.random() for _ in range(20)), 1, 1).interval
+        held += low <= 0.5 <= high
+    assert 0.94 <= held / 2000 <= 0.99
+    assert Speed((3.0, 1.0), 1, 1).interval == (1.0, 3.0)
