@@ -43,14 +43,21 @@ struct HashOfIdentity {
 
 struct WarpInstruction {
     Access kind = Access::load;
+    bool repeated = true; // each lane has loaded the same bytes before
     WarpAccess access;
     WarpAccess target; // of a cp.async
 };
+
+using WarpInstructions = std::unordered_map<Identity, WarpInstruction, HashOfIdentity>;
+
+// ptxas 13 puts this many loads from shared memory, all lanes off, before each group of cp.async.
+constexpr uint32_t empty_loads = 3;
 
 // What a host thread has counted in this launch, and the accesses since the lanes of each warp were together.
 struct Counters {
     Tally tally;
     std::vector<LaneAccess> since[Worker::max_threads];
+    WarpInstructions instructions;
 };
 
 std::mutex mutex;
@@ -111,6 +118,46 @@ void add_lane(WarpAccess &access, uint32_t lane, const char *address, uint32_t b
     access.addresses[lane] = reinterpret_cast<uintptr_t>(address);
 }
 
+// What a lane has in registers: shared memory that it has loaded since it last wrote to any. Other than g++, nvcc knows
+// that a store to global memory does not change it.
+class Loaded {
+  public:
+    bool has(const LaneAccess &access) {
+        if (!is_shared(reinterpret_cast<uintptr_t>(access.address))) {
+            return false;
+        }
+        if (access.kind != Access::load) {
+            loaded_.clear();
+            return false;
+        }
+        uint32_t &bytes = loaded_[access.address];
+        const bool before = bytes >= access.bytes;
+        bytes = std::max(bytes, access.bytes);
+        return before;
+    }
+
+  private:
+    std::unordered_map<const void *, uint32_t> loaded_;
+};
+
+// Adds a lane's accesses, in their order, to the instructions of its warp.
+void add_accesses(WarpInstructions &instructions, uint32_t lane, const std::vector<LaneAccess> &since) {
+    if (since.empty()) {
+        return;
+    }
+    std::unordered_map<const void *, uint32_t> before;
+    Loaded loaded;
+    for (const LaneAccess &access : since) {
+        WarpInstruction &instruction = instructions[{access.place, before[access.place]++}];
+        instruction.kind = access.kind;
+        instruction.repeated &= loaded.has(access);
+        add_lane(instruction.access, lane, access.address, access.bytes);
+        if (access.kind == Access::copy) {
+            add_lane(instruction.target, lane, access.to, access.bytes);
+        }
+    }
+}
+
 void note(const void *place, Access kind, const void *address, size_t bytes, const void *to = nullptr) {
     own().since[self->thread_number()].push_back(
         {place, static_cast<const char *>(address), static_cast<const char *>(to), static_cast<uint32_t>(bytes), kind});
@@ -161,7 +208,7 @@ void count_ldmatrix(const void *const *rows, int tiles) {
         for (uint32_t row = 0; row < 8; row++) {
             add_lane(access, row, static_cast<const char *>(rows[8 * tile + static_cast<int>(row)]), 16);
         }
-        const Wavefronts wavefronts = wavefronts_of(access);
+        const Wavefronts wavefronts = store_wavefronts_of(access);
         tally.wavefronts += wavefronts.all;
         tally.conflicts += wavefronts.conflicts;
     }
@@ -184,32 +231,21 @@ void count_copy(const void *to, const void *from, size_t bytes, const void *plac
 
 void count_warp_together(const Warp &warp) {
     Counters &counters = own();
-    static SIMT_THREAD_LOCAL std::unordered_map<Identity, WarpInstruction, HashOfIdentity> *instructions = nullptr;
-    static SIMT_THREAD_LOCAL std::unordered_map<const void *, uint32_t> *before = nullptr;
-    if (instructions == nullptr) {
-        instructions = new std::unordered_map<Identity, WarpInstruction, HashOfIdentity>;
-        before = new std::unordered_map<const void *, uint32_t>;
-    }
+    WarpInstructions &instructions = counters.instructions;
     for (uint32_t lane = 0; lane < static_cast<uint32_t>(warp_size); lane++) {
         std::vector<LaneAccess> &since = counters.since[warp.index * warp_size + lane];
-        if (since.empty()) {
-            continue;
-        }
-        before->clear();
-        for (const LaneAccess &access : since) {
-            WarpInstruction &instruction = (*instructions)[{access.place, (*before)[access.place]++}];
-            instruction.kind = access.kind;
-            add_lane(instruction.access, lane, access.address, access.bytes);
-            if (access.kind == Access::copy) {
-                add_lane(instruction.target, lane, access.to, access.bytes);
-            }
-        }
+        add_accesses(instructions, lane, since);
         since.clear();
     }
-    for (const auto &[identity, instruction] : *instructions) {
-        tally_instruction(counters.tally, instruction);
+    bool copies = false;
+    for (const auto &[identity, instruction] : instructions) {
+        if (!instruction.repeated) {
+            tally_instruction(counters.tally, instruction);
+            copies |= instruction.kind == Access::copy;
+        }
     }
-    instructions->clear();
+    count_instruction(Instruction::empty, copies ? empty_loads : 0);
+    instructions.clear();
 }
 
 void count_block_together() {

@@ -16,7 +16,8 @@ namespace simt {
 
 struct Warp;
 
-enum class Instruction : uint8_t { tensor, movmatrix, shuffle, vote, barrier };
+// `empty`: loads from shared memory without lanes, which ptxas puts before cp.async.
+enum class Instruction : uint8_t { tensor, movmatrix, shuffle, vote, barrier, empty };
 
 #if defined(SIMT_COUNT)
 constexpr bool counting = true;

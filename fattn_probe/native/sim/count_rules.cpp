@@ -45,8 +45,32 @@ uint32_t most_in_a_bank(const Words &words) {
     return *std::max_element(in_bank, in_bank + banks);
 }
 
-bool same(const Words &a, const Words &b) {
-    return a.count == b.count && std::equal(a.values, a.values + a.count, b.values);
+// Whether all lanes n and n^distance that take part have the same address.
+bool are_pairs(const WarpAccess &access, uint32_t distance) {
+    for (uint32_t lane = 0; lane < static_cast<uint32_t>(warp_size); lane++) {
+        const LaneMask pair = lane_bit(lane) | lane_bit(lane ^ distance);
+        if ((access.lanes & pair) == pair && access.addresses[lane] != access.addresses[lane ^ distance]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+Wavefronts in_parts(const WarpAccess &access, uint32_t lanes) {
+    Wavefronts total;
+    for (uint32_t first = 0; first < static_cast<uint32_t>(warp_size); first += lanes) {
+        const Words words = words_of(access, first, lanes);
+        if (words.count != 0) {
+            const uint32_t turns = most_in_a_bank(words);
+            total.all += turns;
+            total.conflicts += turns - 1;
+        }
+    }
+    return total;
+}
+
+uint32_t lanes_at_once(const WarpAccess &access) {
+    return static_cast<uint32_t>(warp_size) / std::max(1u, access.bytes / word_bytes);
 }
 
 } // namespace
@@ -63,26 +87,12 @@ uint32_t sectors_of(const WarpAccess &access) {
     return sectors.count;
 }
 
-Wavefronts wavefronts_of(const WarpAccess &access) {
-    const uint32_t parts = std::max(1u, access.bytes / word_bytes);
-    const uint32_t lanes = static_cast<uint32_t>(warp_size) / parts;
-    Wavefronts total;
-    Words served[4];
-    uint32_t count = 0;
-    for (uint32_t first = 0; first < static_cast<uint32_t>(warp_size); first += lanes) {
-        const Words words = words_of(access, first, lanes);
-        const bool again =
-            std::any_of(served, served + count, [&](const Words &before) { return same(before, words); });
-        if (words.count == 0 || again) {
-            continue;
-        }
-        served[count++] = words;
-        const uint32_t turns = most_in_a_bank(words);
-        total.all += turns;
-        total.conflicts += turns - 1;
-    }
-    return total;
+Wavefronts load_wavefronts_of(const WarpAccess &access) {
+    const bool packed = access.bytes > word_bytes && (are_pairs(access, 1) || are_pairs(access, 2));
+    return in_parts(access, lanes_at_once(access) * (packed ? 2 : 1));
 }
+
+Wavefronts store_wavefronts_of(const WarpAccess &access) { return in_parts(access, lanes_at_once(access)); }
 
 Wavefronts atomic_wavefronts_of(const WarpAccess &access) {
     uint32_t in_bank[banks] = {};

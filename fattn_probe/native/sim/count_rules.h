@@ -26,9 +26,11 @@ uint32_t sectors_of(const WarpAccess &access);
 
 // Shared memory has 32 banks of 4 bytes. A wavefront serves one word of each bank, to any number of lanes.
 //
-// Lanes that access 8 bytes are served by half warps, and 16 bytes by quarter warps. Parts whose words all lie in the
-// same places as another part's are served with it.
-Wavefronts wavefronts_of(const WarpAccess &access);
+// Lanes that access 8 bytes are served by half warps, and 16 bytes by quarter warps; by twice as many lanes if they
+// load, and all lanes n and n^1, or all n and n^2, load from the same address (NVIDIA's forum, topic 77228, for
+// compute capability 7.0 and newer).
+Wavefronts load_wavefronts_of(const WarpAccess &access);
+Wavefronts store_wavefronts_of(const WarpAccess &access);
 
 // The same for lanes that update their words atomically: lanes with the same word take turns.
 Wavefronts atomic_wavefronts_of(const WarpAccess &access);

@@ -10,7 +10,8 @@
 namespace simt {
 namespace {
 
-constexpr const char *instruction_names[Tally::kinds] = {"tensor", "movmatrix", "shuffle", "vote", "barrier"};
+constexpr const char *instruction_names[Tally::instruction_kinds] = {"tensor", "movmatrix", "shuffle",
+                                                                     "vote",   "barrier",   "empty"};
 constexpr const char *access_names[Tally::kinds] = {"load", "store", "atomic", "copy", "ldmatrix"};
 
 std::string field(const char *name, uint64_t value) { return "\"" + std::string(name) + "\":" + std::to_string(value); }
@@ -32,7 +33,9 @@ std::string json_of(const GlobalTally (&tallies)[Tally::kinds], const Allocation
 } // namespace
 
 void Tally::add_shared(Access kind, const WarpAccess &access) {
-    const Wavefronts wavefronts = kind == Access::atomic ? atomic_wavefronts_of(access) : wavefronts_of(access);
+    const Wavefronts wavefronts = kind == Access::atomic ? atomic_wavefronts_of(access)
+                                  : kind == Access::load ? load_wavefronts_of(access)
+                                                         : store_wavefronts_of(access);
     SharedTally &tally = shared[static_cast<size_t>(kind)];
     tally.instructions++;
     tally.wavefronts += wavefronts.all;
@@ -48,8 +51,10 @@ void Tally::add_global(const Allocation *allocation, Access kind, const WarpAcce
 
 void Tally::add(const Tally &other) {
     tensor_flops += other.tensor_flops;
-    for (size_t kind = 0; kind < kinds; kind++) {
+    for (size_t kind = 0; kind < instruction_kinds; kind++) {
         instructions[kind] += other.instructions[kind];
+    }
+    for (size_t kind = 0; kind < kinds; kind++) {
         shared[kind].instructions += other.shared[kind].instructions;
         shared[kind].wavefronts += other.shared[kind].wavefronts;
         shared[kind].conflicts += other.shared[kind].conflicts;
@@ -68,8 +73,10 @@ std::string json_of(const Tally &tally, unsigned order) {
     std::string text = "{" + field("order", order) + "," + field("tensor_flops", tally.tensor_flops) +
                        ",\"instructions\":{",
                 shared, global;
-    for (size_t kind = 0; kind < Tally::kinds; kind++) {
+    for (size_t kind = 0; kind < Tally::instruction_kinds; kind++) {
         text += (kind == 0 ? "" : ",") + field(instruction_names[kind], tally.instructions[kind]);
+    }
+    for (size_t kind = 0; kind < Tally::kinds; kind++) {
         const SharedTally &all = tally.shared[kind];
         shared += (kind == 0 ? "\"" : ",\"") + std::string(access_names[kind]) + "\":{" +
                   field("instructions", all.instructions) + "," + field("wavefronts", all.wavefronts) + "," +

@@ -28,9 +28,9 @@ struct GlobalTally {
 };
 
 struct Tally {
-    static constexpr size_t kinds = 5;
+    static constexpr size_t kinds = 5, instruction_kinds = 6;
 
-    uint64_t instructions[kinds] = {}; // by Instruction
+    uint64_t instructions[instruction_kinds] = {}; // by Instruction
     uint64_t tensor_flops = 0;
     SharedTally shared[kinds];                               // by Access
     std::map<const Allocation *, GlobalTally[kinds]> global; // by Access, of each allocation
