@@ -111,7 +111,8 @@ def profiles_of_program(program: Program, targets: Sequence[Target], settings: S
             if run.code != 0 or run.fault is not None:
                 raise LostError(f"{program.path} failed on {target} with {run.code}: {run.stderr.strip()[-500:]}")
             if target.engine == "sim":
-                yield Profile(str(target), read_counts(folder / "counts", run.launches))
+                launches = [replace(launch, regs=None) for launch in run.launches]  # nobody has compiled them for it
+                yield Profile(str(target), read_counts(folder / "counts", launches))
             else:
                 env = environment(target, simulation, fast_math=program.fast_math)
                 text = measure([made.path, *settings.arguments], env, settings.timeout)

@@ -86,7 +86,8 @@ def traffic_table(profile: Profile, counts: Counts) -> Table:
     formula = {traffic.tensor: traffic for traffic in profile.formula} if point_of(profile, counts) else {}
     lines = tuple(traffic_row(traffic, formula.get(traffic.tensor)) for traffic in counts.traffic)
     columns = ("tensor", "bytes read", "written", "by formula", "times")
-    return Table(columns, lines, frozenset(columns[1:]))
+    shown = len(columns) if formula else len(columns) - 2
+    return Table(columns[:shown], tuple(line[:shown] for line in lines), frozenset(columns[1:]))
 
 
 def traffic_row(traffic: Traffic, formula: Traffic | None) -> tuple[str, ...]:

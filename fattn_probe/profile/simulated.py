@@ -9,11 +9,14 @@ from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.profile.counts import SECTOR, Counts, Traffic
 
 TEMPORARY = "temporary"
-"""Memory that is no tensor of the op: the kernels' own."""
+"""Memory of the kernels' own, beside the op's tensors."""
 
 
 def read_counts(path: Path, launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:
-    """The counts of launches in a file of the simulator; a later line of one launch replaces the earlier one."""
+    """The counts of launches in a file of the simulator; a later line of one launch replaces the earlier one.
+
+    Later lines are those of the same case in a new process, after a kernel that the build lacked was compiled.
+    """
     lines = path.read_text().splitlines() if path.is_file() else []
     documents = {document["order"]: document for document in map(json.loads, lines)}
     return tuple(counts_of(documents[launch.order], launch) for launch in launches if launch.order in documents)
@@ -64,11 +67,13 @@ def global_values(accesses: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def traffic_of(accesses: Sequence[Mapping[str, Any]]) -> tuple[Traffic, ...]:
-    """The sectors' bytes by tensor; allocations without a name are one."""
+    """The sectors' bytes by tensor; allocations without a name are one, or each has its number if none has a name."""
+    named = any(one["tensor"] for one in accesses)
     read: dict[str, int] = {}
     written: dict[str, int] = {}
     for one in accesses:
-        name, size = one["tensor"] or TEMPORARY, SECTOR * one["sectors"]
+        unnamed = TEMPORARY if named else f"allocation {one['allocation']}"
+        name, size = one["tensor"] or unnamed, SECTOR * one["sectors"]
         read[name] = read.get(name, 0) + (size if one["access"] != "store" else 0)
         written[name] = written.get(name, 0) + (size if one["access"] in ("store", "atomic") else 0)
     return tuple(Traffic(name, read[name], written[name]) for name in read)
