@@ -7,7 +7,7 @@ from fattn_probe.device import Device
 from fattn_probe.launch.record import LaunchRecord
 
 REGISTERS_AT_ONCE = 256  # allocated to a warp
-SHARED_AT_ONCE = {6: 256, 7: 256}
+SHARED_AT_ONCE = {6: 256, 7: 256}  # bytes, by major compute capability
 SHARED_UNIT = 128  # of newer ones
 PARTITIONS = 4  # of an SM, each with its registers
 
@@ -42,8 +42,9 @@ def occupancy(launch: LaunchRecord, device: Device) -> Occupancy:
     limits = {
         "warps": device.maxThreadsPerMultiProcessor // device.warpSize // warps,
         "blocks": device.maxBlocksPerMultiProcessor,
-        "shared memory": by_shared_memory(launch, device),
     }
+    if size := shared_memory(launch, device):
+        limits["shared memory"] = device.sharedMemPerMultiprocessor // size
     if launch.regs:
         limits["registers"] = by_registers(launch.regs, warps, device)
     return Occupancy(limits, warps, device.maxThreadsPerMultiProcessor // device.warpSize)
@@ -56,11 +57,10 @@ def by_registers(registers: int, warps: int, device: Device) -> int:
     return in_a_partition * PARTITIONS // warps
 
 
-def by_shared_memory(launch: LaunchRecord, device: Device) -> int:
-    """Blocks whose shared memory fits; without any, as many as threads allow."""
-    unit = SHARED_AT_ONCE.get(device.major, SHARED_UNIT)
-    size = rounded(launch.shared + (launch.static_shared or 0) + device.reservedSharedMemPerBlock, unit)
-    return device.sharedMemPerMultiprocessor // size if size else device.maxBlocksPerMultiProcessor
+def shared_memory(launch: LaunchRecord, device: Device) -> int:
+    """Bytes of shared memory that a block takes of the SM."""
+    used = launch.shared + (launch.static_shared or 0) + device.reservedSharedMemPerBlock
+    return rounded(used, SHARED_AT_ONCE.get(device.major, SHARED_UNIT))
 
 
 def rounded(value: int, unit: int) -> int:
