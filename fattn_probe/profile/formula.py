@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from fattn_probe.launch.kernel import columns_of_tile
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.op import Op
 from fattn_probe.op.ggml_types import block_size, type_size
@@ -15,7 +16,7 @@ def formula_traffic(op: Op, launches: Iterable[LaunchRecord]) -> tuple[Traffic, 
 
     A tile has `ncols1` queries (B_r) of `ncols2` heads, which read one K, V and mask. dst is written once.
     """
-    columns = next(filter(None, map(columns_of, launches)), None)
+    columns = next(filter(None, map(columns_of_tile, launches)), None)
     if columns is None:
         return ()
     s, (ncols1, ncols2) = op.sizes, columns
@@ -28,14 +29,6 @@ def formula_traffic(op: Op, launches: Iterable[LaunchRecord]) -> tuple[Traffic, 
     read |= {"K": of_K, "V": tiles * elements["K, V"] - of_K}
     found = [Traffic(name, sized(op, name, number), 0) for name, number in read.items() if name in op.tensors]
     return (*found, Traffic("dst", 0, 4 * heads * s.n_q * s.hsv))
-
-
-def columns_of(launch: LaunchRecord) -> tuple[int, int] | None:
-    """(ncols1, ncols2) of an attention kernel; None for another kernel."""
-    if not launch.kernel.startswith("flash_attn_ext"):
-        return None
-    sizes = dict(launch.template_args)
-    return int(sizes.get("ncols1", sizes.get("ncols", "1"))), int(sizes.get("ncols2", "1"))
 
 
 def sized(op: Op, name: str, elements: int) -> int:

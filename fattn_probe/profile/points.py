@@ -1,8 +1,8 @@
 """A launch as a point on the roofline of its GPU."""
 
 from fattn_probe.device import Device
+from fattn_probe.launch.kernel import columns_of_tile
 from fattn_probe.profile.counts import Counts, Profile
-from fattn_probe.profile.formula import columns_of
 from fattn_probe.profile.roofline import Point, Roof, roof_of
 
 
@@ -19,7 +19,7 @@ def uses_tensor_cores(counts: Counts) -> bool:
 
 def point_of(profile: Profile, counts: Counts) -> Point | None:
     """The launch's point: an attention kernel's operations are the op's; None if operations or bytes are unknown."""
-    flops = profile.flops if columns_of(counts.launch) else counts.values.get("tensor_flops")
+    flops = profile.flops if columns_of_tile(counts.launch) else counts.values.get("tensor_flops")
     moved = counts.bytes_moved
     if not flops or not moved:
         return None

@@ -120,7 +120,7 @@ def words(profile: Profile, counts: Counts, gpus: Gpus) -> Iterator[Text]:
 
 def occupancy_words(fits: Occupancy) -> str:
     """`3 blocks on an SM, 12 of 64 warps (19 %), limited by registers`."""
-    limit = " and ".join(fits.limited_by)
+    limit = ", ".join(fits.limited_by)
     blocks = "1 block" if fits.blocks == 1 else f"{fits.blocks} blocks"
     warps = f"{fits.blocks * fits.warps} of {fits.most_warps} warps ({100 * fits.share:.0f} %)"
     return f"{blocks} on an SM, {warps}, limited by {limit}"
