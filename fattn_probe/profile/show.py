@@ -40,7 +40,7 @@ def launch_parts(
     launch = pairs[0][1].launch
     yield Text(f"{name}: {launch.spelling}", "bold")
     yield Text(f"{launch.geometry}: {blocks_of(launch)} blocks", "dim")
-    yield count_table([profile.on for profile in profiles], row)
+    yield count_table([profile.on for profile, _ in pairs], [counts for _, counts in pairs])
     for profile, counts in pairs:
         if counts.traffic:
             yield traffic_table(profile, counts)
@@ -52,25 +52,24 @@ def launch_parts(
     yield Text()
 
 
-def count_table(targets: Sequence[str], row: Sequence[Counts | None]) -> Table:
-    """The counts of one launch, a column for each target, and the ratio of the first two."""
-    lines = []
+def count_table(targets: Sequence[str], row: Sequence[Counts]) -> Table:
+    """The counts of one launch, a column for each target; of two targets, the ratio of the second to the first."""
+    lines: list[tuple[str, ...]] = []
     for kind in ROWS:
-        values = [None if counts is None else counts.values.get(kind.key) for counts in row]
+        values = [counts.values.get(kind.key) for counts in row]
         if any(values) or (kind.key in SHOWN_ALWAYS and values != [None] * len(values)):
             lines.append((kind.label, *map(figure, values), *compared(values)))
-    loads = [None if counts is None else counts.sectors_of_a_load for counts in row]
-    stores = [None if counts is None else counts.sectors_of_a_store for counts in row]
+    loads, stores = [one.sectors_of_a_load for one in row], [one.sectors_of_a_store for one in row]
     for label, found in (("sectors of a load", loads), ("sectors of a store", stores)):
         if any(found):
             lines.append((label, *("" if value is None else f"{value:.2f}" for value in found), *compared(found)))
-    columns = ("count", *targets, *(("ratio",) if len(targets) > 1 else ()))
+    columns = ("count", *targets, *("ratio",) * (len(targets) == 2))
     return Table(columns, tuple(lines), frozenset(columns[1:]))
 
 
 def compared(values: Sequence[float | None]) -> tuple[str, ...]:
     """The second value relative to the first, if there are two."""
-    if len(values) < 2:
+    if len(values) != 2:
         return ()
     found = ratio(values[1], values[0])
     return ("" if found is None else f"{found:.3f}",)
@@ -85,7 +84,7 @@ def traffic_table(profile: Profile, counts: Counts) -> Table:
     """Bytes by tensor, in whole sectors, beside those of FlashAttention-2's formula."""
     formula = {traffic.tensor: traffic for traffic in profile.formula} if point_of(profile, counts) else {}
     lines = tuple(traffic_row(traffic, formula.get(traffic.tensor)) for traffic in counts.traffic)
-    columns = ("tensor", "bytes read", "written", "by formula", "times")
+    columns = (f"{profile.on}: tensor", "bytes read", "written", "by formula", "times")
     shown = len(columns) if formula else len(columns) - 2
     return Table(columns[:shown], tuple(line[:shown] for line in lines), frozenset(columns[1:]))
 

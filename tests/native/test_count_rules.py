@@ -16,7 +16,7 @@ OFF = -1
 def rules(tmp_path_factory):
     path = tmp_path_factory.mktemp("rules") / "rules"
     sources = [Path(__file__).with_name("count_rules.cpp"), NATIVE / "sim/count_rules.cpp"]
-    command = [shutil.which("g++"), "-std=gnu++17", "-O1", f"-I{NATIVE / 'sim'}", *sources, "-o", path]
+    command = [shutil.which("g++"), "-std=gnu++17", "-O1", "-DSIMT_COUNT", f"-I{NATIVE / 'sim'}", *sources, "-o", path]
     subprocess.run(command, check=True)
     return path
 

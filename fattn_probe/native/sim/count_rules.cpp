@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#if defined(SIMT_COUNT)
+
 namespace simt {
 namespace {
 
@@ -106,3 +108,5 @@ Wavefronts atomic_wavefronts_of(const WarpAccess &access) {
 }
 
 } // namespace simt
+
+#endif
