@@ -26,7 +26,7 @@ struct LaneAccess {
     const char *address;
     const char *to;
     uint32_t bytes;
-    Access kind;
+    MemoryOperation kind;
 };
 
 // The instruction that an access belongs to: its place, and how many accesses from there the lane has made before.
@@ -42,7 +42,7 @@ struct HashOfIdentity {
 };
 
 struct WarpInstruction {
-    Access kind = Access::load;
+    MemoryOperation kind = MemoryOperation::load;
     bool repeated = true; // each lane has loaded the same bytes before
     WarpAccess access;
     WarpAccess target; // of a cp.async
@@ -106,7 +106,7 @@ void tally_instruction(Tally &tally, const WarpInstruction &instruction) {
         tally.add_shared(instruction.kind, instruction.access);
     } else if (const Allocation *allocation = allocation_of(address)) {
         tally.add_global(allocation, instruction.kind, instruction.access);
-        if (instruction.kind == Access::copy) {
+        if (instruction.kind == MemoryOperation::copy) {
             tally.add_shared(instruction.kind, instruction.target);
         }
     }
@@ -126,7 +126,7 @@ class Loaded {
         if (!is_shared(reinterpret_cast<uintptr_t>(access.address))) {
             return false;
         }
-        if (access.kind != Access::load) {
+        if (access.kind != MemoryOperation::load) {
             loaded_.clear();
             return false;
         }
@@ -152,13 +152,13 @@ void add_accesses(WarpInstructions &instructions, uint32_t lane, const std::vect
         instruction.kind = access.kind;
         instruction.repeated &= loaded.has(access);
         add_lane(instruction.access, lane, access.address, access.bytes);
-        if (access.kind == Access::copy) {
+        if (access.kind == MemoryOperation::copy) {
             add_lane(instruction.target, lane, access.to, access.bytes);
         }
     }
 }
 
-void note(const void *place, Access kind, const void *address, size_t bytes, const void *to = nullptr) {
+void note(const void *place, MemoryOperation kind, const void *address, size_t bytes, const void *to = nullptr) {
     own().since[self->thread_number()].push_back(
         {place, static_cast<const char *>(address), static_cast<const char *>(to), static_cast<uint32_t>(bytes), kind});
 }
@@ -201,7 +201,7 @@ void count_group_instruction(const char *name) {
 }
 
 void count_ldmatrix(const void *const *rows, int tiles) {
-    SharedTally &tally = own().tally.shared[static_cast<size_t>(Access::ldmatrix)];
+    SharedTally &tally = own().tally.shared[static_cast<size_t>(MemoryOperation::ldmatrix)];
     tally.instructions++;
     for (int tile = 0; tile < tiles; tile++) { // eight rows of 16 bytes, as if eight lanes loaded them
         WarpAccess access;
@@ -219,14 +219,14 @@ void count_access(const void *address, size_t bytes, AccessKind kind, const void
         return;
     }
     note(place,
-         kind == AccessKind::read    ? Access::load
-         : kind == AccessKind::write ? Access::store
-                                     : Access::atomic,
+         kind == AccessKind::read    ? MemoryOperation::load
+         : kind == AccessKind::write ? MemoryOperation::store
+                                     : MemoryOperation::atomic,
          address, bytes);
 }
 
 void count_copy(const void *to, const void *from, size_t bytes, const void *place) {
-    note(place, Access::copy, from, bytes, to);
+    note(place, MemoryOperation::copy, from, bytes, to);
 }
 
 void count_warp_together(const Warp &warp) {
@@ -241,7 +241,7 @@ void count_warp_together(const Warp &warp) {
     for (const auto &[identity, instruction] : instructions) {
         if (!instruction.repeated) {
             tally_instruction(counters.tally, instruction);
-            copies |= instruction.kind == Access::copy;
+            copies |= instruction.kind == MemoryOperation::copy;
         }
     }
     count_instruction(Instruction::empty, copies ? empty_loads : 0);

@@ -32,17 +32,17 @@ std::string json_of(const GlobalTally (&tallies)[Tally::kinds], const Allocation
 
 } // namespace
 
-void Tally::add_shared(Access kind, const WarpAccess &access) {
-    const Wavefronts wavefronts = kind == Access::atomic ? atomic_wavefronts_of(access)
-                                  : kind == Access::load ? load_wavefronts_of(access)
-                                                         : store_wavefronts_of(access);
+void Tally::add_shared(MemoryOperation kind, const WarpAccess &access) {
+    const Wavefronts wavefronts = kind == MemoryOperation::atomic ? atomic_wavefronts_of(access)
+                                  : kind == MemoryOperation::load ? load_wavefronts_of(access)
+                                                                  : store_wavefronts_of(access);
     SharedTally &tally = shared[static_cast<size_t>(kind)];
     tally.instructions++;
     tally.wavefronts += wavefronts.all;
     tally.conflicts += wavefronts.conflicts;
 }
 
-void Tally::add_global(const Allocation *allocation, Access kind, const WarpAccess &access) {
+void Tally::add_global(const Allocation *allocation, MemoryOperation kind, const WarpAccess &access) {
     GlobalTally &tally = global[allocation][static_cast<size_t>(kind)];
     tally.instructions++;
     tally.sectors += sectors_of(access);

@@ -13,7 +13,7 @@ namespace simt {
 
 struct Allocation;
 
-enum class Access : uint8_t { load, store, atomic, copy, ldmatrix }; // copy: cp.async
+enum class MemoryOperation : uint8_t { load, store, atomic, copy, ldmatrix }; // copy: cp.async
 
 // Instructions that access one memory, and what they cost.
 struct SharedTally {
@@ -32,11 +32,11 @@ struct Tally {
 
     uint64_t instructions[instruction_kinds] = {}; // by Instruction
     uint64_t tensor_flops = 0;
-    SharedTally shared[kinds];                               // by Access
-    std::map<const Allocation *, GlobalTally[kinds]> global; // by Access, of each allocation
+    SharedTally shared[kinds];                               // by MemoryOperation
+    std::map<const Allocation *, GlobalTally[kinds]> global; // by MemoryOperation, of each allocation
 
-    void add_shared(Access kind, const WarpAccess &access);
-    void add_global(const Allocation *allocation, Access kind, const WarpAccess &access);
+    void add_shared(MemoryOperation kind, const WarpAccess &access);
+    void add_global(const Allocation *allocation, MemoryOperation kind, const WarpAccess &access);
     void add(const Tally &other);
 };
 
