@@ -1,17 +1,16 @@
 """Profile cases and programs on targets."""
 
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fattn_probe.build import RUNNER
 from fattn_probe.device import Device, Target, load_devices
-from fattn_probe.errors import InputError, LostError, MachineError
+from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.profile.counts import Counts, Profile
 from fattn_probe.profile.formula import formula_traffic
-from fattn_probe.profile.ncu import measure, parse
+from fattn_probe.profile.ncu import find_ncu, measure, parse
 from fattn_probe.profile.simulated import read_counts
 from fattn_probe.program.build import maker
 from fattn_probe.program.execute import Settings, environment, execute
@@ -19,14 +18,12 @@ from fattn_probe.program.source import Program
 from fattn_probe.run.casefile import make_case_file
 from fattn_probe.run.command import describe
 from fattn_probe.run.gpu import gpu_name
-from fattn_probe.run.outcome import Ran
+from fattn_probe.run.outcome import Failed, Fault, Ran, RunOutcome, Unsupported
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
 from fattn_probe.scratch import scratch
 from fattn_probe.source import ggml_types, template_parameters
-
-NO_NCU = "ncu (Nsight Compute) is not on this machine: it comes with the CUDA toolkit"
 
 
 @dataclass(frozen=True)
@@ -38,11 +35,11 @@ class Profiled:
 
 
 def check_targets(targets: Sequence[Target]) -> None:
-    """InputError if a target has no kernels; MachineError if a GPU is to be profiled without ncu."""
+    """InputError if a target has no kernels; MachineError for a GPU without ncu."""
     if any(target.engine == "cpu" for target in targets):
         raise InputError("profile --on cpu: ggml's CPU backend has no kernels to count")
-    if any(target.engine == "cuda" for target in targets) and shutil.which("ncu") is None:
-        raise MachineError(NO_NCU)
+    if any(target.engine == "cuda" for target in targets):
+        find_ncu()
 
 
 def profile_case(simulated: Session, measured: Session, case: Case, targets: Sequence[Target]) -> Profiled:
@@ -54,13 +51,24 @@ def profile_case(simulated: Session, measured: Session, case: Case, targets: Seq
             session = simulated if target.engine == "sim" else measured
             outcome = session.run(case, inputs, target)
             if not isinstance(outcome, Ran):
-                found.append(Profile(str(target), problem=describe(outcome)))
+                found.append(Profile(str(target), problem=reason(outcome, f"{case.name} on {target}")))
                 continue
             launches = outcome.launches
             counts = counted(session, launches) if target.engine == "sim" else under_ncu(session, inputs.file, target)
             formula = formula_traffic(case.op, launches)
             found.append(Profile(str(target), known(counts, launches), "", case.op.sizes.flop, formula))
     return Profiled(case.name, tuple(found))
+
+
+def reason(outcome: RunOutcome, name: str) -> str:
+    """Why there are no counts of an op that is not supported; the error of another outcome is raised."""
+    said = describe(outcome)
+    match outcome:
+        case Unsupported():
+            return said
+        case Fault() | Failed():
+            raise ComparisonError(f"{name}: {said}")
+    raise LostError(f"{name}: {said}")
 
 
 def counted(session: Session, launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:

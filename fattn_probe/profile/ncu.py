@@ -2,9 +2,11 @@
 
 import csv
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from fattn_probe.build.toolchain import cuda_roots
 from fattn_probe.errors import InputError, MachineError
 from fattn_probe.launch.name import parse_kernel_name
 from fattn_probe.launch.record import LaunchRecord, Names, Types
@@ -24,9 +26,19 @@ def options() -> tuple[str, ...]:
     return ("--csv", "--print-units", "base", "--target-processes", "all", "--metrics", metrics)
 
 
+def find_ncu() -> Path:
+    """ncu on PATH or in a CUDA toolkit; MachineError if there is none."""
+    on_path = shutil.which("ncu")
+    places = [Path(on_path)] if on_path else [root / "bin/ncu" for root in cuda_roots()]
+    found = next((path for path in places if path.is_file()), None)
+    if found is None:
+        raise MachineError("ncu (Nsight Compute) is not on this machine: it comes with the CUDA toolkit")
+    return found
+
+
 def measure(argv: Sequence[str | Path], env: Mapping[str, str], timeout: float | None) -> str:
     """Run a program under ncu; its CSV. MachineError in one sentence if ncu is missing or may not read counters."""
-    done = run(["ncu", *options(), *argv], env=env, timeout=timeout, failure=None)
+    done = run([find_ncu(), *options(), *argv], env=env, timeout=timeout, failure=None)
     if NO_PERMISSION in done.stdout + done.stderr:
         raise MachineError(
             "ncu may not read the GPU's counters (ERR_NVGPUCTRPERM): an administrator allows it with"

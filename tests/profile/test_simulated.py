@@ -3,17 +3,21 @@
 import io
 import json
 
+import pytest
 from rich.console import Console
 
-from fattn_probe.device import load_devices
+from fattn_probe.device import Target, load_devices
+from fattn_probe.errors import ComparisonError, InputError, LostError, MachineError
 from fattn_probe.launch.record import LaunchRecord, parse_launch
 from fattn_probe.op import Op, Params, Sizes
-from fattn_probe.profile.command import Profiled, known
+from fattn_probe.profile import ncu
+from fattn_probe.profile.command import Profiled, check_targets, known, reason
 from fattn_probe.profile.counts import Counts, Profile, Traffic
 from fattn_probe.profile.document import document
 from fattn_probe.profile.formula import formula_traffic
 from fattn_probe.profile.show import render
 from fattn_probe.profile.simulated import counts_of, read_counts
+from fattn_probe.run.outcome import Fault, Lost, Unsupported
 
 KERNEL = "flash_attn_ext_f16<64,64,8,8,false,false,false>"
 NAMES = {"flash_attn_ext_f16": ("DKQ", "DV", "ncols1", "ncols2", "use_logit_softcap", "V_is_K_view", "use_sparse")}
@@ -123,9 +127,9 @@ def both():
 
 
 def shown(width):
-    console = Console(width=width, file=io.StringIO())
-    console.print(render(*both()))
-    return console.file.getvalue()
+    text = io.StringIO()
+    Console(width=width, file=text).print(render(*both()))
+    return text.getvalue()
 
 
 def test_two_targets_have_columns_and_their_ratio():
@@ -148,3 +152,21 @@ def test_the_document_has_occupancy_and_roofline():
     assert sim["roofline"]["bytes"] == 32 * (45 + 4)
     assert sim["roofline"]["bound"] == "arithmetic"
     json.dumps(document(*both()))
+
+
+def test_an_op_that_is_not_supported_has_a_reason_and_a_fault_is_an_error():
+    assert reason(Unsupported("no kernel"), "case on gpu:0") == "unsupported: no kernel"
+    with pytest.raises(ComparisonError, match="case on gpu:0: fault: misaligned"):
+        reason(Fault("misaligned", "an access"), "case on gpu:0")
+    with pytest.raises(LostError, match="case on gpu:0: lost: gone"):
+        reason(Lost("gone"), "case on gpu:0")
+
+
+def test_only_gpus_are_profiled(monkeypatch):
+    with pytest.raises(InputError, match="CPU backend has no kernels"):
+        check_targets([Target("cpu")])
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(ncu, "cuda_roots", lambda: iter(()))
+    with pytest.raises(MachineError, match=r"ncu .* is not on this machine"):
+        check_targets([Target("cuda")])
+    check_targets([Target("sim", load_devices()["h200"])])
