@@ -2,6 +2,7 @@
 
 import io
 import json
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -29,7 +30,7 @@ LAUNCH = parse_launch(
     names=NAMES,
 )  # fmt: skip
 NOTHING = {"instructions": 0, "wavefronts": 0, "conflicts": 0}
-LINE = {
+LINE: dict[str, Any] = {
     "order": 0,
     "tensor_flops": 8192,
     "instructions": {"tensor": 2, "movmatrix": 0, "shuffle": 10, "vote": 1, "barrier": 4, "empty": 3},
