@@ -37,6 +37,10 @@ COMMANDS = {
         "fattn_probe.program.cli:program",
         "Compile and run a CUDA or HIP program of your own, on a simulated GPU or a real one.",
     ),
+    "profile": (
+        "fattn_probe.profile.cli:profile",
+        "Count what kernels do: instructions, bank conflicts, sectors, bytes; by the simulator, or by Nsight Compute.",
+    ),
     "study": (
         "fattn_probe.study.cli:study",
         "Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it.",

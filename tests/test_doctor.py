@@ -18,7 +18,7 @@ FULL = Facts(
     distribution=("ubuntu", "debian"),
     tools={
         name: Tool(f"/usr/bin/{name}", (13, 1))
-        for name in ("g++", "addr2line", "gdb", "git", "ninja", "cmake", "nvcc", "cuda-gdb", "cuobjdump")
+        for name in ("g++", "addr2line", "gdb", "git", "ninja", "cmake", "nvcc", "cuda-gdb", "ncu", "cuobjdump")
     },
     packages={"ninja": "1.13.2"},
     headers={name: "/site/x.h" for name in ("nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl")},
@@ -172,13 +172,13 @@ def test_report_of_this_machine_is_json_and_can_be_shown():
 def test_required_installs_are_listed_first():
     console = Console(width=160, color_system=None)
     with console.capture() as capture:
-        console.print(render(diagnose(without("gdb", "g++", "cuda-gdb", "cuobjdump"))))
+        console.print(render(diagnose(without("gdb", "g++", "cuda-gdb", "ncu", "cuobjdump"))))
     tail = capture.get().split("to install what is missing:")[1].splitlines()
     assert [line.strip() for line in tail if line.strip()] == [
         "sudo apt install g++   # g++ (missing)",
         "sudo apt install gdb   # gdb (optional)",
         "install NVIDIA's CUDA toolkit (https://developer.nvidia.com/cuda-downloads)   "
-        "# cuda-gdb (optional), cuobjdump (optional)",
+        "# cuda-gdb (optional), ncu (optional), cuobjdump (optional)",
     ]
 
 

@@ -17,7 +17,7 @@ from fattn_probe.source.features import probe
 from fattn_probe.source.patches import Patch, needed
 
 Engine = Literal["sim", "cuda"]
-Flavour = Literal["release", "debug", "check", "coverage"]
+Flavour = Literal["release", "debug", "check", "coverage", "count"]
 
 RUNNER = "fattn-runner"
 CPU_RUNNER = "fattn-runner-cpu"
@@ -60,7 +60,7 @@ class BuildRequest:
             if self.engine == "sim" or not self.sanitize
             else "--sanitize is for the sim engine (on a GPU there is compute-sanitizer)",
             ""
-            if self.engine == "sim" or self.flavour not in ("check", "coverage")
+            if self.engine == "sim" or self.flavour not in ("check", "coverage", "count")
             else f"the {self.flavour} flavour needs the sim engine",
         ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from fattn_probe.cxx.includes import included
 
 SIM = Path(__file__).parent.parent / "native/sim"
-MACRO = re.compile(r"\bSIMT_(?:AHEAD|ARCH|CHECK|WARP)\b")
+MACRO = re.compile(r"\bSIMT_(?:AHEAD|ARCH|CHECK|COUNT|WARP)\b")
 
 
 @functools.cache

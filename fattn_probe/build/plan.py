@@ -113,7 +113,7 @@ class Planner:
 
     def simulator(self) -> tuple[str, ...]:
         """The simulator's files, relative to native/."""
-        dry = self.contents.dry and self.flags.request.flavour != "check"  # its kernels call the checker
+        dry = self.contents.dry and self.flags.request.flavour not in ("check", "count")  # their kernels call the hooks
         counters = (COUNTERS,) if self.flags.request.flavour == "coverage" else ()
         return (SIM_HOST, DEBUGGED, *counters, *(() if dry else SIM_KERNELS))
 

@@ -22,12 +22,19 @@ CHECKS = (
     "--param=tsan-instrument-func-entry-exit=0",
     *("-fno-crossjumping", "-fno-tree-tail-merge"),  # calls of two lines as one: a finding would name the other line
 )
+# What calls the counters of accesses: native/sim/check_hooks.cpp
+HOOKS = (
+    "-fsanitize=thread",
+    "--param=tsan-instrument-func-entry-exit=0",
+    *("-fno-crossjumping", "-fno-tree-tail-merge"),  # calls of two lines as one: two instructions would be one
+)
 # Counts what is executed, for gcov; the link needs its library (native/sim/counters.cpp)
 COUNTED = "--coverage"
 # With loops unrolled and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/simulator.md)
 SIM_OPTIMISATION = {
     "release": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1"),
     "check": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1", *CHECKS),
+    "count": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-fno-tree-sra", "-g1", *HOOKS),
     "debug": ("-O0", "-g3"),
     "coverage": ("-O1", "-g1", "-fno-exceptions", "-fno-early-inlining", COUNTED),
 }
@@ -79,13 +86,14 @@ class SimulatorFlags:
         ahead = (
             self.lanes_apart
             and self.warp_size == WARP
-            and self.flavour != "debug"
+            and self.flavour not in ("debug", "count")
             and not self.sanitize
             and self.cuda_arch >= TURING
         )
         macros = {"SIMT_ARCH": f"={self.cuda_arch}"} | ({"SIMT_AHEAD": ""} if ahead else {})
         macros |= {} if self.warp_size == WARP else {"SIMT_WARP": f"={self.warp_size}"}
-        return macros | ({"SIMT_CHECK": ""} if self.flavour == "check" else {})
+        watching = {"check": "SIMT_CHECK", "count": "SIMT_COUNT"}.get(self.flavour)
+        return macros | ({watching: ""} if watching else {})
 
     @property
     def headers(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from fattn_probe.cache import cache_dir
 from fattn_probe.errors import FattnProbeError
 from fattn_probe.process import run
 
-TOOLS = ("g++", "addr2line", "gdb", "git", "ninja", "ccache", "cmake", "nvcc", "cuda-gdb", "cuobjdump")
+TOOLS = ("g++", "addr2line", "gdb", "git", "ninja", "ccache", "cmake", "nvcc", "cuda-gdb", "ncu", "cuobjdump")
 PACKAGES = ("ninja", "cmake", "gguf", "pexpect", "nvidia-cuda-nvcc", "nvidia-nvvm")
 HEADERS = {
     "nvidia-cuda-runtime": "cuda_runtime_api.h",

@@ -199,7 +199,11 @@ def _gpu(facts: Facts) -> Iterator[Finding]:
         yield Finding("NVIDIA GPU", "ok", f"{names}, driver {facts.driver}", "running the cuda engine")
     else:
         yield Finding("NVIDIA GPU", "optional", facts.gpu_problem, "running the cuda engine", driver)
-    for name, purpose in (("cuda-gdb", "inspect on a real GPU"), ("cuobjdump", "register counts of real builds")):
+    for name, purpose in (
+        ("cuda-gdb", "inspect on a real GPU"),
+        ("ncu", "profile on a real GPU"),
+        ("cuobjdump", "register counts of real builds"),
+    ):
         path = facts.tools[name].path if name in facts.tools else ""
         yield _simple(name, bool(path), path, purpose, toolkit)
 

@@ -1,6 +1,6 @@
 """The attention kernel of a launch: its sizes, and how it divides an output tile among warps."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fattn_probe.launch.architecture import Generation, generation_of
@@ -55,7 +55,7 @@ def attention_kernel(launch: LaunchRecord, arch: int, constants: Constants) -> A
         return None
     D = named.get("D", "")
     DKQ, DV = int(named.get("DKQ", D)), int(named.get("DV", D))
-    ncols1, ncols2 = int(named.get("ncols1") or named["ncols"]), int(named.get("ncols2", 1))
+    ncols1, ncols2 = _columns_of_tile(named)
     rows = family.nbatch_fa((DKQ, DV, ncols1 * ncols2), arch, constants)
     if rows is None:
         return None
@@ -76,6 +76,17 @@ def attention_kernel(launch: LaunchRecord, arch: int, constants: Constants) -> A
         columns=_columns(family, (DKQ, ncols1 * ncols2), generation_of(arch), constants),
         max_offset=constants.max_offset,
     )
+
+
+def columns_of_tile(launch: LaunchRecord) -> tuple[int, int] | None:
+    """(ncols1, ncols2) of an attention kernel; None for other kernels, or if the launch record lacks them."""
+    family = BY_KERNEL.get(launch.kernel)
+    named = family.arguments(launch.values) if family else {}
+    return _columns_of_tile(named) if named.keys() & {"ncols1", "ncols"} else None
+
+
+def _columns_of_tile(named: Mapping[str, str]) -> tuple[int, int]:
+    return int(named.get("ncols1") or named["ncols"]), int(named.get("ncols2", 1))
 
 
 def attention_of(launches: Iterable[LaunchRecord], arch: int, constants: Constants) -> AttentionKernel | None:

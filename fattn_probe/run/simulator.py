@@ -33,7 +33,8 @@ class Simulation:
     None for all cores; `dry` records launches without running kernels. With `skip_kernels`, a missing kernel is named
     on stderr and skipped, instead of ending the run. `counters` is the folder in which a build that counts what is
     executed (flavour `coverage`) keeps its counters. `reached` is the file for the numbers of the faults that a run
-    reaches, in a build that has some behind switches (`detect/schemata.py`).
+    reaches, in a build that has some behind switches (`detect/schemata.py`). `counts` is the file to which a build with
+    counters (flavour `count`) appends the counts of each launch.
     """
 
     schedule: int = 0
@@ -42,6 +43,7 @@ class Simulation:
     skip_kernels: bool = False
     counters: Path | None = None
     reached: Path | None = None
+    counts: Path | None = None
 
     def env(self, device: Device, build_number: str) -> dict[str, str]:
         """The environment of a program of a simulator build."""
@@ -54,6 +56,8 @@ class Simulation:
             env["GCOV_PREFIX"] = str(self.counters)
         if self.reached is not None:
             env["FATTN_PROBE_REACHED"] = str(self.reached)
+        if self.counts is not None:
+            env["FATTN_PROBE_COUNTS"] = str(self.counts)
         if not self.dry:
             env["FATTN_PROBE_SIM_DATA"] = str(unpacked_tables())
         return env | self.dry_env | ({"FATTN_PROBE_SIM_THREADS": str(self.threads)} if self.threads else {})

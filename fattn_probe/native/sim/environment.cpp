@@ -27,6 +27,7 @@ Environment read() {
         number("FATTN_PROBE_SCHEDULE", 0),
         text("FATTN_PROBE_FINDINGS"),
         text("FATTN_PROBE_GFX"),
+        text("FATTN_PROBE_COUNTS"),
         number("FATTN_PROBE_DRY", 0) != 0,
         number("FATTN_PROBE_SIM_IN_STEP", 0) != 0,
         number("FATTN_PROBE_SIM_DENORMALS", 0) != 0,

@@ -15,6 +15,7 @@ struct Environment {
     uint64_t schedule_seed; // FATTN_PROBE_SCHEDULE: 0 is the fixed order
     std::string findings;   // FATTN_PROBE_FINDINGS: the file for a finding, instead of stderr
     std::string gfx;        // FATTN_PROBE_GFX: the architecture of an AMD GPU, such as gfx942
+    std::string counts;     // FATTN_PROBE_COUNTS: the file that a build with counters appends its counts to
     bool dry;               // FATTN_PROBE_DRY=1: record launches, run no kernel
     bool in_step;           // FATTN_PROBE_SIM_IN_STEP=1: lanes wait for each other at every warp instruction
     bool denormals;         // FATTN_PROBE_SIM_DENORMALS=1: kernels keep denormal float32, as without -use_fast_math

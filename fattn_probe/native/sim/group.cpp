@@ -1,5 +1,6 @@
 #include "group.h"
 
+#include "count.h"
 #include "finding.h"
 #include "shuffle.h"
 #include "worker.h"
@@ -29,6 +30,7 @@ void release_group(Warp &warp, Group &group) {
     group.arrived = 0;
     group.generation++;
     warp.of_groups++;
+    count_group_instruction(group.instruction);
 }
 
 } // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "check.h"
+#include "count.h"
 #include "shuffle.h"
 #include "warp.h"
 
@@ -20,6 +21,7 @@ SIMT_UNCHECKED inline LaneMask ballot(LaneMask mask, bool predicate, const char 
     Registers &registers = warp_instruction(
         name, [&](Registers &r, uint32_t lane) SIMT_PART { r.in[0][lane] = predicate; },
         [](Registers &r) SIMT_PART {
+            count_instruction(Instruction::vote, 1);
             LaneMask votes = 0;
             for (int lane = 0; lane < warp_size; lane++) {
                 votes |= (self->warp->alive >> lane & 1) ? LaneMask{r.in[0][lane]} << lane : 0;

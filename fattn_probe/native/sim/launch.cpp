@@ -1,6 +1,7 @@
 #include "launch.h"
 
 #include "check_host.h"
+#include "count_host.h"
 #include "device.h"
 #include "device_limits.h"
 #include "environment.h"
@@ -27,6 +28,7 @@ namespace simt {
 
 SIMT_THREAD_LOCAL Description *describing = nullptr;
 SIMT_THREAD_LOCAL Worker *worker = nullptr;
+const CountersOfHost *counters = nullptr;
 
 namespace {
 
@@ -266,6 +268,9 @@ cudaError_t execute(const Launch &launch) {
             checker->new_launch();
         }
         const size_t static_shared = pool().run(launch, next_selection(launch.grid));
+        if (counters != nullptr) {
+            counters->launch_done(order);
+        }
         if (environment().program && static_shared > learned_static(launch.kernel, 0)) {
             learned_static(launch.kernel, static_shared);
             if (records) {

@@ -53,7 +53,7 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __CUDA_ARCH__ SIMT_ARCH
 
-#if defined(SIMT_CHECK)
+#if defined(SIMT_CHECK) || defined(SIMT_COUNT)
 #define SIMT_UNCHECKED __attribute__((no_sanitize("thread", "alignment", "signed-integer-overflow")))
 #define SIMT_PART __attribute__((always_inline))
 #endif
@@ -82,7 +82,7 @@
 #undef gridDim
 // threadIdx belongs to the running fiber; the other three are variables of simt, since `gridDim` and `blockDim` are
 // also members of cudaLaunchConfig_t.
-#if defined(SIMT_CHECK)
+#if defined(SIMT_CHECK) || defined(SIMT_COUNT)
 namespace simt {
 // A copy: it stays the same as long as the thread runs, and the checker need not see it.
 __attribute__((const)) SIMT_UNCHECKED inline uint3 thread_idx() { return self->thread_idx; }

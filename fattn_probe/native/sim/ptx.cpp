@@ -1,6 +1,7 @@
 #include "ptx.h"
 
 #include "check.h"
+#include "count.h"
 #include "finding.h"
 #include "worker.h"
 
@@ -62,6 +63,7 @@ void load_matrices(const void *const *addresses, int tiles, bool transposed, uin
 }
 
 void transpose_matrix(Registers &registers) {
+    count_instruction(Instruction::movmatrix, 1);
     uint16_t rows[8][8];
     memcpy(rows, registers.in[0], sizeof(rows));
     transpose(rows, reinterpret_cast<uint16_t *>(registers.out[0]));
@@ -85,6 +87,7 @@ void copy_async(void *to, const void *from, size_t bytes) {
         report({"misaligned", "cp.async of " + size + " bytes between addresses that are not multiples of " + size});
     }
     note_read(from, bytes);
+    count_copy(to, from, bytes, __builtin_return_address(0));
     if (worker->adversarial() || checking) {
         check_copy_begins(to, bytes);
         worker->pending_copies[self->thread_number()].push_back({to, from, bytes, self->copy_group});

@@ -5,6 +5,7 @@
 
 #include "ahead.h"
 #include "check_quick.h"
+#include "count.h"
 #include "tensor_core.h"
 #include "warp.h"
 
@@ -76,6 +77,7 @@ template <int tiles, bool transposed, class... Ts> SIMT_UNCHECKED void ldmatrix(
         [](Registers &r) SIMT_PART {
             uint32_t *const out[] = {r.out[0], r.out[1], r.out[2], r.out[3]};
             probe_rows(r.address, 8 * tiles);
+            count_ldmatrix(r.address, tiles);
             load_matrices(r.address, tiles, transposed, out);
         });
     check_registers(AccessKind::write, results...);
@@ -130,7 +132,10 @@ SIMT_UNCHECKED void matrix_instruction(const char *name, MatrixWork work, Ts &..
             int i = 0;
             ((r.in[i++][lane] = word(operands)), ...);
         },
-        [work](Registers &r) SIMT_PART { work(r.in + results, r.in + results + as, r.in, r.out); });
+        [=](Registers &r) SIMT_PART {
+            count_matrix_product(name);
+            work(r.in + results, r.in + results + as, r.in, r.out);
+        });
     int i = 0;
     (set_result<results>(operands, registers, i++), ...);
 }

@@ -1,6 +1,7 @@
 // Values exchanged between the lanes of a warp: CUDA's __shfl_*_sync.
 #pragma once
 
+#include "count.h"
 #include "group.h"
 #include "warp.h"
 
@@ -32,7 +33,7 @@ template <class T, class Source> SIMT_UNCHECKED T exchange(LaneMask mask, T valu
                 r.in[i][lane] = word[i];
             }
         },
-        [](Registers &) SIMT_PART {});
+        [](Registers &) SIMT_PART { count_instruction(Instruction::shuffle, words); });
     if (__builtin_expect((registers.lanes >> from & 1) == 0, 0)) {
         report_missing_lane(name, from);
     }
@@ -64,6 +65,7 @@ SIMT_UNCHECKED T butterfly(LaneMask mask, T value, int offset, int width, Operat
     const auto combine = [=](Registers &r) SIMT_PART {
         T *const from = reinterpret_cast<T *>(r.in), *const to = reinterpret_cast<T *>(r.out);
         for (int step = offset; step > 0; step >>= 1) {
+            count_instruction(Instruction::shuffle, (sizeof(T) + 3) / 4);
             for (int lane = 0; lane < warp_size; lane++) {
                 const int other = lane ^ step;
                 to[lane] = operation(from[lane], from[other < (lane & ~(width - 1)) + width ? other : lane]);

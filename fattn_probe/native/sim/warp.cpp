@@ -1,5 +1,6 @@
 #include "warp.h"
 
+#include "count.h"
 #include "finding.h"
 #include "intrinsics.h"
 #include "worker.h"
@@ -37,6 +38,7 @@ bool arrive_at_warp(const char *instruction) {
 
 void release_warp() {
     Warp &warp = *self->warp;
+    count_warp_together(warp);
     warp.current().lanes = warp.alive;
     warp.arrived = 0;
     warp.runnable = warp.alive;

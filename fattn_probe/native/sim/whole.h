@@ -1,9 +1,9 @@
 // A copy of a vector: `((int4 *) to)[i] = ((const int4 *) from)[i]`, to whose sides the rewriter puts SIMT_WHOLE. A GPU
 // copies it at once. g++ copies its components, and the checker would be called for each; so it copies it at once too
-// if the checker is compiled in.
+// if the checker or the counters are compiled in.
 #pragma once
 
-#if defined(SIMT_CHECK)
+#if defined(SIMT_CHECK) || defined(SIMT_COUNT)
 
 #include <type_traits>
 

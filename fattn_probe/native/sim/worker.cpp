@@ -2,6 +2,7 @@
 
 #include "ahead.h"
 #include "check.h"
+#include "count.h"
 #include "device_limits.h"
 #include "environment.h"
 #include "finding.h"
@@ -134,6 +135,7 @@ void Worker::run_block(uint3 index) {
     }
     self = nullptr;
     check_end_of_block();
+    count_block_together();
     if (!fault_.empty()) {
         faulty_thread_ = max_threads;
         report_fault_of_block(block_index(), std::exchange(fault_, ""));
@@ -371,6 +373,7 @@ Groups &Worker::groups_of(Warp &warp) {
 }
 
 void Worker::release_block() {
+    count_barrier();
     block.arrived = 0;
     block.epoch++;
     block.count[(block.epoch + 1) & 1] = 0; // for the barrier after this one

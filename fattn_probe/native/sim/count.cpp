@@ -1,0 +1,266 @@
+#include "count.h"
+
+#include "count_host.h"
+#include "count_tally.h"
+#include "environment.h"
+#include "finding.h"
+#include "host_memory.h"
+#include "worker.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#if defined(SIMT_COUNT)
+
+namespace simt {
+namespace {
+
+// One lane's access; `to`: of a cp.async, its target in shared memory.
+struct LaneAccess {
+    const void *place;
+    const char *address;
+    const char *to;
+    uint32_t bytes;
+    MemoryOperation kind;
+};
+
+// The instruction that an access belongs to: its place, and how many accesses from there the lane has made before.
+struct Identity {
+    const void *place;
+    uint32_t before;
+    bool operator==(const Identity &other) const { return place == other.place && before == other.before; }
+};
+struct HashOfIdentity {
+    size_t operator()(const Identity &identity) const {
+        return reinterpret_cast<size_t>(identity.place) * 0x9E3779B97F4A7C15 + identity.before;
+    }
+};
+
+struct WarpInstruction {
+    MemoryOperation kind = MemoryOperation::load;
+    bool repeated = true; // each lane has loaded the same bytes before
+    WarpAccess access;
+    WarpAccess target; // of a cp.async
+};
+
+using WarpInstructions = std::unordered_map<Identity, WarpInstruction, HashOfIdentity>;
+
+// ptxas 13 puts this many loads from shared memory, all lanes off, before each group of cp.async.
+constexpr uint32_t empty_loads = 3;
+
+// What a host thread has counted in this launch, and the accesses since the lanes of each warp were together.
+struct Counters {
+    Tally tally;
+    std::vector<LaneAccess> since[Worker::max_threads];
+    WarpInstructions instructions;
+};
+
+std::mutex mutex;
+std::vector<std::unique_ptr<Counters>> &all_counters() {
+    static std::vector<std::unique_ptr<Counters>> all;
+    return all;
+}
+
+Counters &own() {
+    static SIMT_THREAD_LOCAL Counters *counters = nullptr;
+    if (__builtin_expect(counters == nullptr, 0)) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        all_counters().push_back(std::make_unique<Counters>());
+        counters = all_counters().back().get();
+    }
+    return *counters;
+}
+
+bool is_shared(uintptr_t address) {
+    const auto arena = reinterpret_cast<uintptr_t>(worker->shared_arena());
+    return address >= arena && address < arena + Worker::arena_bytes;
+}
+
+uintptr_t first_address(const WarpAccess &access) { return access.addresses[lowest_lane(access.lanes)]; }
+
+// The live allocation that holds an address; nullptr for constants of a module and the simulator's own variables.
+const Allocation *allocation_of(uintptr_t address) {
+    static SIMT_THREAD_LOCAL const Allocation *last = nullptr;
+    const auto holds = [address](const Allocation *allocation) {
+        const auto start = reinterpret_cast<uintptr_t>(allocation->start);
+        return allocation->live && address >= start && address < start + allocation->bytes;
+    };
+    if (last == nullptr || !holds(last)) {
+        const Allocation *found = find_allocation(reinterpret_cast<const void *>(address));
+        if (found == nullptr || !holds(found)) {
+            return nullptr;
+        }
+        last = found;
+    }
+    return last;
+}
+
+void tally_instruction(Tally &tally, const WarpInstruction &instruction) {
+    const uintptr_t address = first_address(instruction.access);
+    if (is_shared(address)) {
+        tally.add_shared(instruction.kind, instruction.access);
+    } else if (const Allocation *allocation = allocation_of(address)) {
+        tally.add_global(allocation, instruction.kind, instruction.access);
+        if (instruction.kind == MemoryOperation::copy) {
+            tally.add_shared(instruction.kind, instruction.target);
+        }
+    }
+}
+
+void add_lane(WarpAccess &access, uint32_t lane, const char *address, uint32_t bytes) {
+    access.bytes = bytes;
+    access.lanes |= lane_bit(lane);
+    access.addresses[lane] = reinterpret_cast<uintptr_t>(address);
+}
+
+// What a lane has in registers: shared memory that it has loaded since it last wrote to any. Other than g++, nvcc knows
+// that a store to global memory does not change it.
+class Loaded {
+  public:
+    bool has(const LaneAccess &access) {
+        if (!is_shared(reinterpret_cast<uintptr_t>(access.address))) {
+            return false;
+        }
+        if (access.kind != MemoryOperation::load) {
+            loaded_.clear();
+            return false;
+        }
+        uint32_t &bytes = loaded_[access.address];
+        const bool before = bytes >= access.bytes;
+        bytes = std::max(bytes, access.bytes);
+        return before;
+    }
+
+  private:
+    std::unordered_map<const void *, uint32_t> loaded_;
+};
+
+// Adds a lane's accesses, in their order, to the instructions of its warp.
+void add_accesses(WarpInstructions &instructions, uint32_t lane, const std::vector<LaneAccess> &since) {
+    if (since.empty()) {
+        return;
+    }
+    std::unordered_map<const void *, uint32_t> before;
+    Loaded loaded;
+    for (const LaneAccess &access : since) {
+        WarpInstruction &instruction = instructions[{access.place, before[access.place]++}];
+        instruction.kind = access.kind;
+        instruction.repeated &= loaded.has(access);
+        add_lane(instruction.access, lane, access.address, access.bytes);
+        if (access.kind == MemoryOperation::copy) {
+            add_lane(instruction.target, lane, access.to, access.bytes);
+        }
+    }
+}
+
+void note(const void *place, MemoryOperation kind, const void *address, size_t bytes, const void *to = nullptr) {
+    own().since[self->thread_number()].push_back(
+        {place, static_cast<const char *>(address), static_cast<const char *>(to), static_cast<uint32_t>(bytes), kind});
+}
+
+void end_launch(unsigned order) {
+    Tally sum;
+    for (const std::unique_ptr<Counters> &counters : all_counters()) {
+        sum.add(counters->tally);
+        counters->tally = {};
+    }
+    const std::string &path = environment().counts;
+    if (path.empty()) {
+        return;
+    }
+    FILE *file = fopen(path.c_str(), "a");
+    if (file == nullptr || fputs(json_of(sum, order).c_str(), file) == EOF || fclose(file) != 0) {
+        fail("cannot write counts to " + path);
+    }
+}
+
+const CountersOfHost host_side = {end_launch};
+const bool registered = (counters = &host_side) != nullptr;
+
+} // namespace
+
+void count_instruction(Instruction kind, uint32_t times) {
+    own().tally.instructions[static_cast<size_t>(kind)] += times;
+}
+
+void count_matrix_product(const char *name) {
+    unsigned m = 0, n = 0, k = 0;
+    sscanf(name, "mma.m%un%uk%u", &m, &n, &k);
+    count_instruction(Instruction::tensor, 1);
+    own().tally.tensor_flops += 2ull * m * n * k;
+}
+
+void count_group_instruction(const char *name) {
+    const bool shuffles = strncmp(name, "shfl", 4) == 0, votes = strncmp(name, "vote", 4) == 0;
+    count_instruction(shuffles ? Instruction::shuffle : Instruction::vote, shuffles || votes);
+}
+
+void count_ldmatrix(const void *const *rows, int tiles) {
+    SharedTally &tally = own().tally.shared[static_cast<size_t>(MemoryOperation::ldmatrix)];
+    tally.instructions++;
+    for (int tile = 0; tile < tiles; tile++) { // eight rows of 16 bytes, as if eight lanes loaded them
+        WarpAccess access;
+        for (uint32_t row = 0; row < 8; row++) {
+            add_lane(access, row, static_cast<const char *>(rows[8 * tile + static_cast<int>(row)]), 16);
+        }
+        const Wavefronts wavefronts = store_wavefronts_of(access);
+        tally.wavefronts += wavefronts.all;
+        tally.conflicts += wavefronts.conflicts;
+    }
+}
+
+void count_access(const void *address, size_t bytes, AccessKind kind, const void *place) {
+    if (self == nullptr || worker->owns(address)) {
+        return;
+    }
+    note(place,
+         kind == AccessKind::read    ? MemoryOperation::load
+         : kind == AccessKind::write ? MemoryOperation::store
+                                     : MemoryOperation::atomic,
+         address, bytes);
+}
+
+void count_copy(const void *to, const void *from, size_t bytes, const void *place) {
+    note(place, MemoryOperation::copy, from, bytes, to);
+}
+
+void count_warp_together(const Warp &warp) {
+    Counters &counters = own();
+    WarpInstructions &instructions = counters.instructions;
+    for (uint32_t lane = 0; lane < static_cast<uint32_t>(warp_size); lane++) {
+        std::vector<LaneAccess> &since = counters.since[warp.index * warp_size + lane];
+        add_accesses(instructions, lane, since);
+        since.clear();
+    }
+    bool copies = false;
+    for (const auto &[identity, instruction] : instructions) {
+        if (!instruction.repeated) {
+            tally_instruction(counters.tally, instruction);
+            copies |= instruction.kind == MemoryOperation::copy;
+        }
+    }
+    count_instruction(Instruction::empty, copies ? empty_loads : 0);
+    instructions.clear();
+}
+
+void count_block_together() {
+    for (uint32_t i = 0; i < worker->block.warps; i++) {
+        count_warp_together(worker->warps[i]);
+    }
+}
+
+void count_barrier() {
+    for (uint32_t i = 0; i < worker->block.warps; i++) {
+        count_instruction(Instruction::barrier, worker->warps[i].alive != 0);
+    }
+    count_block_together();
+}
+
+} // namespace simt
+
+#endif

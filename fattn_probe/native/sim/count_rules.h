@@ -1,0 +1,38 @@
+// How one memory instruction of a warp uses a GPU's memory: sectors of global memory, wavefronts of shared memory.
+#pragma once
+
+#include "lanes.h"
+
+#include <cstdint>
+
+namespace simt {
+
+constexpr uint32_t sector_bytes = 32;
+
+// A load or a store: each of `lanes` accesses `bytes` (1 to 16) at its address.
+struct WarpAccess {
+    uint32_t bytes = 0;
+    LaneMask lanes = 0;
+    uintptr_t addresses[warp_size] = {};
+};
+
+struct Wavefronts {
+    uint32_t all = 0;
+    uint32_t conflicts = 0; // those that an access without bank conflicts would not need
+};
+
+// The different 32-byte sectors that the lanes touch.
+uint32_t sectors_of(const WarpAccess &access);
+
+// Shared memory has 32 banks of 4 bytes. A wavefront serves one word of each bank, to any number of lanes.
+//
+// Lanes that access 8 bytes are served by half warps, and 16 bytes by quarter warps; by twice as many lanes if they
+// load, and all lanes n and n^1, or all n and n^2, load from the same address (NVIDIA's forum, topic 77228, for
+// compute capability 7.0 and newer).
+Wavefronts load_wavefronts_of(const WarpAccess &access);
+Wavefronts store_wavefronts_of(const WarpAccess &access);
+
+// The same for lanes that update their words atomically: lanes with the same word take turns.
+Wavefronts atomic_wavefronts_of(const WarpAccess &access);
+
+} // namespace simt

@@ -1,0 +1,135 @@
+"""Profile cases and programs on targets."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fattn_probe.build import RUNNER
+from fattn_probe.device import Device, Target, load_devices
+from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.launch.record import LaunchRecord
+from fattn_probe.profile.counts import Counts, Profile
+from fattn_probe.profile.formula import formula_traffic
+from fattn_probe.profile.ncu import find_ncu, measure, parse
+from fattn_probe.profile.simulated import read_counts
+from fattn_probe.program.build import maker
+from fattn_probe.program.execute import Settings, environment, execute
+from fattn_probe.program.source import Program
+from fattn_probe.run.casefile import make_case_file
+from fattn_probe.run.command import describe
+from fattn_probe.run.gpu import gpu_name
+from fattn_probe.run.outcome import Failed, Fault, Ran, RunOutcome, Unsupported
+from fattn_probe.run.session import Session
+from fattn_probe.run.simulator import Simulation
+from fattn_probe.scenario import Case
+from fattn_probe.scratch import scratch
+from fattn_probe.source import ggml_types, template_parameters
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A case or program with its profiles, one for each target."""
+
+    name: str
+    profiles: tuple[Profile, ...]
+
+
+def check_targets(targets: Sequence[Target]) -> None:
+    """InputError if a target has no kernels; MachineError for a GPU without ncu."""
+    if any(target.engine == "cpu" for target in targets):
+        raise InputError("profile --on cpu: ggml's CPU backend has no kernels to count")
+    if any(target.engine == "cuda" for target in targets):
+        find_ncu()
+
+
+def profile_case(simulated: Session, measured: Session, case: Case, targets: Sequence[Target]) -> Profiled:
+    """A case on each target: `simulated` is a session of builds with counters, `measured` one of release builds."""
+    with scratch() as folder:
+        inputs = make_case_file(case, folder / "case.gguf")
+        found = []
+        for target in targets:
+            session = simulated if target.engine == "sim" else measured
+            outcome = session.run(case, inputs, target)
+            if not isinstance(outcome, Ran):
+                found.append(Profile(str(target), problem=reason(outcome, f"{case.name} on {target}")))
+                continue
+            launches = outcome.launches
+            counts = counted(session, launches) if target.engine == "sim" else under_ncu(session, inputs.file, target)
+            formula = formula_traffic(case.op, launches)
+            found.append(Profile(str(target), known(counts, launches), "", case.op.sizes.flop, formula))
+    return Profiled(case.name, tuple(found))
+
+
+def reason(outcome: RunOutcome, name: str) -> str:
+    """Why there are no counts of an op that is not supported; the error of another outcome is raised."""
+    said = describe(outcome)
+    match outcome:
+        case Unsupported():
+            return said
+        case Fault() | Failed():
+            raise ComparisonError(f"{name}: {said}")
+    raise LostError(f"{name}: {said}")
+
+
+def counted(session: Session, launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:
+    """What the simulator has just counted; the file is removed, since the next run appends to it."""
+    path = session.options.simulation.counts
+    assert path is not None
+    found = read_counts(path, launches)
+    path.unlink(missing_ok=True)
+    return found
+
+
+def under_ncu(session: Session, case_file: Path, target: Target) -> tuple[Counts, ...]:
+    """What ncu counts in one run of the runner."""
+    tree = session.options.tree
+    types, names = (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
+    build = session.build_for(target)
+    with scratch() as folder:
+        words = ("--backend", target.backend, "--repeat", "1", "--warmup", "0")
+        program = build.program(RUNNER)
+        text = measure([program, case_file, folder / "out.gguf", *words], session.env(target), session.options.timeout)
+    return parse(text, types=types, names=names)
+
+
+def known(counts: Sequence[Counts], launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:
+    """Counts with the recorded launch of the same kernel and place, which has registers and shared memory."""
+    left = list(launches)
+    found = []
+    for one in counts:
+        same = next((launch for launch in left if launch.kernel == one.launch.kernel), None)
+        if same is not None:
+            left.remove(same)
+        found.append(replace(one, launch=same or one.launch))
+    return tuple(found)
+
+
+def profile_program(program: Program, targets: Sequence[Target], settings: Settings) -> Profiled:
+    """A program of the user's on each target."""
+    return Profiled(str(program.path), tuple(profiles_of_program(program, targets, settings)))
+
+
+def profiles_of_program(program: Program, targets: Sequence[Target], settings: Settings) -> Iterator[Profile]:
+    """Its profiles; LostError if it fails."""
+    for target in targets:
+        made = maker(target, "count" if target.engine == "sim" else "release").make(program)
+        with scratch() as folder:
+            simulation = Simulation(counts=folder / "counts")
+            run = execute(made, target, settings, simulation, fast_math=program.fast_math)
+            if run.code != 0 or run.fault is not None:
+                raise LostError(f"{program.path} failed on {target} with {run.code}: {run.stderr.strip()[-500:]}")
+            if target.engine == "sim":
+                launches = [replace(launch, regs=None) for launch in run.launches]  # nobody has compiled them for it
+                yield Profile(str(target), read_counts(folder / "counts", launches))
+            else:
+                env = environment(target, simulation, fast_math=program.fast_math)
+                text = measure([made.path, *settings.arguments], env, settings.timeout)
+                yield Profile(str(target), known(parse(text), run.launches))
+
+
+def device_of(target: Target) -> Device | None:
+    """The figures of a target's GPU: of a real one, those of the catalogue's GPU with its name, if there is one."""
+    if target.device is not None:
+        return target.device
+    name = gpu_name(target.gpu)
+    return next((device for device in load_devices().values() if device.name == name), None)

@@ -1,0 +1,86 @@
+"""Nsight Compute's CSV as counts; and what is said where it cannot count."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fattn_probe.errors import InputError, MachineError
+from fattn_probe.profile.counts import ROWS
+from fattn_probe.profile.ncu import measure, number, options, parse
+
+# Made by hand after ncu's documented CSV format, with the counts of an H100 that this project has measured; its
+# DRAM bytes and times are invented.
+TEXT = (Path(__file__).parents[1] / "transcripts/ncu-2025-gqa-by-hand.txt").read_text()
+NAMES = {"flash_attn_ext_f16": ("DKQ", "DV", "ncols1", "ncols2", "use_logit_softcap", "V_is_K_view", "use_sparse")}
+
+
+def test_a_launch_has_its_counts_and_its_geometry():
+    attention, fixup = parse(TEXT, names=NAMES)
+    assert (attention.launch.order, fixup.launch.order) == (0, 1)
+    assert attention.launch.kernel == "flash_attn_ext_f16"
+    assert dict(attention.launch.template_args)["ncols1"] == "8"
+    assert (attention.launch.grid, attention.launch.block) == ((8, 1, 1), (32, 4, 1))
+    assert attention.values == {
+        "dram_read_bytes": 167936,
+        "dram_write_bytes": 0,
+        "nanoseconds": 6784,
+        "conflicts": 0,
+        "pipe_wavefronts": 7866,
+        "load_sectors": 7520,
+        "tensor": 2048,
+        "ldmatrix": 1152,
+    }
+    assert fixup.values == {"ldmatrix": 0}
+
+
+def test_dram_bytes_stand_for_the_bytes_moved():
+    attention, fixup = parse(TEXT)
+    assert attention.bytes_moved == attention.dram_bytes == 167936
+    assert attention.sector_bytes is None and fixup.bytes_moved is None
+
+
+def test_a_metric_without_a_value_is_missing():
+    assert "copies" not in parse(TEXT)[0].values
+    assert [number(text) for text in ("n/a", "nan", "", "1,234,567", "1.5")] == [None, None, None, 1234567, 2]
+
+
+@pytest.mark.parametrize("text", ["", "==PROF== Connected\n==WARNING== No kernels were profiled.\n"])
+def test_output_without_a_kernel_is_an_error(text):
+    with pytest.raises(InputError, match="ncu profiled no kernel"):
+        parse(text)
+
+
+def test_each_metric_is_asked_for_once():
+    metrics = options()[-1]
+    for row in ROWS:
+        assert row.metric == "" or metrics.count(row.metric.replace(".", r"\.")) == 1
+    assert len({row.key for row in ROWS}) == len(ROWS)
+
+
+def stand_in(folder, monkeypatch, script):
+    """An `ncu` on PATH that is a shell script."""
+    path = folder / "ncu"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_a_run_hands_over_the_csv(tmp_path, monkeypatch):
+    (tmp_path / "csv").write_text(TEXT)
+    stand_in(tmp_path, monkeypatch, f'[ "$#" = 9 ] && [ "$9" = op ] && cat {tmp_path / "csv"}')
+    assert parse(measure(["runner", "op"], {}, 10))[0].values["tensor"] == 2048
+
+
+def test_without_permission_one_sentence_says_so(tmp_path, monkeypatch):
+    said = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters"
+    stand_in(tmp_path, monkeypatch, f'echo "{said}"; exit 1')
+    with pytest.raises(MachineError, match="ncu may not read the GPU's counters") as error:
+        measure(["runner"], {}, 10)
+    assert "\n" not in str(error.value)
+
+
+def test_another_failure_shows_what_ncu_said(tmp_path, monkeypatch):
+    stand_in(tmp_path, monkeypatch, "echo no such device >&2; exit 9")
+    with pytest.raises(MachineError, match="no such device"):
+        measure(["runner"], {}, 10)
