@@ -16,25 +16,19 @@ DEBUGGED = "sim/debugged.cpp"  # the simulator's variables that a debugger uses
 SIM_HOST = "sim/units/sim_host.cpp"
 SIM_KERNELS = ("sim/units/sim_kernels.cpp", "sim/tensor_core.cpp", "sim/tensor_core_avx512.cpp")
 SIMULATOR = (SIM_HOST, DEBUGGED, *SIM_KERNELS)
+# Calls of two lines stay two: else a finding names the other line, and two instructions count as one.
+HOOKED = ("--param=tsan-instrument-func-entry-exit=0", "-fno-crossjumping", "-fno-tree-tail-merge")
 # What calls the checker: native/sim/check_hooks.cpp and check_arithmetic.cpp
-CHECKS = (
-    "-fsanitize=thread,alignment,signed-integer-overflow",
-    "--param=tsan-instrument-func-entry-exit=0",
-    *("-fno-crossjumping", "-fno-tree-tail-merge"),  # calls of two lines as one: a finding would name the other line
-)
+CHECKS = ("-fsanitize=thread,alignment,signed-integer-overflow", *HOOKED)
 # What calls the counters of accesses: native/sim/check_hooks.cpp
-HOOKS = (
-    "-fsanitize=thread",
-    "--param=tsan-instrument-func-entry-exit=0",
-    *("-fno-crossjumping", "-fno-tree-tail-merge"),  # calls of two lines as one: two instructions would be one
-)
+COUNTERS_OF_ACCESSES = ("-fsanitize=thread", *HOOKED)
 # Counts what is executed, for gcov; the link needs its library (native/sim/counters.cpp)
 COUNTED = "--coverage"
 # With loops unrolled and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/simulator.md)
 SIM_OPTIMISATION = {
     "release": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1"),
     "check": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1", *CHECKS),
-    "count": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-fno-tree-sra", "-g1", *HOOKS),
+    "count": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-fno-tree-sra", "-g1", *COUNTERS_OF_ACCESSES),
     "debug": ("-O0", "-g3"),
     "coverage": ("-O1", "-g1", "-fno-exceptions", "-fno-early-inlining", COUNTED),
 }

@@ -13,10 +13,11 @@ from fattn_probe.compare.judge.finding import finding_of
 from fattn_probe.compare.judge.judgement import Judgement, judgement_of
 from fattn_probe.compare.judge.outcome import verdict_without_output
 from fattn_probe.compare.judge.verdict import Status
-from fattn_probe.device import Target
+from fattn_probe.device import Device, Target
 from fattn_probe.kernels.contender import Contender, How, Outcome, Output, Question
 from fattn_probe.kernels.names import LLAMA
 from fattn_probe.op import Op
+from fattn_probe.profile.command import device_of
 from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.command import Work
 from fattn_probe.run.outcome import Failed, Fault, Lost, Unsupported
@@ -28,12 +29,13 @@ from fattn_probe.truth.reference.adapter import operand_values
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel on a case and a target: what was found. `op` is the case's."""
+    """A kernel on a case and a target: what was found. `device` has the GPU's figures; None if they are not known."""
 
     kernel: str
     case: Case
     target: Target
     judgement: Judgement
+    device: Device | None = None
 
     @property
     def op(self) -> Op:
@@ -76,12 +78,13 @@ class Contest:
 
     def row(self, judged: JudgedCase, contender: Contender | None, target: Target) -> Row:
         """One kernel on one target."""
+        device = None if target.engine == "cpu" else device_of(target)
         if contender is None:
-            return Row(LLAMA, judged.case, target, self.llama(judged, target))
+            return Row(LLAMA, judged.case, target, self.llama(judged, target), device)
         self.step(f"{judged.case.name} on {target}: running {contender.name}")
         outcome = self.outcome(judged, contender, target)
         found = self.judged(judged, contender, target, outcome)
-        return Row(contender.name, judged.case, target, replace(found, digest=judged.case.digest))
+        return Row(contender.name, judged.case, target, replace(found, digest=judged.case.digest), device)
 
     def llama(self, judged: JudgedCase, target: Target) -> Judgement:
         """llama.cpp's kernels."""

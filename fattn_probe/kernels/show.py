@@ -11,10 +11,11 @@ from fattn_probe.compare.present.tables import STYLES, by_design, explanations
 from fattn_probe.kernels.command import Row
 from fattn_probe.kernels.contender import Contender
 from fattn_probe.kernels.timing import Speed
+from fattn_probe.profile.roofline import Roof, roof_of
 from fattn_probe.tables import Table
 
 COLUMNS = ("case\non", "kernel", "NMSE\nmax error", "by design", "bits")
-TIMED = ("time\ninterval", "TFLOP/s\nGB/s")
+TIMED = ("time\ninterval", "TFLOP/s\nGB/s", "of the\nroofline")
 NUMBERS = frozenset(TIMED)
 DIGITS = 8
 """Of an output's sha256: equal digits, equal bits."""
@@ -46,14 +47,20 @@ def cells_of(row: Row, before: Row | None, *, timed: bool) -> Iterator[Text]:
     yield Text(row.judgement.status.value, STYLES[row.judgement.status])
 
 
-def speed_cells(row: Row) -> tuple[str, str]:
+def speed_cells(row: Row) -> tuple[str, ...]:
     """The cells of a row's times."""
     if not row.seconds:
-        return "-", "-"
-    speed = Speed.of(row.op, row.seconds)
+        return ("-",) * len(TIMED)
+    speed, roof = Speed.of(row.op, row.seconds), roof_for(row)
     low, high = (1e6 * seconds for seconds in speed.interval)
     rates = f"{speed.flops / 1e12:.3g}\n{speed.bandwidth / 1e9:.3g}"
-    return f"{1e6 * speed.median:.4g} µs\n{low:.4g} to {high:.4g}", rates
+    share = "-" if roof is None else f"{100 * speed.share(roof):.2g} %"
+    return f"{1e6 * speed.median:.4g} µs\n{low:.4g} to {high:.4g}", rates, share
+
+
+def roof_for(row: Row) -> Roof | None:
+    """The roofline of a row's GPU, by its tensor cores whatever the kernel uses; None if it is not known."""
+    return None if row.device is None else roof_of(row.device, tensor=True)
 
 
 def notes(rows: Sequence[Row], contenders: Sequence[Contender | None], *, timed: bool) -> Iterator[Text]:
@@ -62,6 +69,7 @@ def notes(rows: Sequence[Row], contenders: Sequence[Contender | None], *, timed:
         yield Text("bits: the start of the output's sha256; equal outputs have equal ones", "dim")
     if timed:
         yield Text("time: the median and its 95 % interval; FLOP/s count what the mask hides too", "dim")
+        yield Text("roofline: of the GPU's tensor cores and memory, for a kernel that reads each operand once", "dim")
     for algorithm in dict.fromkeys(one.algorithm for one in contenders if one is not None and one.algorithm):
         names = [one.name for one in contenders if one is not None and one.algorithm == algorithm]
         case = rows[0].case.name.partition("/")[0]
@@ -75,4 +83,6 @@ def document(rows: Sequence[Row]) -> dict[str, Any]:
         speed = Speed.of(row.op, row.seconds)
         item |= {"contender": row.kernel, "launches": [launch.document() for launch in row.judgement.launches]}
         item |= {"seconds": list(speed.seconds), "flop": speed.flop, "bytes": speed.nbytes}
+        roof = roof_for(row)
+        item["roofline_share"] = speed.share(roof) if roof is not None and row.seconds else None
     return found

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from fattn_probe.op import Op
 from fattn_probe.op.ggml_types import row_size
+from fattn_probe.profile.roofline import Roof
 
 CONFIDENCE = 0.95
 
@@ -51,6 +52,10 @@ class Speed:
     def bandwidth(self) -> float:
         """Bytes a second."""
         return self.nbytes / self.median
+
+    def share(self, roof: Roof) -> float:
+        """How much of what a GPU could do with this op at most, by its tensor cores and its memory."""
+        return self.flops / roof.attainable(self.flop / self.nbytes)
 
 
 def below(rank: int, n: int) -> float:

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import random
+import re
 
 import pytest
 from rich.console import Console
@@ -11,6 +12,7 @@ from fattn_probe.device import Target
 from fattn_probe.kernels.compiled import shipped
 from fattn_probe.kernels.show import document, render
 from fattn_probe.kernels.timing import Speed
+from fattn_probe.profile.roofline import Roof
 
 from .test_contenders import Exact, case_of, rows
 
@@ -18,7 +20,7 @@ from .test_contenders import Exact, case_of, rows
 def timed(name="exact", seconds=(1e-3, 2e-3, 3e-3)):
     (row,) = rows([Exact(name=name)], case_of())
     judgement = dataclasses.replace(row.judgement, on="gpu", seconds=seconds)
-    return dataclasses.replace(row, target=Target("cuda", None, 0), judgement=judgement)
+    return dataclasses.replace(row, target=Target("cuda", None, 0), judgement=judgement)  # sim:h200's figures stay
 
 
 def drawn(found, width=120):
@@ -31,7 +33,14 @@ def test_times_of_a_gpu_are_shown_with_their_interval():
     said = drawn([timed("one"), timed("two", (4e-3,))])
     assert "2000 µs" in said and "1000 to 3000" in said and "4000 µs" in said
     assert "TFLOP/s" in said and "algorithm of naive: fattn-probe study scenario --algorithm fa2" in said
+    assert re.search(r"\d %", said) and "tensor cores and memory" in said
     assert said.count("scenario  ") == 1  # the case stands once above its kernels
+
+
+def test_the_share_of_the_roofline():
+    roof = Roof(flops=1e12, bandwidth=1e9)
+    assert Speed((2.0,), flop=1e9, nbytes=1e9).share(roof) == pytest.approx(0.5)  # 1 flop a byte: 1e9 a second at most
+    assert Speed((2.0,), flop=1e12, nbytes=1.0).share(roof) == pytest.approx(0.5)
 
 
 def test_without_times_there_is_no_column_for_them():
