@@ -114,6 +114,10 @@ SHOWN = {
         lambda: render_study(study_case(CASE, "fa2", Options()), 4),
         ["FlashAttention-2", "Schedule", "Slow memory, in elements", "All algorithms on this head"],
     ),
+    "study of fa3": (
+        lambda: render_study(study_case(CASE, "fa3", Options()), 4),
+        ["Warpgroups", "products WG1", "softmax WG1", "setmaxnreg", "ping-pong", "Slots of"],
+    ),
     "run": (lambda: render_run(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "sim:rtx4070"]),
     "plan": (lambda: render_plan(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "168", "sim:rtx4070"]),
     "compare": (

@@ -11,7 +11,9 @@ from fattn_probe.scenario.files import one_case
 from fattn_probe.study.algorithms import Algorithm
 from fattn_probe.study.command import H200_SMS, Options, raise_if_different, study_case
 from fattn_probe.study.flash_attention_1 import A100_SRAM
+from fattn_probe.study.schedules import Choice
 from fattn_probe.study.show import render, study_json
+from fattn_probe.study.warpgroups import Ring, Schedule
 
 STEPS = 16
 
@@ -30,6 +32,11 @@ def study(
     inspected: Annotated[
         Path | None, typer.Option(help="stream-k: take the blocks from the output of inspect --json.", metavar="FILE")
     ] = None,
+    schedule: Annotated[Schedule, typer.Option(help="fa3: what overlaps what.")] = "both",
+    stages: Annotated[int, typer.Option(help="fa3: stages of the ring of K and V.", min=1)] = 2,
+    ring: Annotated[
+        Ring, typer.Option(help="fa3: a stage holds K and V of a tile, or K and V have a ring each.")
+    ] = "apart",
     backward: Annotated[
         bool, typer.Option("--backward", help="Run the backward pass too, by recomputation from L.")
     ] = False,
@@ -37,7 +44,8 @@ def study(
     as_json: flags.Json = False,
 ) -> None:
     """Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it."""
-    options = Options(head, sequence, tile_q, tile_kv, memory, splits, blocks, inspected, backward)
+    choice = Choice(schedule, stages, ring)
+    options = Options(head, sequence, tile_q, tile_kv, memory, splits, blocks, inspected, backward, choice)
     done = study_case(one_case(path, case_name), algorithm, options)
     show(study_json(done), lambda: render(done, steps), as_json)
     raise_if_different(done)

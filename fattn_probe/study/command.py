@@ -27,6 +27,7 @@ from fattn_probe.study.formulas import Formula, Sizes
 from fattn_probe.study.formulas import backward as backward_formula
 from fattn_probe.study.inspected import read_launch
 from fattn_probe.study.problem import OpArrays, op_arrays
+from fattn_probe.study.schedules import Choice, Scheduled, schedule_head
 from fattn_probe.study.stream_k import Launch, divide, heads_of_tile
 from fattn_probe.study.trace import Result
 
@@ -48,6 +49,7 @@ class Options:
     blocks: int = H200_SMS
     inspected: Path | None = None
     backward: bool = False
+    schedule: Choice = Choice()  # noqa: RUF009
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Study:
     formulas: Mapping[Algorithm, Formula]
     agreement: Mapping[str, Agreement]
     backward: Backward | None = None
+    scheduled: Scheduled | None = None
 
     @property
     def result(self) -> Result:
@@ -98,7 +101,13 @@ def study_case(case: Case, algorithm: Algorithm, options: Options) -> Study:
     formulas = {name: formula(name, subject) for name in results}
     gradients = backward_of(subject, results["fa2"]) if options.backward else None
     agreed = agreement(subject, results)
-    return Study(case.name, algorithm, options, subject, results, formulas, agreed, gradients)
+    scheduled = scheduled_of(subject, options) if algorithm == "fa3" else None
+    return Study(case.name, algorithm, options, subject, results, formulas, agreed, gradients, scheduled)
+
+
+def scheduled_of(subject: Subject, options: Options) -> Scheduled:
+    """FlashAttention-3's warpgroups on the head."""
+    return schedule_head(subject.tensors, subject.tiling.B_r, subject.tiling.B_c, options.schedule)
 
 
 def backward_of(subject: Subject, forward: Result) -> Backward:
@@ -129,6 +138,8 @@ def problems(study: Study) -> list[str]:
         expected = study.formulas[name]
         if (result.reads_total, result.writes_total) != (expected.total_reads, expected.total_writes):
             found.append(f"the reads and writes of {name} differ from its formula")
+    if study.scheduled and study.scheduled.broken:
+        found.append("the schedule breaks the rules of its ring of buffers")
     if study.backward and not study.backward.equal:
         found.append("the gradients differ from those of the standard backward pass")
     return found

@@ -11,9 +11,11 @@ from rich.text import Text
 from fattn_probe.launch.tiles import ntiles
 from fattn_probe.study.algorithms import Agreement, Algorithm
 from fattn_probe.study.command import Backward, Study, problems
-from fattn_probe.study.draw import PipelinePicture, TilePicture, interval, standard_picture, stream_k_picture
+from fattn_probe.study.draw import TilePicture, interval, standard_picture, stream_k_picture
+from fattn_probe.study.draw_schedule import schedule_lines
 from fattn_probe.study.formulas import Formula, Sizes, Term
 from fattn_probe.study.problem import count
+from fattn_probe.study.schedules import Scheduled
 from fattn_probe.study.split_kv import split_ranges
 from fattn_probe.study.steps import JOINS, StepRow, Summary, rows_of, summary_of
 from fattn_probe.tables import Table, Word
@@ -76,6 +78,7 @@ def render(study: Study, most_steps: int) -> RenderableType:
     sections: dict[str, list[RenderableType]] = {
         "Schedule": [picture(study, rows)],
         "Steps": [step_table(study.algorithm, listed, most_steps), *step_words(study, len(listed))],
+        "Warpgroups": [*schedule_lines(study.scheduled, most_steps)] if study.scheduled else [],
         "Slow memory, in elements": [_counted(study), Text(traffic_words(study), "dim")],
         "Backward pass": backward_lines(study.backward) if study.backward else [],
         "All algorithms on this head": [all_table(study), *verdict(study)],
@@ -133,9 +136,6 @@ def picture(study: Study, rows: Sequence[StepRow]) -> RenderableType:
             return standard_picture(study.result.reads, study.result.writes)
         case "stream-k":
             return stream_k_picture(study.subject)
-        case "fa3":
-            T_c = count(study.subject.tensors.n_kv, study.subject.tiling.B_c)
-            return Group(TilePicture(rows), Text(), PipelinePicture(T_c))
     return TilePicture(rows, by_worker=study.algorithm == "split-kv")
 
 
@@ -278,6 +278,7 @@ def study_json(study: Study) -> dict[str, Any]:
         "summary": asdict(summary_of(study.result.trace)),
         "steps": [{key: _finite(value) for key, value in asdict(row).items()} for row in steps_of(study)],
         "algorithms": {name: _algorithm_json(study, name) for name in study.results},
+        "schedule": None if study.scheduled is None else schedule_json(study.scheduled),
         "backward": None if study.backward is None else _backward_json(study.backward),
         "reference": {"out": _finite(study.agreement["reference"].out)},
     }
@@ -293,6 +294,19 @@ def _algorithm_json(study: Study, name: Algorithm) -> dict[str, Any]:
         "out": _finite(one.out),
         "lse": _finite(one.lse),
         "equal": one.equal,
+    }
+
+
+def schedule_json(found: Scheduled) -> dict[str, Any]:
+    """The chosen schedule with its events, and the table of all schedules."""
+    return {
+        "plan": asdict(found.plan),
+        "slots": found.timeline.slots,
+        "deadlock": dict(found.timeline.deadlock),
+        "broken": list(found.broken),
+        "registers": asdict(found.registers),
+        "events": [asdict(event) for event in found.timeline.events],
+        "table": [asdict(one) for one in found.table],
     }
 
 
