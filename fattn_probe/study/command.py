@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fattn_probe.activity import Step, quiet
 from fattn_probe.errors import ComparisonError, InputError
 from fattn_probe.op.values import view_values
 from fattn_probe.scenario import Case
@@ -26,6 +27,7 @@ from fattn_probe.study.flash_attention_1 import A100_SRAM, block_sizes
 from fattn_probe.study.formulas import Formula, Sizes
 from fattn_probe.study.formulas import backward as backward_formula
 from fattn_probe.study.inspected import read_launch
+from fattn_probe.study.precisions import Rounded, errors
 from fattn_probe.study.problem import OpArrays, op_arrays
 from fattn_probe.study.schedules import Choice, Scheduled, schedule_head
 from fattn_probe.study.stream_k import Launch, divide, heads_of_tile
@@ -49,6 +51,7 @@ class Options:
     blocks: int = H200_SMS
     inspected: Path | None = None
     backward: bool = False
+    fp8: bool = False
     schedule: Choice = Choice()  # noqa: RUF009
 
 
@@ -80,6 +83,7 @@ class Study:
     agreement: Mapping[str, Agreement]
     backward: Backward | None = None
     scheduled: Scheduled | None = None
+    precisions: tuple[Rounded, ...] = ()
 
     @property
     def result(self) -> Result:
@@ -92,7 +96,7 @@ class Study:
         return pieces[0].heads.stop - pieces[0].heads.start if algorithm == "stream-k" else 1
 
 
-def study_case(case: Case, algorithm: Algorithm, options: Options) -> Study:
+def study_case(case: Case, algorithm: Algorithm, options: Options, step: Step = quiet) -> Study:
     """Run all algorithms on a head of the case; InputError if the head does not exist or is too large."""
     _refuse(case, options)
     op = op_of_case(case)
@@ -102,7 +106,13 @@ def study_case(case: Case, algorithm: Algorithm, options: Options) -> Study:
     gradients = backward_of(subject, results["fa2"]) if options.backward else None
     agreed = agreement(subject, results)
     scheduled = scheduled_of(subject, options) if algorithm == "fa3" else None
-    return Study(case.name, algorithm, options, subject, results, formulas, agreed, gradients, scheduled)
+    precisions = precisions_of(subject, results["standard"], step) if options.fp8 else ()
+    return Study(case.name, algorithm, options, subject, results, formulas, agreed, gradients, scheduled, precisions)
+
+
+def precisions_of(subject: Subject, exact: Result, step: Step) -> tuple[Rounded, ...]:
+    """The error of f16 and FP8 attention on the head."""
+    return errors(subject.tensors, exact.out, subject.tiling.B_r, subject.tiling.B_c, step=step)
 
 
 def scheduled_of(subject: Subject, options: Options) -> Scheduled:

@@ -8,6 +8,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fattn_probe.arrays import F64
 from fattn_probe.launch.tiles import ntiles
 from fattn_probe.study.algorithms import Agreement, Algorithm
 from fattn_probe.study.command import Backward, Study, problems
@@ -16,6 +17,7 @@ from fattn_probe.study.draw_schedule import schedule_lines
 from fattn_probe.study.formulas import Formula, Sizes, Term
 from fattn_probe.study.problem import count
 from fattn_probe.study.schedules import Scheduled
+from fattn_probe.study.show_precisions import precision_lines, precisions_json
 from fattn_probe.study.split_kv import split_ranges
 from fattn_probe.study.steps import JOINS, StepRow, Summary, rows_of, summary_of
 from fattn_probe.tables import Table, Word
@@ -79,6 +81,7 @@ def render(study: Study, most_steps: int) -> RenderableType:
         "Schedule": [picture(study, rows)],
         "Steps": [step_table(study.algorithm, listed, most_steps), *step_words(study, len(listed))],
         "Warpgroups": [*schedule_lines(study.scheduled, most_steps)] if study.scheduled else [],
+        "Rounding": [*precision_lines(study.precisions, exact_of(study))] if study.precisions else [],
         "Slow memory, in elements": [_counted(study), Text(traffic_words(study), "dim")],
         "Backward pass": backward_lines(study.backward) if study.backward else [],
         "All algorithms on this head": [all_table(study), *verdict(study)],
@@ -89,6 +92,11 @@ def render(study: Study, most_steps: int) -> RenderableType:
         Text(subject_words(study)),
     )
     return Group(head, *(Group(Text(f"\n{title}", "bold"), *parts) for title, parts in sections.items() if parts))
+
+
+def exact_of(study: Study) -> F64:
+    """The head's output in float64."""
+    return study.results["standard"].out
 
 
 def steps_of(study: Study) -> tuple[StepRow, ...]:
@@ -279,6 +287,7 @@ def study_json(study: Study) -> dict[str, Any]:
         "steps": [{key: _finite(value) for key, value in asdict(row).items()} for row in steps_of(study)],
         "algorithms": {name: _algorithm_json(study, name) for name in study.results},
         "schedule": None if study.scheduled is None else schedule_json(study.scheduled),
+        "precisions": precisions_json(study.precisions),
         "backward": None if study.backward is None else _backward_json(study.backward),
         "reference": {"out": _finite(study.agreement["reference"].out)},
     }
