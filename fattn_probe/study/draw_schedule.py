@@ -111,7 +111,7 @@ def taken_table(scheduled: Scheduled) -> Table:
     """Slots of every schedule, with and without a producer, for both kinds of ring."""
     found = {(one.schedule, one.ring, one.producer): one for one in scheduled.table}
     pairs = [(ring, producer) for ring in reversed(RINGS) for producer in (True, False)]
-    columns = ("schedule", *(f"{ring},\n{'producer' if producer else 'none'}" for ring, producer in pairs))
+    columns = ("schedule", *(f"{ring},\n{'producer' if producer else 'WG1 loads'}" for ring, producer in pairs))
     rows = [(name, *(_taken_word(found[(name, *pair)]) for pair in pairs)) for name in SCHEDULES]
     return Table(columns, tuple(rows), frozenset(columns[1:]))
 
@@ -141,4 +141,4 @@ def schedule_lines(scheduled: Scheduled, most: int) -> Iterator[RenderableType]:
         yield Text.assemble(("No buffer is read before it is full or filled before it is empty.", "green"))
     yield Text(f"\nSlots of {plan.T_c} KV tiles with {plan.stages} stage{'s' if plan.stages > 1 else ''}", "bold")
     yield taken_table(scheduled)
-    yield Text("In brackets the share in which the tensor cores work. Without a producer WG1 issues the loads.", "dim")
+    yield Text("In brackets: how much of the time the tensor cores work. Without a producer, WG1 issues the loads.", "dim")

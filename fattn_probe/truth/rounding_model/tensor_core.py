@@ -4,9 +4,9 @@ Sources: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor c
 and Mikaitis (arXiv 2512.07004). Every bit equals an H200's on 46 measured matrices of each kind. Assumed: Turing is
 like Volta, Ada like Ampere, Blackwell like Hopper.
 
-Sums of e4m3 products are not measured here. Two published models, each compared with the hardware by its authors, agree
-on Hopper's: groups of 32, 13 bits after the leading one instead of 25, and a result of 13 bits (Khattak and Mikaitis;
-Xie et al., MMA-Sim, arXiv 2511.10909).
+Sums of e4m3 products follow two published models that agree on Hopper: groups of 32, 13 bits after the leading one
+instead of 25, and a result of 13 bits (Khattak and Mikaitis; Xie et al., MMA-Sim, arXiv 2511.10909). Every bit equals
+the 5,000 results of an H100 that Khattak and Mikaitis publish, whose accumulators are 0.
 """
 
 from dataclasses import dataclass
