@@ -141,4 +141,6 @@ def schedule_lines(scheduled: Scheduled, most: int) -> Iterator[RenderableType]:
         yield Text.assemble(("No buffer is read before it is full or filled before it is empty.", "green"))
     yield Text(f"\nSlots of {plan.T_c} KV tiles with {plan.stages} stage{'s' if plan.stages > 1 else ''}", "bold")
     yield taken_table(scheduled)
-    yield Text("In brackets: how much of the time the tensor cores work. Without a producer, WG1 issues the loads.", "dim")
+    yield Text(
+        "In brackets: how much of the time the tensor cores work. Without a producer, WG1 issues the loads.", "dim"
+    )
