@@ -53,6 +53,8 @@ def study(
 ) -> None:
     """Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it."""
     if table3 is not None:
+        if path is not None:
+            raise InputError(f"--table3 draws its own data; leave out {path}")
         show_table3(table3, as_json)
         return
     if path is None:

@@ -99,7 +99,7 @@ def eights(head: Head, scheme: Scheme, B_r: int, B_c: int, seed: int) -> Operand
 def standard(head: Head, operands: Operands, B_r: int, round_P: Round) -> F64:
     """One operation after the other, each with a result in f16: Q K^T, its scaling, its softmax, then P V.
 
-    Products are added in float32, and so is the softmax.
+    Products are added in float32; the softmax of the rounded S is exact until its result is rounded.
     """
     Q, K, V = operands
     P = np.empty((head.n_q, head.n_kv))
