@@ -60,6 +60,7 @@ def scenario_argument(text: str, metavar: str = "SCENARIO...") -> ArgumentInfo:
 
 Scenarios = Annotated[list[Path], scenario_argument("Shipped scenarios by name, files, or folders of files.")]
 OneScenario = Annotated[Path, scenario_argument("A shipped scenario by name, or a file.", "SCENARIO")]
+MaybeScenario = Annotated[Path | None, scenario_argument("A shipped scenario by name, or a file.", "SCENARIO")]
 SuiteFile = Annotated[
     Path,
     typer.Argument(

@@ -42,7 +42,10 @@ from fattn_probe.scenario.schema import Tolerance
 from fattn_probe.source.command import SourceRow
 from fattn_probe.source.command import render_list as render_sources
 from fattn_probe.study.command import Options, study_case
+from fattn_probe.study.precisions import VARIANTS
 from fattn_probe.study.show import render as render_study
+from fattn_probe.study.show_precisions import render_table3
+from fattn_probe.study.table3 import Table3, row_of
 from tests.build.test_key import MANIFEST
 from tests.inspect.made_facts import gqa
 from tests.inspect.test_side_by_side import on_rtx4070
@@ -113,6 +116,18 @@ SHOWN = {
     "study": (
         lambda: render_study(study_case(CASE, "fa2", Options()), 4),
         ["FlashAttention-2", "Schedule", "Slow memory, in elements", "All algorithms on this head"],
+    ),
+    "study of table 3": (
+        lambda: render_table3(Table3(64, 256, 8448, 128, tuple(row_of(name, [1e-4, 2e-4]) for name in VARIANTS))),
+        ["Table 3", "FlashAttention-2 and 3, f16", "without block quantisation", "1.22e-02", "9.1e-03", "+35%"],
+    ),
+    "study with fp8": (
+        lambda: render_study(study_case(CASE, "fa2", Options(fp8=True)), 4),
+        ["Rounding", "without incoherent processing", "of RMS(O)"],
+    ),
+    "study of fa3": (
+        lambda: render_study(study_case(CASE, "fa3", Options()), 4),
+        ["Warpgroups", "products WG1", "softmax WG1", "setmaxnreg", "ping-pong", "Slots of"],
     ),
     "run": (lambda: render_run(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "sim:rtx4070"]),
     "plan": (lambda: render_plan(plan()), [KERNEL, "1x11x32", "32x4x1", "17536 B", "168", "sim:rtx4070"]),

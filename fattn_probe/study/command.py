@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fattn_probe.activity import Step, quiet
 from fattn_probe.errors import ComparisonError, InputError
 from fattn_probe.op.values import view_values
 from fattn_probe.scenario import Case
@@ -26,7 +27,9 @@ from fattn_probe.study.flash_attention_1 import A100_SRAM, block_sizes
 from fattn_probe.study.formulas import Formula, Sizes
 from fattn_probe.study.formulas import backward as backward_formula
 from fattn_probe.study.inspected import read_launch
+from fattn_probe.study.precisions import Rounded, errors
 from fattn_probe.study.problem import OpArrays, op_arrays
+from fattn_probe.study.schedules import Choice, Scheduled, schedule_head
 from fattn_probe.study.stream_k import Launch, divide, heads_of_tile
 from fattn_probe.study.trace import Result
 
@@ -48,6 +51,8 @@ class Options:
     blocks: int = H200_SMS
     inspected: Path | None = None
     backward: bool = False
+    fp8: bool = False
+    schedule: Choice = Choice()  # noqa: RUF009
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,8 @@ class Study:
     formulas: Mapping[Algorithm, Formula]
     agreement: Mapping[str, Agreement]
     backward: Backward | None = None
+    scheduled: Scheduled | None = None
+    precisions: tuple[Rounded, ...] = ()
 
     @property
     def result(self) -> Result:
@@ -89,7 +96,7 @@ class Study:
         return pieces[0].heads.stop - pieces[0].heads.start if algorithm == "stream-k" else 1
 
 
-def study_case(case: Case, algorithm: Algorithm, options: Options) -> Study:
+def study_case(case: Case, algorithm: Algorithm, options: Options, step: Step = quiet) -> Study:
     """Run all algorithms on a head of the case; InputError if the head does not exist or is too large."""
     _refuse(case, options)
     op = op_of_case(case)
@@ -98,7 +105,19 @@ def study_case(case: Case, algorithm: Algorithm, options: Options) -> Study:
     formulas = {name: formula(name, subject) for name in results}
     gradients = backward_of(subject, results["fa2"]) if options.backward else None
     agreed = agreement(subject, results)
-    return Study(case.name, algorithm, options, subject, results, formulas, agreed, gradients)
+    scheduled = scheduled_of(subject, options) if algorithm == "fa3" else None
+    precisions = precisions_of(subject, results["standard"], step) if options.fp8 else ()
+    return Study(case.name, algorithm, options, subject, results, formulas, agreed, gradients, scheduled, precisions)
+
+
+def precisions_of(subject: Subject, exact: Result, step: Step) -> tuple[Rounded, ...]:
+    """The error of f16 and FP8 attention on the head."""
+    return errors(subject.tensors, exact.out, subject.tiling.B_r, subject.tiling.B_c, step=step)
+
+
+def scheduled_of(subject: Subject, options: Options) -> Scheduled:
+    """FlashAttention-3's warpgroups on the head."""
+    return schedule_head(subject.tensors, subject.tiling.B_r, subject.tiling.B_c, options.schedule)
 
 
 def backward_of(subject: Subject, forward: Result) -> Backward:
@@ -129,6 +148,8 @@ def problems(study: Study) -> list[str]:
         expected = study.formulas[name]
         if (result.reads_total, result.writes_total) != (expected.total_reads, expected.total_writes):
             found.append(f"the reads and writes of {name} differ from its formula")
+    if study.scheduled and study.scheduled.broken:
+        found.append("the schedule breaks the rules of its ring of buffers")
     if study.backward and not study.backward.equal:
         found.append("the gradients differ from those of the standard backward pass")
     return found

@@ -1,6 +1,6 @@
 """The schedule of an algorithm as a picture in the terminal, also readable without colours."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -11,7 +11,6 @@ from fattn_probe.inspect.view.stream_k_map import PALETTE, colour_of
 from fattn_probe.inspect.view.terminal_map import TerminalMap
 from fattn_probe.launch.tiles import BlockWork, Grid, index_of
 from fattn_probe.study.algorithms import Subject
-from fattn_probe.study.flash_attention_3 import SOFTMAX, TENSOR_CORES, Work, in_sequence, pipeline
 from fattn_probe.study.problem import count
 from fattn_probe.study.problem import tiles as cut
 from fattn_probe.study.steps import StepRow
@@ -20,8 +19,6 @@ MOST_ROWS = 10
 ROSE, HIDDEN = "↑", "╱"
 SHARES = "·▁▂▃▄▅▆▇█"
 Ranges = Sequence[tuple[int, int]]
-UNIT_STYLES = {TENSOR_CORES: "white on #1f4e8c", SOFTMAX: "black on #f2c14e"}
-NAMES = {"S": "S", "softmax": "P", "PV": "PV"}
 
 
 @dataclass(frozen=True)
@@ -101,38 +98,6 @@ def _share(steps: Sequence[StepRow]) -> str:
     """The share of rows whose maximum rose, as a sign."""
     rose, again = sum(step.rose or 0 for step in steps), sum(step.again or 0 for step in steps)
     return SHARES[count(rose * (len(SHARES) - 1), again)] if again else SHARES[0]
-
-
-@dataclass(frozen=True)
-class PipelinePicture:
-    """FlashAttention-3's two-stage pipeline for one tile of queries, and the same work without overlap."""
-
-    T_c: int
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        label = len("tensor cores ")
-        cell = len(f" PV{self.T_c - 1} ")
-        fit = min(3 * self.T_c, max(3, (options.max_width - label - 1) // cell))
-        yield Text("slot".ljust(label) + "".join(f" {slot}".ljust(cell) for slot in range(fit)), "dim")
-        yield from lanes(pipeline(self.T_c), label, cell, fit)
-        yield Text("without overlap", "dim")
-        yield from lanes(in_sequence(self.T_c), label, cell, fit)
-        yield Text("S = QK^T   P = softmax   PV = O + P V   n  KV tile   ·  idle", "dim")
-        slots = f"{2 * self.T_c + 1} slots per tile of queries instead of {3 * self.T_c}"
-        yield Text(f"{slots}: the softmax of tile j overlaps P V of tile j - 1.")
-
-
-def lanes(works: Iterable[Work], label: int, cell: int, fit: int) -> Iterator[Text]:
-    """One line per unit, one column per slot."""
-    by_slot = {(work.unit, work.slot): work for work in works}
-    end = 1 + max(slot for _, slot in by_slot)
-    for unit, style in UNIT_STYLES.items():
-        line = Text(unit.ljust(label), "dim", no_wrap=True)
-        for slot in range(min(fit, end)):
-            work = by_slot.get((unit, slot))
-            words = " ·" if work is None else f" {NAMES[work.what]}{work.tile}"
-            line.append(words.ljust(cell), None if work is None else style)
-        yield line.append("…" if end > fit else "", "dim")
 
 
 def standard_picture(reads: Mapping[str, int], writes: Mapping[str, int]) -> Text:

@@ -3,7 +3,6 @@
 # ruff: noqa: E741  (O and l are the papers' names)
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,18 +10,6 @@ from fattn_probe.arrays import F64
 from fattn_probe.study.memory import SlowMemory
 from fattn_probe.study.problem import Head, exp_below, log_sum_exp, rows_divided, tiles
 from fattn_probe.study.trace import Result, Trace
-
-TENSOR_CORES, SOFTMAX = "tensor cores", "softmax"
-
-
-@dataclass(frozen=True)
-class Work:
-    """The work of one unit in one time slot; `tile` is the KV tile."""
-
-    slot: int
-    unit: str
-    what: str
-    tile: int
 
 
 def flash_attention_3(head: Head, B_r: int, B_c: int) -> Result:
@@ -43,8 +30,8 @@ def flash_attention_3(head: Head, B_r: int, B_c: int) -> Result:
 def consume(head: Head, hbm: SlowMemory, i: slice, kv: Sequence[slice], trace: Trace) -> tuple[F64, F64, F64]:
     """Lines 2 to 19 for one tile of queries.
 
-    Waiting for, committing and releasing buffer stages (lines 5, 8 to 10, 14, 15) concern the hardware and have no
-    counterpart here. The loop includes the last tile, which the paper's bound, j < T_c - 1, would omit.
+    Waiting for, committing and releasing buffer stages (lines 5, 8 to 10, 14, 15) concern the hardware; `warpgroups`
+    has them. The loop includes the last tile, which the paper's bound, j < T_c - 1, would omit.
     """
     Q_i = hbm.load("Q", i)  # line 3
     O_i, l_i, m_i = head.rule.start(Q_i, head.hsv)  # line 2
@@ -73,24 +60,3 @@ def softmax(S: F64, l: F64, m: F64, *, trace: Trace, i: slice, j: slice) -> tupl
     l_new = exp_below(m, m_new) * l + P.sum(axis=-1)
     trace.step("tile", i, j, (m, m_new, l_new), visible=bool(np.isfinite(S).any()))
     return P, l_new, m_new
-
-
-def pipeline(T_c: int) -> tuple[Work, ...]:
-    """The pipeline in time slots of one matrix product or one softmax: figure 2 of the paper.
-
-    From tile 1 on, the softmax of a tile overlaps P.V of the previous one, so a tile takes two slots instead of three.
-    """
-    works = [Work(0, TENSOR_CORES, "S", 0), Work(1, SOFTMAX, "softmax", 0)]
-    for j in range(1, T_c):
-        works += [
-            Work(2 * j, TENSOR_CORES, "S", j),
-            Work(2 * j + 1, TENSOR_CORES, "PV", j - 1),
-            Work(2 * j + 1, SOFTMAX, "softmax", j),
-        ]
-    return (*works, Work(2 * T_c, TENSOR_CORES, "PV", T_c - 1))
-
-
-def in_sequence(T_c: int) -> tuple[Work, ...]:
-    """The same without overlap, as in FlashAttention-2's inner loop: three slots per tile."""
-    units = ((TENSOR_CORES, "S"), (SOFTMAX, "softmax"), (TENSOR_CORES, "PV"))
-    return tuple(Work(3 * j + k, unit, what, j) for j in range(T_c) for k, (unit, what) in enumerate(units))

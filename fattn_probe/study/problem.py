@@ -30,7 +30,11 @@ class Rule:
 
     def logits(self, Q_i: F64, K_j: F64, mask_ij: F64 | None) -> F64:
         """S of a tile: Q_i (..., queries, hsk), K_j (kv, hsk), mask (..., queries, kv); S (..., queries, kv)."""
-        S = cap(self.params.factor * (Q_i @ K_j.T), self.params.logit_softcap)
+        return self.of_products(Q_i @ K_j.T, mask_ij)
+
+    def of_products(self, product: F64, mask_ij: F64 | None) -> F64:
+        """S of a tile whose products Q_i K_j^T are given."""
+        S = cap(self.params.factor * product, self.params.logit_softcap)
         return S if mask_ij is None else S + self.slope * mask_ij
 
     def start(self, Q_i: F64, hsv: int, *, with_sink: bool = True) -> tuple[F64, F64, F64]:

@@ -8,12 +8,16 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fattn_probe.arrays import F64
 from fattn_probe.launch.tiles import ntiles
 from fattn_probe.study.algorithms import Agreement, Algorithm
 from fattn_probe.study.command import Backward, Study, problems
-from fattn_probe.study.draw import PipelinePicture, TilePicture, interval, standard_picture, stream_k_picture
+from fattn_probe.study.draw import TilePicture, interval, standard_picture, stream_k_picture
+from fattn_probe.study.draw_schedule import schedule_lines
 from fattn_probe.study.formulas import Formula, Sizes, Term
 from fattn_probe.study.problem import count
+from fattn_probe.study.schedules import Scheduled
+from fattn_probe.study.show_precisions import precision_lines, precisions_json
 from fattn_probe.study.split_kv import split_ranges
 from fattn_probe.study.steps import JOINS, StepRow, Summary, rows_of, summary_of
 from fattn_probe.tables import Table, Word
@@ -76,6 +80,8 @@ def render(study: Study, most_steps: int) -> RenderableType:
     sections: dict[str, list[RenderableType]] = {
         "Schedule": [picture(study, rows)],
         "Steps": [step_table(study.algorithm, listed, most_steps), *step_words(study, len(listed))],
+        "Warpgroups": [*schedule_lines(study.scheduled, most_steps)] if study.scheduled else [],
+        "Rounding": [*precision_lines(study.precisions, exact_of(study))] if study.precisions else [],
         "Slow memory, in elements": [_counted(study), Text(traffic_words(study), "dim")],
         "Backward pass": backward_lines(study.backward) if study.backward else [],
         "All algorithms on this head": [all_table(study), *verdict(study)],
@@ -86,6 +92,11 @@ def render(study: Study, most_steps: int) -> RenderableType:
         Text(subject_words(study)),
     )
     return Group(head, *(Group(Text(f"\n{title}", "bold"), *parts) for title, parts in sections.items() if parts))
+
+
+def exact_of(study: Study) -> F64:
+    """The head's output in float64."""
+    return study.results["standard"].out
 
 
 def steps_of(study: Study) -> tuple[StepRow, ...]:
@@ -133,9 +144,6 @@ def picture(study: Study, rows: Sequence[StepRow]) -> RenderableType:
             return standard_picture(study.result.reads, study.result.writes)
         case "stream-k":
             return stream_k_picture(study.subject)
-        case "fa3":
-            T_c = count(study.subject.tensors.n_kv, study.subject.tiling.B_c)
-            return Group(TilePicture(rows), Text(), PipelinePicture(T_c))
     return TilePicture(rows, by_worker=study.algorithm == "split-kv")
 
 
@@ -278,6 +286,8 @@ def study_json(study: Study) -> dict[str, Any]:
         "summary": asdict(summary_of(study.result.trace)),
         "steps": [{key: _finite(value) for key, value in asdict(row).items()} for row in steps_of(study)],
         "algorithms": {name: _algorithm_json(study, name) for name in study.results},
+        "schedule": None if study.scheduled is None else schedule_json(study.scheduled),
+        "precisions": precisions_json(study.precisions),
         "backward": None if study.backward is None else _backward_json(study.backward),
         "reference": {"out": _finite(study.agreement["reference"].out)},
     }
@@ -293,6 +303,19 @@ def _algorithm_json(study: Study, name: Algorithm) -> dict[str, Any]:
         "out": _finite(one.out),
         "lse": _finite(one.lse),
         "equal": one.equal,
+    }
+
+
+def schedule_json(found: Scheduled) -> dict[str, Any]:
+    """The chosen schedule with its events, and the table of all schedules."""
+    return {
+        "plan": asdict(found.plan),
+        "slots": found.timeline.slots,
+        "deadlock": dict(found.timeline.deadlock),
+        "broken": list(found.broken),
+        "registers": asdict(found.registers),
+        "events": [asdict(event) for event in found.timeline.events],
+        "table": [asdict(one) for one in found.table],
     }
 
 

@@ -12,7 +12,6 @@ from fattn_probe.launch.tiles import BlockWork, Grid, tiles_in_turn, tiles_of
 from fattn_probe.op import Params
 from fattn_probe.study.algorithms import ALGORITHMS, Agreement, agreement, difference, formula, of_head, run, run_all
 from fattn_probe.study.flash_attention_1 import A100_SRAM, block_sizes
-from fattn_probe.study.flash_attention_3 import SOFTMAX, TENSOR_CORES, in_sequence, pipeline
 from fattn_probe.study.problem import op_arrays
 from fattn_probe.study.split_kv import split_ranges
 from fattn_probe.study.stream_k import divide, launch_of, pieces_of, stream_k
@@ -115,19 +114,6 @@ def test_flash_attention_3_reads_a_tile_of_V_one_step_after_its_K():
     Q, K, V = 2 * 4, 3 * 4, 3 * 6
     assert reads == [Q + K, K + V, K + V, V]  # the last is the step that stores O
     assert [step.reads for step in run("fa2", subject).trace] == [Q + K + V, K + V, K + V, 0]
-
-
-@pytest.mark.parametrize("T_c", [1, 2, 7])
-def test_the_pipeline_does_all_work_once_and_respects_dependencies(T_c):
-    when = {(work.what, work.tile): work.slot for work in pipeline(T_c)}
-    assert set(when) == {(what, j) for what in ("S", "softmax", "PV") for j in range(T_c)}
-    for j in range(T_c):
-        assert when["S", j] < when["softmax", j] < when["PV", j]
-    for unit in (TENSOR_CORES, SOFTMAX):
-        slots = [work.slot for work in pipeline(T_c) if work.unit == unit]
-        assert len(slots) == len(set(slots))
-    assert max(when.values()) + 1 == 2 * T_c + 1
-    assert max(work.slot for work in in_sequence(T_c)) + 1 == 3 * T_c
 
 
 def test_splits_are_whole_tiles_and_cover_everything():

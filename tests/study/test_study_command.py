@@ -12,17 +12,20 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from fattn_probe.activity import quiet
 from fattn_probe.errors import ComparisonError, InputError
 from fattn_probe.inspect.facts import Choice, Facts
 from fattn_probe.inspect.view.show import facts_json
 from fattn_probe.op import Op
 from fattn_probe.scenario import expand, load
 from fattn_probe.scenario.inputs import make_inputs
-from fattn_probe.study.algorithms import ALGORITHMS, of_head
+from fattn_probe.study.algorithms import ALGORITHMS, of_head, run
 from fattn_probe.study.cli import study
-from fattn_probe.study.command import Options, op_of_case, raise_if_different, study_case
+from fattn_probe.study.command import Options, op_of_case, precisions_of, raise_if_different, study_case
 from fattn_probe.study.inspected import read_launch
+from fattn_probe.study.precisions import VARIANTS
 from fattn_probe.study.show import render, study_json
+from fattn_probe.study.show_precisions import precisions_json
 from fattn_probe.study.stream_k import divide
 from fattn_probe.truth.reference.adapter import reference_of
 
@@ -66,7 +69,7 @@ def test_nothing_is_cut_off_in_a_terminal_of_common_width(name, algorithm, width
     text = rendered(replace(studied(name), algorithm=algorithm), width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
-    assert not any("…" in line for line in lines if not line.startswith(("tensor cores", "softmax")))
+    assert not any("…" in line for line in lines if not line.startswith(("TMA", "products", "softmax")))
     assert len(lines) < 110
 
 
@@ -151,6 +154,62 @@ def test_a_difference_raises_ComparisonError():
         raise_if_different(replace(done, results={**done.results, "fa1": result}))
     with pytest.raises(ComparisonError, match="gradients differ"):
         raise_if_different(replace(done, backward=replace(done.backward, differences={"dQ": 1e-9})))
+
+
+def test_json_of_fa3_has_the_events_of_its_warpgroups(invoke):
+    words = ("--algorithm", "fa3", "--tile-q", 4, "--stages", 1, "--json")
+    found = json.loads(invoke(SCENARIOS / "gqa.yaml", *words).stdout)["schedule"]
+    assert (found["plan"]["T_c"], found["plan"]["consumers"], found["plan"]["schedule"]) == (4, 2, "both")
+    assert found["deadlock"] == {}
+    assert found["broken"] == []
+    assert {event["what"] for event in found["events"]} == {"Q", "K", "V", "S", "P", "PV"}
+    assert found["slots"] == max(event["end"] for event in found["events"])
+    stuck = json.loads(invoke(SCENARIOS / "gqa.yaml", *words, "--ring", "pairs").stdout)["schedule"]
+    assert stuck["deadlock"]["WG1"] == ["K1 full"]
+    taken = {(one["schedule"], one["ring"], one["producer"]): one["slots"] for one in stuck["table"]}
+    assert taken["both", "pairs", True] is None
+    assert taken["both", "apart", True] == found["slots"]
+    assert study_json(studied("gqa"))["schedule"] is None
+
+
+def test_the_errors_of_f16_and_fp8_are_shown_when_asked_for(invoke):
+    done = invoke(SCENARIOS / "gqa.yaml", "--fp8", "--json")
+    errors = {one["variant"]: one["rmse"] for one in json.loads(done.stdout)["precisions"]}
+    assert set(errors) == set(VARIANTS)
+    assert errors["f16-flash"] < errors["fp8-fa3"]
+    assert "without incoherent processing" in invoke(SCENARIOS / "gqa.yaml", "--fp8").output
+    assert study_json(studied("gqa"))["precisions"] == []
+
+
+def test_an_overflow_of_f16_is_null_in_JSON():
+    op = op_of_case(case_of("gqa"))
+    subject = replace(studied("gqa").subject, op=replace(op, V=op.V * 1e6))
+    found = precisions_of(subject, run("standard", subject), quiet)
+    errors = {one["variant"]: one["rmse"] for one in precisions_json(found)}
+    assert errors["f16-standard"] is None
+
+
+def test_study_needs_a_scenario_or_a_table(invoke):
+    with pytest.raises(InputError, match="study needs a SCENARIO"):
+        raise invoke().exception
+    with pytest.raises(InputError, match="--table3 draws its own data"):
+        raise invoke(SCENARIOS / "gqa.yaml", "--table3", 1).exception
+
+
+@pytest.mark.slow
+def test_table_3_is_measured_by_the_command(invoke):
+    done = invoke("--table3", 1, "--json")
+    found = json.loads(done.stdout)["table3"]
+    assert (found["heads"], found["rows"], found["head_size"]) == (1, 8448, 128)
+    assert [row["variant"] for row in found["table"]] == list(VARIANTS)
+
+
+def test_a_schedule_that_breaks_a_rule_raises_ComparisonError():
+    done = study_case(case_of("gqa"), "fa3", Options())
+    raise_if_different(done)
+    assert done.scheduled
+    with pytest.raises(ComparisonError, match="breaks the rules of its ring"):
+        raise_if_different(replace(done, scheduled=replace(done.scheduled, broken=("K1 overwrites K0",))))
 
 
 def inspection(launch, case="gqa", **template):

@@ -95,9 +95,9 @@ def power(x: F32, y: F32) -> F32:
     return ex2(y * lg2(x))
 
 
-def truncated(exact: F64) -> F32:
-    """Round toward zero to float32's 24 bits."""
-    cut = np.ascontiguousarray(exact).view(np.int64) & ~np.int64(0x1FFFFFFF)
+def truncated(exact: F64, fraction: int = SIGNIFICAND) -> F32:
+    """Round toward zero to float32's 24 bits, or to fewer: `fraction` after the leading one."""
+    cut = np.ascontiguousarray(exact).view(np.int64) & ~np.int64((1 << (52 - fraction)) - 1)
     return cut.view(np.float64).astype(np.float32)
 
 

@@ -1,18 +1,23 @@
-"""The sums of a tensor core: exact f16 products, aligned to the largest exponent, truncated, and added as integers.
+"""The sums of a tensor core: exact products, aligned to the largest exponent, truncated, and added as integers.
 
 Sources: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores" (PeerJ CS 7:e330, 2021); Khattak
 and Mikaitis (arXiv 2512.07004). Every bit equals an H200's on 46 measured matrices of each kind. Assumed: Turing is
 like Volta, Ada like Ampere, Blackwell like Hopper.
+
+Sums of e4m3 products follow two published models that agree on Hopper: groups of 32, 13 bits after the leading one
+instead of 25, and a result of 13 bits (Khattak and Mikaitis; Xie et al., MMA-Sim, arXiv 2511.10909). Every bit equals
+the 5,000 results of an H100 that Khattak and Mikaitis publish, whose accumulators are 0.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
 from fattn_probe.arrays import F32, F64, I8, I32
 from fattn_probe.launch.architecture import Generation
-from fattn_probe.truth.rounding_model.functions import truncated
+from fattn_probe.truth.rounding_model.functions import SIGNIFICAND, truncated
 
 NONE = -64
 """The exponent given to zeros: with any other factor it stays below -28, the smallest exponent of a product."""
@@ -22,11 +27,42 @@ OVERFLOW = 65520.0
 """The smallest number that f16 rounds to infinity."""
 
 
+F16_LEAST, E4M3_LEAST = -14, -6
+"""The exponents of the smallest normal numbers."""
+
+
+class Rule(Protocol):
+    """How tensor cores add; with fewer than 24 bits, the result has as few."""
+
+    @property
+    def group(self) -> int:
+        """Products that are added at once."""
+
+    @property
+    def extra(self) -> int:
+        """Bits beyond 24."""
+
+
+@dataclass(frozen=True)
+class Fp8Rule:
+    """The `Rule` of FP8 products."""
+
+    group: int
+    extra: int
+
+
+HOPPER_FP8 = Fp8Rule(32, -10)
+
+
 @dataclass(frozen=True)
 class Factors:
-    """f16 numbers, held as float32, and the exponents that align their products."""
+    """f16 or e4m3 numbers, held as float32, and the exponents that align their products.
+
+    `least` is the exponent of the smallest normal number.
+    """
 
     value: F32
+    least: int = F16_LEAST
 
     @cached_property
     def finite(self) -> bool:
@@ -40,17 +76,18 @@ class Factors:
 
     @cached_property
     def exponent(self) -> I8:
-        """The exponent in f16: subnormal numbers have that of the smallest normal number, zeros `NONE`."""
+        """The exponent in the format: subnormal numbers have that of the smallest normal number, zeros `NONE`."""
         value = np.ascontiguousarray(self.number)
         field = (value.view(np.int32) >> 23 & 255).astype(np.int16) - 127
-        return np.where(value == 0, NONE, np.maximum(field, -14)).astype(np.int8)
+        return np.where(value == 0, NONE, np.maximum(field, self.least)).astype(np.int8)
 
 
-def matrix_sum(a: Factors, b: Factors, c: F32, rule: Generation) -> F32:
+def matrix_sum(a: Factors, b: Factors, c: F32, rule: Rule) -> F32:
     """c + a @ b with f32 accumulators: a is (..., M, K), b (..., K, N)."""
+    fraction = SIGNIFICAND + min(rule.extra, 0)
     for first in range(0, a.value.shape[-1], rule.group):
         part = slice(first, first + rule.group)
-        c = _with_specials(a, b, part, c, truncated(_exact_sum(a, b, part, c, rule)))
+        c = _with_specials(a, b, part, c, truncated(_exact_sum(a, b, part, c, rule), fraction))
     return c
 
 
@@ -76,9 +113,9 @@ def half_of(exact: F32 | F64) -> F32:
     return np.where(np.abs(exact) < OVERFLOW, result, np.copysign(np.float32(np.inf), exact)).astype(np.float32)
 
 
-def _exact_sum(a: Factors, b: Factors, part: slice, c: F32, rule: Generation) -> F64:
+def _exact_sum(a: Factors, b: Factors, part: slice, c: F32, rule: Rule) -> F64:
     """The sum of one group before it is rounded; for finite numbers only."""
-    bits = 23 + rule.extra
+    bits = SIGNIFICAND + rule.extra
     exponent = _largest(a, b, part, c)
     scale = ((127 + bits - exponent) << 23).view(np.float32)
     total = np.zeros(c.shape, np.int32)

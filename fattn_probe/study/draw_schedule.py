@@ -1,0 +1,146 @@
+"""FlashAttention-3's schedule as text: a lane for each unit and warpgroup, slot by slot, and what waits for what."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.text import Text
+
+from fattn_probe.study.events import Event
+from fattn_probe.study.schedules import Scheduled, Taken
+from fattn_probe.study.warpgroups import EXPONENTIALS, RINGS, SCHEDULES, TENSOR_CORES, TMA, Plan, actor
+from fattn_probe.tables import Table, Word
+
+STYLES = {TMA: "black on #9bc995", TENSOR_CORES: "white on #1f4e8c", EXPONENTIALS: "black on #f2c14e"}
+LANES = {TMA: "TMA", TENSOR_CORES: "products", EXPONENTIALS: "softmax"}
+MOST_PARTS = 2
+"""Lines of lanes below each other; a longer schedule ends with an ellipsis."""
+ABOUT = {
+    "none": "one after the other",
+    "overlap": "softmax beside the warpgroup's own P V (algorithm 2)",
+    "ping-pong": "warpgroups take turns (section 3.1)",
+    "both": "turns, and the overlap in each turn",
+}
+
+
+@dataclass(frozen=True)
+class SchedulePicture:
+    """The chosen schedule's lanes."""
+
+    scheduled: Scheduled
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        plan, events = self.scheduled.plan, self.scheduled.timeline.events
+        lanes = lanes_of(plan)
+        label = max(len(_lane(*lane)) for lane in lanes) + 2
+        cell = len(f" PV{plan.T_c - 1}")
+        fit = max(1, (options.max_width - label - 1) // cell)
+        slots = self.scheduled.timeline.slots
+        yield Text(schedule_words(plan))
+        for part in range(min(MOST_PARTS, -(-slots // fit))):
+            shown = range(part * fit, min((part + 1) * fit, slots))
+            more = part == MOST_PARTS - 1 and shown.stop < slots
+            yield Text("slot".ljust(label) + "".join(str(slot).rjust(cell) for slot in shown), "dim")
+            for lane in lanes:
+                yield _line(lane, events, shown, label, cell).append("…" if more else "", "dim")
+        yield Text("K, V, Q loads   S = QK^T   P = softmax   PV = O + P V   n  KV tile   ─ goes on   · idle", "dim")
+
+
+def lanes_of(plan: Plan) -> list[tuple[str, str]]:
+    """The unit and the actor of each lane."""
+    return [
+        (TMA, plan.loader),
+        *((unit, actor(group)) for unit in (TENSOR_CORES, EXPONENTIALS) for group in plan.groups),
+    ]
+
+
+def schedule_words(plan: Plan) -> str:
+    """The schedule and its sizes in words."""
+    groups = f"{plan.consumers} consumer warpgroup{'s' if plan.consumers > 1 else ''}"
+    ring = {"pairs": "K and V released together", "apart": "K and V apart"}[plan.ring]
+    stages = f"{plan.stages} stage{'s' if plan.stages > 1 else ''}, {ring}"
+    times = f"a product takes 1 slot, a load {plan.load}, a softmax {plan.softmax}"
+    return f"{plan.schedule}: {ABOUT[plan.schedule]}; a producer and {groups}; {stages}; {times}."
+
+
+def _lane(unit: str, who: str) -> str:
+    return LANES[unit] if unit == TMA else f"{LANES[unit]} {who}"
+
+
+def _line(lane: tuple[str, str], events: Sequence[Event], shown: range, label: int, cell: int) -> Text:
+    line = Text(_lane(*lane).ljust(label), "dim", no_wrap=True)
+    by_slot = {slot: event for event in events if (event.unit, event.actor) == lane for slot in _slots(event)}
+    for slot in shown:
+        event = by_slot.get(slot)
+        if event is None:
+            line.append("·".rjust(cell))
+        else:
+            line.append(" ").append((_word(event) if slot == event.start else "─").rjust(cell - 1), STYLES[event.unit])
+    return line
+
+
+def _slots(event: Event) -> range:
+    return range(event.start, event.end)
+
+
+def _word(event: Event) -> str:
+    return event.what + ("" if event.tile is None else str(event.tile))
+
+
+def event_table(events: Sequence[Event], most: int) -> Iterator[RenderableType]:
+    """What the first events waited for, and the stage of the ring that they use."""
+    rows: list[tuple[Word, ...]] = []
+    for event in events[:most]:
+        stage = "" if event.stage is None else str(event.stage)
+        slots = f"{event.start}" if event.end == event.start + 1 else f"{event.start}-{event.end - 1}"
+        rows.append((slots, event.actor, _word(event), stage, ", ".join(event.waited_for)))
+    columns = ("slot", "who", "what", "stage", "waited for")
+    yield Table(columns, tuple(rows), frozenset({"slot", "stage"}), frozenset({"waited for"}), heading=columns[:3])
+    if len(events) > most:
+        yield Text(f"{len(events) - most} more", "dim")
+
+
+def deadlock_lines(deadlock: Mapping[str, Sequence[str]]) -> Iterator[Text]:
+    """Who waits for what, for ever."""
+    yield Text("Deadlock: no one can go on.", "bold red")
+    for who, signals in deadlock.items():
+        yield Text(f"  {who} waits for: {', '.join(signals)}", "red")
+
+
+def taken_table(scheduled: Scheduled) -> Table:
+    """Slots of every schedule, with and without a producer, for both kinds of ring."""
+    found = {(one.schedule, one.ring, one.producer): one for one in scheduled.table}
+    pairs = [(ring, producer) for ring in reversed(RINGS) for producer in (True, False)]
+    columns = ("schedule", *(f"{ring},\n{'producer' if producer else 'WG1 loads'}" for ring, producer in pairs))
+    rows = [(name, *(_taken_word(found[(name, *pair)]) for pair in pairs)) for name in SCHEDULES]
+    return Table(columns, tuple(rows), frozenset(columns[1:]))
+
+
+def _taken_word(taken: Taken) -> Word:
+    if taken.slots is None or taken.busy is None:
+        return Text("deadlock", "red")
+    return f"{taken.slots} ({taken.busy:.0%})"
+
+
+def schedule_lines(scheduled: Scheduled, most: int) -> Iterator[RenderableType]:
+    """The whole section."""
+    plan, registers = scheduled.plan, scheduled.registers
+    yield SchedulePicture(scheduled)
+    if plan.T_c < scheduled.tiles:
+        yield Text(f"The first {plan.T_c} of {scheduled.tiles} KV tiles.", "dim")
+    if scheduled.timeline.deadlock:
+        yield from deadlock_lines(scheduled.timeline.deadlock)
+    yield Text()
+    yield from event_table(scheduled.timeline.events, most)
+    moved = f"{registers.launch} registers a thread at launch; setmaxnreg: producer {registers.producer}"
+    needed = f"consumers {registers.consumer}, of which accumulators need {registers.accumulators}"
+    yield Text(f"{moved}, {needed}.")
+    if scheduled.broken:
+        yield Text("; ".join(scheduled.broken), "bold red")
+    else:
+        yield Text.assemble(("No buffer is read before it is full or filled before it is empty.", "green"))
+    yield Text(f"\nSlots of {plan.T_c} KV tiles with {plan.stages} stage{'s' if plan.stages > 1 else ''}", "bold")
+    yield taken_table(scheduled)
+    yield Text(
+        "In brackets: how much of the time the tensor cores work. Without a producer, WG1 issues the loads.", "dim"
+    )
