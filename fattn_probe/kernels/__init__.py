@@ -1,0 +1,1 @@
+"""Attention kernels of others, to be compared with llama.cpp's on the same inputs."""
