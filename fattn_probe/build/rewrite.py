@@ -20,6 +20,7 @@ from fattn_probe.cxx.tokens import Draft, Token, draft_of, tokenize
 # sum of the next; g++ does the same if it unrolls them. Elsewhere, unrolling only doubles the compile time.
 UNROLLED = ("fattn-vec", "fattn-tile")
 UNROLL = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+unroll\b")
+UNROLL_IN_MACRO = re.compile(r"#[ \t]*pragma[ \t]+unroll\b[^\n\\]*")
 DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)")
 COMMENT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/")
 
@@ -65,12 +66,15 @@ def _rewrite_directives(draft: Draft, unroll: str) -> None:
             continue
         if UNROLL.match(token.text):
             draft.out[place] = unroll + "\n" * token.text.count("\n")
-        elif "<<<" in token.text and DEFINE.match(token.text):
+        elif DEFINE.match(token.text):
             draft.out[place] = _rewrite_macro(token.text)
 
 
 def _rewrite_macro(text: str) -> str:
-    """A macro's definition with its launches rewritten."""
+    """A macro's definition with its launches rewritten, and without the `#pragma unroll` that nvcc takes in a macro."""
+    text = UNROLL_IN_MACRO.sub("", text)
+    if "<<<" not in text:
+        return text
     head, body = text[: text.index("#") + 1], draft_of(tokenize(text[text.index("#") + 1 :]))
     rewrite_launches(body)
     return head + "".join(body.out)

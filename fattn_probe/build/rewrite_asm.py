@@ -15,14 +15,16 @@ ESCAPES = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\"}
 class Statement:
     """An `asm` statement, as indices of code tokens: its keyword, its brackets, and those that open its operands.
 
-    The operands are the outputs, then the inputs, as PTX numbers them.
+    The operands are the outputs, then the inputs, as PTX numbers them. `strings` make up its text: several groups if an
+    #if chooses one of them. `partly`: an #if chooses a part of the text.
     """
 
     start: int
     opener: int
     stop: int
-    text: str
+    strings: tuple[tuple[int, ...], ...]
     operands: tuple[int, ...]
+    partly: bool
 
 
 def _literal(word: str) -> str:
@@ -46,16 +48,34 @@ def parse_asm(draft: Draft, start: int) -> Statement | None:
     if draft.word(opener) != "(" or draft.mates[opener] == UNMATCHED:
         return None
     stop = draft.mates[opener]
-    text, operands, section, index = "", [], 0, opener + 1
+    strings, operands, section, index = [], [], 0, opener + 1
     while index < stop:
         word = draft.words[index]
         section += _colons(word)
         if section == 0 and draft.kinds[index] == "string":
-            text += _literal(word)
+            strings.append(index)
         if word == "(" and section in (1, 2):
             operands.append(index)
         index = max(index, draft.mates[index]) + 1
-    return Statement(start, opener, stop, text, tuple(operands))
+    groups = _alternatives(draft, opener, strings)
+    return Statement(start, opener, stop, groups or (tuple(strings),), tuple(operands), partly=not groups)
+
+
+def _alternatives(draft: Draft, opener: int, strings: list[int]) -> tuple[tuple[int, ...], ...]:
+    """The strings of an `asm`'s text: one group, or one for each branch of the #if that stands around all of them.
+
+    Empty if an #if chooses a part of the text.
+    """
+    if not strings:
+        return ((),)
+    edges = [opener, *strings, strings[-1] + 1]
+    first, *between, last = (draft.directives(before, index) for before, index in pairwise(edges))
+    if not any([first, *between, last]):
+        return (tuple(strings),)
+    if first != ["if"] or last != ["endif"] or not all(each in ([], ["else"], ["elif"]) for each in between):
+        return ()
+    starts = [0, *(place for place, each in enumerate(between, 1) if each), len(strings)]
+    return tuple(tuple(strings[start:stop]) for start, stop in pairwise(starts))
 
 
 def mnemonic(text: str) -> str:
@@ -82,22 +102,31 @@ def mangle(name: str) -> str:
     return name.replace("::", "_").replace(".", "_")
 
 
-def is_plain(statement: Statement) -> bool:
+def is_plain(text: str, operands: int) -> bool:
     """Whether PTX text is a single instruction with its operands in order, %0 first."""
-    if len([line for line in re.split(r"[;\n]", statement.text) if line.strip()]) != 1:
+    if len([line for line in re.split(r"[;\n]", text) if line.strip()]) != 1:
         return False
-    used = re.findall(r"%(\d+)", statement.text.replace("%%", ""))
-    return [int(number) for number in dict.fromkeys(used)] == list(range(len(statement.operands)))
+    used = re.findall(r"%(\d+)", text.replace("%%", ""))
+    return [int(number) for number in dict.fromkeys(used)] == list(range(operands))
 
 
-def _call(draft: Draft, statement: Statement, function: str) -> None:
-    """Replace the statement by a call; each operand's expression stays in place."""
+def _call(draft: Draft, statement: Statement, functions: list[str]) -> None:
+    """Replace the statement by a call; each operand's expression stays in place.
+
+    Of several functions, each takes the place of its text, so that the preprocessor still chooses.
+    """
     last = [draft.mates[opener] for opener in statement.operands]
     kept = {index for first, stop in zip(statement.operands, last, strict=True) for index in range(first, stop + 1)}
     for index in range(statement.start, statement.stop):
         if index != statement.opener and index not in kept:
             draft.replace(index, "")
-    draft.replace(statement.start, function)
+    if len(functions) == 1:
+        draft.replace(statement.start, functions[0])
+    else:
+        draft.replace(statement.opener, "")
+        for group, function in zip(statement.strings, functions, strict=True):
+            draft.replace(group[0], function)
+        draft.before(statement.strings[-1][-1] + 1, "(")
     for close, _ in pairwise(last):
         draft.after(close, ",")
 
@@ -113,10 +142,18 @@ def rewrite_asm(draft: Draft, known_ptx: frozenset[str]) -> tuple[tuple[str, int
     unknown = []
     starts = sorted(index for keyword in KEYWORDS for index in draft.where.get(keyword, ()))
     for statement in filter(None, (parse_asm(draft, start) for start in starts)):
-        name, function = mnemonic(statement.text), function_of(statement.text, known_ptx)
-        if function is not None and is_plain(statement):
-            _call(draft, statement, f"simt::ptx::{function}")
+        texts = ["".join(_literal(draft.words[index]) for index in group) for group in statement.strings]
+        functions = [_function(text, statement, known_ptx) for text in texts]
+        if None not in functions:
+            _call(draft, statement, [f"simt::ptx::{function}" for function in functions])
         else:
+            name = mnemonic(texts[functions.index(None)])
             _unknown(draft, statement, name)
             unknown.append((name, draft.lines[statement.start]))
     return tuple(unknown)
+
+
+def _function(text: str, statement: Statement, known_ptx: frozenset[str]) -> str | None:
+    """The function for a text of a statement; None for what the simulator lacks or would get wrong."""
+    plain = not statement.partly and is_plain(text, len(statement.operands))
+    return function_of(text, known_ptx) if plain else None

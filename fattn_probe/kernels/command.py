@@ -43,6 +43,11 @@ class Row:
         return self.case.op
 
     @property
+    def ran(self) -> bool:
+        """Whether the kernel computed something."""
+        return self.judgement.output is not None
+
+    @property
     def seconds(self) -> tuple[float, ...]:
         """The timed runs; none on a simulated GPU, whose times are this computer's."""
         return self.judgement.seconds if self.target.engine == "cuda" else ()
@@ -123,5 +128,5 @@ def expected_of(judged: JudgedCase, contender: Contender) -> Expected:
     """The error that a contender's arithmetic makes on a case, if that is known."""
     kernel = contender.arithmetic(judged.case.op)
     if kernel is None:
-        return Expected(missing=f"there is no error model of {contender.name}: the scenario's tolerance decides")
+        return Expected(missing="there is no error model of this kernel: the scenario's tolerance decides")
     return Expected(predict_kernel(judged.case.op, operand_values(judged.case.op, judged.inputs), kernel))

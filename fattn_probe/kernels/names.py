@@ -1,6 +1,6 @@
 """The contenders by the names that `--kernel` takes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fattn_probe.build.ninja import Report, silent
@@ -8,8 +8,12 @@ from fattn_probe.device.catalogue import nearest
 from fattn_probe.errors import InputError
 from fattn_probe.kernels.compiled import own, shipped
 from fattn_probe.kernels.contender import Contender
+from fattn_probe.kernels.packages import TORCH, tilelang, torch_backend, torch_backends, triton
+from fattn_probe.kernels.torch_attention import BACKENDS
 
 LLAMA = "llama"
+OURS = ("naive", "tiled")
+PACKAGES: Mapping[str, Callable[[], Contender]] = {"triton": triton, "tilelang": tilelang}
 
 
 @dataclass(frozen=True)
@@ -25,21 +29,33 @@ KNOWN = (
     Known(LLAMA, "llama.cpp's own kernels, as everywhere else", "sim, gpu, cpu"),
     Known("naive", "a thread for each query row; K and V from global memory; f32", "sim, AMD's too, gpu"),
     Known("tiled", "K and V in tiles of shared memory, online softmax; f32", "sim, AMD's too, gpu"),
+    Known("triton", "FlashAttention-2 in Triton; extra `triton`", "gpu, else Triton's interpreter"),
+    Known("tilelang", "FlashAttention-2 in TileLang, on fragments; extra `tilelang`", "sim, Ampere and newer"),
+    Known("torch", "PyTorch's backends, or one of them: torch:flash; extra `torch`", "gpu, else cpu"),
 )
 
 
 def contenders_of(words: Sequence[str], report: Report = silent) -> list[Contender | None]:
     """The contenders that `--kernel` names; llama.cpp's kernels are None. InputError for an unknown name."""
-    return [contender_of(word, report) for word in words]
+    return [contender for word in words for contender in contenders_named(word, report)]
 
 
-def contender_of(word: str, report: Report) -> Contender | None:
+def contenders_named(word: str, report: Report) -> list[Contender | None]:
+    """The contenders of one name: `torch` has several."""
+    if word == "torch":
+        return [*torch_backends()]
+    return [None if word == LLAMA else contender_of(word, report)]
+
+
+def contender_of(word: str, report: Report) -> Contender:
     """The contender of one name."""
-    if word == LLAMA:
-        return None
     names = tuple(known.name for known in KNOWN)
-    if word in names:
+    if word in OURS:
         return shipped(word, report)
+    if word in PACKAGES:
+        return PACKAGES[word]()
+    if word.startswith(TORCH) and word.removeprefix(TORCH) in BACKENDS:
+        return torch_backend(word.removeprefix(TORCH))
     if ":" in word:
         return own(word, report)
     hint = nearest(word, names)

@@ -10,6 +10,7 @@ from fattn_probe.compare.present.document import rows_as_json
 from fattn_probe.compare.present.tables import STYLES, by_design, explanations
 from fattn_probe.kernels.command import Row
 from fattn_probe.kernels.contender import Contender
+from fattn_probe.kernels.packages import Package
 from fattn_probe.kernels.timing import Speed
 from fattn_probe.profile.roofline import Roof, roof_of
 from fattn_probe.tables import Table
@@ -70,10 +71,13 @@ def notes(rows: Sequence[Row], contenders: Sequence[Contender | None], *, timed:
     if timed:
         yield Text("time: the median and its 95 % interval; FLOP/s count what the mask hides too", "dim")
         yield Text("roofline: of the GPU's tensor cores and memory, for a kernel that reads each operand once", "dim")
+    for one in contenders:
+        if isinstance(one, Package) and one.off_gpu and any(row.kernel == one.name and row.ran for row in rows):
+            yield Text(f"{one.name}: {one.off_gpu}", "dim")
     for algorithm in dict.fromkeys(one.algorithm for one in contenders if one is not None and one.algorithm):
         names = [one.name for one in contenders if one is not None and one.algorithm == algorithm]
         case = rows[0].case.name.partition("/")[0]
-        yield Text(f"algorithm of {' and '.join(names)}: fattn-probe study {case} --algorithm {algorithm}", "dim")
+        yield Text(f"algorithm of {', '.join(names)}: fattn-probe study {case} --algorithm {algorithm}", "dim")
 
 
 def document(rows: Sequence[Row]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Compile a CUDA program: with g++ for the simulator, or with nvcc for a GPU."""
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,8 @@ HIP_HEADERS = "sim/program/hip_include"
 DEFAULT_ARCH = "90"
 PRELUDE = "native/sim/program/prelude.h"
 NVCC_FLAGS = {"release": ("-O3", "-lineinfo"), "debug": ("-G", "-g", "-O0")}
+# libcu++ (cuda/std/) would read CUDA's own cuda_fp16.h for its overloads, beside the simulator's.
+LIBCUXX = ("-DCCCL_DISABLE_FP16_SUPPORT",)
 LIBRARIES = ("-lm", "-ldl", "-lpthread")
 
 
@@ -83,7 +86,7 @@ class Maker:
                 self.compile(program, target, report)
             write_if_changed(self.folder / MANIFEST, f'{{"programs": "{self.flavour}"}}\n')
             os.utime(self.folder / MANIFEST)  # `cache prune` goes by it
-        return Executable(self.folder / target, kernels_of(rewritten), warnings_of(rewritten))
+        return Executable(self.folder / target, kernels_of(rewritten), warnings_of(program, rewritten))
 
     def prepare(self, program: Program) -> dict[Path, Rewritten]:
         """Write the program's rewritten files; returns them by their own paths."""
@@ -131,6 +134,8 @@ class Maker:
                 *flags.device(prelude=prelude),
                 "-Inative/sim/program/include",
                 *self.hip_flags(program),
+                *LIBCUXX,
+                *("-isystem", f"{include}/cccl"),
                 *(() if program.fast_math else ("-DSIMT_PRECISE",)),
                 *(f"-D{macro}" for macro in program.defines),
                 *(
@@ -218,10 +223,17 @@ def kernels_of(rewritten: dict[Path, Rewritten]) -> tuple[Kernel, ...]:
     )
 
 
-def warnings_of(rewritten: dict[Path, Rewritten]) -> tuple[str, ...]:
-    """The PTX instructions that the simulator lacks, with their places."""
-    return tuple(
-        f"{path}:{line}: the simulator does not have the PTX instruction {name}; the program ends if it gets there"
+def warnings_of(program: Program, rewritten: dict[Path, Rewritten]) -> tuple[str, ...]:
+    """What the simulator lacks of a program's PTX: its own instructions, and how many those of an `-I` folder are.
+
+    A library's headers have instructions for every architecture, and the program may need none of them.
+    """
+    places = [
+        (program.folder_of(path), f"{path}:{line}: the simulator does not have the PTX instruction {name}")
         for path, file in rewritten.items()
         for name, line in file.unknown_ptx
-    )
+    ]
+    counts = Counter(folder for folder, _ in places if folder is not None)
+    own = [text for folder, text in places if folder is None]
+    libraries = [f"{it}: the simulator does not have {n} PTX instructions of its headers" for it, n in counts.items()]
+    return tuple(f"{text}; the program ends if it gets there" for text in (*own, *libraries))

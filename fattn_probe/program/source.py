@@ -1,6 +1,7 @@
 """A CUDA program: its file, the headers of its own that it includes, and how to compile it."""
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,8 +34,21 @@ class Program:
         """The file and those that it includes from its own folders, by absolute path."""
         if not self.path.is_file():
             raise InputError(f"{self.path}: there is no such file")
-        folders = tuple(folder.resolve() for folder in self.includes)
-        return included([self.path.resolve()], folders, Path("/"))
+        return included([self.path.resolve()], self.folders, Path("/"))
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The `-I` folders, absolute."""
+        return tuple(folder.resolve() for folder in self.includes)
+
+    def has(self, name: str, includer: Path) -> bool:
+        """Whether what a file includes by this name is among the program's own files."""
+        return any(Path(os.path.normpath(place / name)) in self.texts for place in (includer.parent, *self.folders))
+
+    def folder_of(self, path: Path) -> Path | None:
+        """The `-I` folder that a file comes from; None for the program's file and those beside it."""
+        beside = path.is_relative_to(self.path.resolve().parent)
+        return None if beside else next((folder for folder in self.folders if path.is_relative_to(folder)), None)
 
     @property
     def hip(self) -> bool:
@@ -57,27 +71,35 @@ class Program:
 
 def check_supported(program: Program) -> None:
     """InputError that names each place where the program uses what the simulator does not have."""
-    found = [f"{path}:{line}: {what}" for path, text in program.texts.items() for line, what in unsupported(text)]
+    found = [
+        f"{path}:{line}: {what}"
+        for path, text in program.texts.items()
+        for line, what in sorted(missing_headers(program, path) + missing_names(text))
+    ]
     if found:
         raise InputError("\n".join(["this program needs what the simulator does not have:", *found]))
 
 
-def unsupported(text: str) -> list[tuple[int, str]]:
-    """(line, what is missing) for each use of what the simulator does not have."""
-    draft = draft_of(tokenize(text))
-    headers = [
+def missing_headers(program: Program, path: Path) -> list[tuple[int, str]]:
+    """(line, what is missing) for each header that a file includes and neither the program nor the simulator has."""
+    text = program.texts[path]
+    return [
         (1 + text.count("\n", 0, match.start(1)), f"<{match[1]}>: {what}")
         for match in INCLUDE.finditer(text)
         for name, what in HEADERS.items()
-        if match[1] == name or (name.endswith("/") and match[1].startswith(name))
+        if (match[1] == name or (name.endswith("/") and match[1].startswith(name))) and not program.has(match[1], path)
     ]
-    names = [
+
+
+def missing_names(text: str) -> list[tuple[int, str]]:
+    """(line, what is missing) for each name that the simulator does not have."""
+    draft = draft_of(tokenize(text))
+    return [
         (draft.lines[index], f"{name}: {what}")
         for name, what in CALLS.items()
         for index in draft.where.get(name, ())
         if not is_own(draft, index)
     ]
-    return sorted(headers + names)
 
 
 def is_own(draft: Draft, index: int) -> bool:

@@ -7,6 +7,10 @@ GRAPH = "CUDA graphs are not simulated: launch the kernels one by one"
 DRIVER = "the driver API is not simulated: use the runtime (cuda_runtime.h)"
 WHOLE_GRID = "blocks run one after the other, so they cannot wait for one another"
 
+WAITING = (
+    "a thread that waits for another one in libcu++ would keep it from running: use CUDA's own atomics and barriers"
+)
+
 HEADERS = {
     "thrust/": LIBRARY,
     "cub/": LIBRARY,
@@ -24,7 +28,7 @@ HEADERS = {
     "cuda/barrier": "libcu++ is not simulated",
     "cuda/pipeline": "libcu++ is not simulated",
     "cuda/atomic": "libcu++ is not simulated: use atomicAdd() and its kind",
-    "cuda/std/": "libcu++ is not simulated: use the C++ library's headers",
+    **dict.fromkeys([f"cuda/std/{name}" for name in ("atomic", "barrier", "latch", "semaphore")], WAITING),
     "cuda_pipeline.h": "its pipelines are not simulated: use cp.async by asm, or plain copies",
     "rocwmma/": "AMD's matrix instructions are not simulated",
     "hipblas/": AMD_LIBRARY,

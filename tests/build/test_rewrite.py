@@ -153,6 +153,50 @@ def test_operands_stay_on_their_lines():
     ]
 
 
+CHOSEN = """asm volatile(
+#if WIDE
+    "cp.async.cg.shared.global.L2::256B [%0], [%1], 16;"
+#else
+    "cp.async.cg.shared.global "
+    "[%0], [%1], 16;"
+#endif
+    ::"r"(to), "l"(from));"""
+
+
+def test_a_text_that_the_preprocessor_chooses_is_a_call_in_each_branch():
+    result = rewrite(CHOSEN, "file.cu", PTX | {"cp_async_cg_shared_global"})
+    assert [line.replace("  ", " ").strip() for line in result.text.split("\n")] == [
+        "",
+        "#if WIDE",
+        "simt::ptx::cp_async_cg_shared_global_L2_256B",
+        "#else",
+        "simt::ptx::cp_async_cg_shared_global",
+        "",
+        "#endif",
+        "((to), (from));",
+    ]
+    assert rewrite(CHOSEN, "file.cu", PTX).unknown_ptx == (("cp.async.cg.shared.global", 1),)
+
+
+@pytest.mark.parametrize(
+    "text", ['"cp.async.wait_all;"\n#if A\n"a;"\n#else\n"b;"\n#endif\n', '"a"\n#if A\n"b;"\n#endif\n']
+)
+def test_a_text_of_which_the_preprocessor_chooses_a_part_is_reported(text):
+    assert len(rewrite(f"asm({text});", "file.cu", PTX | {"a", "ab", "b"}).unknown_ptx) == 1
+
+
+@pytest.mark.parametrize(
+    ("macro", "rest"),
+    [
+        ("#define U #pragma unroll", "#define U "),
+        ("#define U _Pragma", "#define U _Pragma"),
+        ("#define U \\\n # pragma  unroll 4 \\\n for (;;)", "#define U \\\n \\\n for (;;)"),
+    ],
+)
+def test_unroll_in_a_macro(macro, rest):
+    assert rewritten(macro) == rest
+
+
 @pytest.mark.parametrize(
     ("text", "mnemonic"),
     [

@@ -1,9 +1,11 @@
 """What a program is made of, and what of it the simulator does not have."""
 
+from pathlib import Path
+
 import pytest
 
 from fattn_probe.errors import InputError
-from fattn_probe.program.source import Program, check_supported, unsupported
+from fattn_probe.program.source import Program, check_supported, missing_headers, missing_names
 
 
 @pytest.fixture
@@ -52,17 +54,44 @@ def test_a_file_that_is_not_there(tmp_path):
         _ = Program(tmp_path / "none.cu").texts
 
 
-def test_what_is_missing_is_named_with_its_line():
-    text = "#include <cstdio>\n#include <thrust/sort.h>\n\nT f(cudaTextureObject_t t) {\n  return tex2D<float>(t);}\n"
-    assert [(line, what.partition(":")[0]) for line, what in unsupported(text)] == [
-        (2, "<thrust/sort.h>"),
+@pytest.fixture
+def written(tmp_path):
+    def write(text, *includes):
+        (tmp_path / "main.cu").write_text(text)
+        return Program(tmp_path / "main.cu", includes)
+
+    return write
+
+
+def test_a_header_that_is_missing_is_named_with_its_line(written, tmp_path):
+    program = written("#include <cstdio>\n#include <thrust/sort.h>\n#include <cuda/std/atomic>\n")
+    assert [line for line, _ in missing_headers(program, tmp_path / "main.cu")] == [2, 3]
+
+
+def test_a_header_that_the_program_brings_is_not_missing(written, tmp_path):
+    (tmp_path / "mine/cutlass").mkdir(parents=True)
+    (tmp_path / "mine/cutlass/half.h").write_text("#include <cuda/std/utility>\n#include <cutlass/other.h>\n")
+    program = written("#include <cutlass/half.h>\n#include <thrust/sort.h>\n", tmp_path / "mine")
+    assert [line for line, _ in missing_headers(program, tmp_path / "main.cu")] == [2]
+    assert [line for line, _ in missing_headers(program, tmp_path / "mine/cutlass/half.h")] == [2]
+
+
+def test_a_name_that_is_missing_is_named_with_its_line():
+    text = "\n\n\nT f(cudaTextureObject_t t) {\n  return tex2D<float>(t);}\n"
+    assert [(line, what.partition(":")[0]) for line, what in sorted(missing_names(text))] == [
         (4, "cudaTextureObject_t"),
         (5, "tex2D"),
     ]
 
 
 def test_names_of_the_programs_own_are_not_meant():
-    assert unsupported("// tex2D\nint n = image.tex2D(1) + p->tex2D(2);\n") == []
+    assert missing_names("// tex2D\nint n = image.tex2D(1) + p->tex2D(2);\n") == []
+
+
+def test_a_file_of_a_folder_is_told_from_the_programs_own(written, tmp_path):
+    program = written("int main() {}\n", Path("/usr/include"))
+    assert program.folder_of(tmp_path / "main.cu") is None
+    assert program.folder_of(Path("/usr/include/stdio.h")) == Path("/usr/include").resolve()
 
 
 def test_all_places_are_in_one_message(tmp_path):

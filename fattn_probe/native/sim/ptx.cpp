@@ -5,6 +5,7 @@
 #include "finding.h"
 #include "worker.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -81,19 +82,31 @@ uint32_t shared_address(const void *pointer) {
 
 void *shared_pointer(uint32_t address) { return worker->shared_arena() + address; }
 
-void copy_async(void *to, const void *from, size_t bytes) {
+namespace {
+
+void finish(const PendingCopy &copy) {
+    memcpy(copy.to, copy.from, copy.read);
+    memset(static_cast<char *>(copy.to) + copy.read, 0, copy.bytes - copy.read);
+}
+
+} // namespace
+
+void copy_async(void *to, const void *from, size_t bytes, size_t read) {
     if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % bytes != 0) {
         const std::string size = std::to_string(bytes);
         report({"misaligned", "cp.async of " + size + " bytes between addresses that are not multiples of " + size});
     }
-    note_read(from, bytes);
+    const PendingCopy copy{to, from, bytes, std::min(read, bytes), self->copy_group};
+    if (copy.read > 0) {
+        note_read(from, copy.read);
+    }
     count_copy(to, from, bytes, __builtin_return_address(0));
     if (worker->adversarial() || checking) {
         check_copy_begins(to, bytes);
-        worker->pending_copies[self->thread_number()].push_back({to, from, bytes, self->copy_group});
+        worker->pending_copies[self->thread_number()].push_back(copy);
         return;
     }
-    memcpy(to, from, bytes);
+    finish(copy);
 }
 
 void commit_copies() { self->copy_group++; }
@@ -109,7 +122,7 @@ void wait_for_copies(uint32_t left) {
     while (done < pending.size() && pending[done].group + left < self->copy_group) {
         const PendingCopy &copy = pending[done++];
         check_copy_ends(copy.to, copy.bytes);
-        memcpy(copy.to, copy.from, copy.bytes);
+        finish(copy);
     }
     pending.erase(pending.begin(), pending.begin() + static_cast<std::ptrdiff_t>(done));
 }

@@ -20,8 +20,12 @@ namespace simt {
 uint32_t shared_address(const void *pointer);
 void *shared_pointer(uint32_t address);
 
-// One lane's copy of 4, 8 or 16 bytes to shared memory; under an adversarial schedule it lands only at the wait.
-void copy_async(void *to, const void *from, size_t bytes = 16);
+// One lane's copy of 4, 8 or 16 bytes to shared memory, of which it reads the first ones and fills the others with 0.
+// Under an adversarial schedule it lands only at the wait.
+void copy_async(void *to, const void *from, size_t bytes, size_t read);
+__attribute__((always_inline)) inline void copy_async(void *to, const void *from, size_t bytes = 16) {
+    copy_async(to, from, bytes, bytes);
+}
 void commit_copies();                // since the last commit: a group
 void wait_for_copies();              // all
 void wait_for_copies(uint32_t left); // all but the last groups

@@ -27,6 +27,26 @@ template <class T> void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(T &a, T &
     ldmatrix<4, true>(shared_pointer(address), a, b, c, d);
 }
 
+// The same with the number of matrices first.
+template <class T> void ldmatrix_sync_aligned_x1_m8n8_shared_b16(T &a, uint32_t address) {
+    ldmatrix_sync_aligned_m8n8_x1_shared_b16(a, address);
+}
+template <class T> void ldmatrix_sync_aligned_x2_m8n8_shared_b16(T &a, T &b, uint32_t address) {
+    ldmatrix_sync_aligned_m8n8_x2_shared_b16(a, b, address);
+}
+template <class T> void ldmatrix_sync_aligned_x4_m8n8_shared_b16(T &a, T &b, T &c, T &d, uint32_t address) {
+    ldmatrix_sync_aligned_m8n8_x4_shared_b16(a, b, c, d, address);
+}
+template <class T> void ldmatrix_sync_aligned_x1_trans_m8n8_shared_b16(T &a, uint32_t address) {
+    ldmatrix_sync_aligned_m8n8_x1_trans_shared_b16(a, address);
+}
+template <class T> void ldmatrix_sync_aligned_x2_trans_m8n8_shared_b16(T &a, T &b, uint32_t address) {
+    ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16(a, b, address);
+}
+template <class T> void ldmatrix_sync_aligned_x4_trans_m8n8_shared_b16(T &a, T &b, T &c, T &d, uint32_t address) {
+    ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(a, b, c, d, address);
+}
+
 // C and D in registers of their own: the instruction that has one set of registers for both, on a copy.
 template <class D, class A, class B, class C>
 void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
@@ -35,6 +55,20 @@ void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d
     D c[4] = {c0, c1, c2, c3};
     mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(c[0], c[1], c[2], c[3], a0, a1, a2, a3, b0, b1);
     d0 = c[0], d1 = c[1], d2 = c[2], d3 = c[3];
+}
+template <class D, class A, class B, class C>
+void mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1, const B &b0,
+                                                      const C &c0, const C &c1, const C &c2, const C &c3) {
+    D c[4] = {c0, c1, c2, c3};
+    mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32(c[0], c[1], c[2], c[3], a0, a1, b0);
+    d0 = c[0], d1 = c[1], d2 = c[2], d3 = c[3];
+}
+template <class D, class A, class B, class C>
+void mma_sync_aligned_m16n8k8_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0, const A &a1, const B &b0, const C &c0,
+                                                      const C &c1) {
+    D c[2] = {c0, c1};
+    mma_sync_aligned_m16n8k8_row_col_f16_f16_f16_f16(c[0], c[1], a0, a1, b0);
+    d0 = c[0], d1 = c[1];
 }
 template <class D, class A, class B, class C>
 void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(D &d0, D &d1, D &d2, D &d3, const A &a0, const A &a1,
@@ -52,12 +86,43 @@ void mma_sync_aligned_m16n8k16_row_col_f16_f16_f16_f16(D &d0, D &d1, const A &a0
     d0 = c[0], d1 = c[1];
 }
 
-inline void cp_async_cg_shared_global_16(uint32_t shared, const void *global) { cp_async(shared, global); }
-inline void cp_async_cg_shared_global(uint32_t shared, const void *global, int bytes) {
+// The bytes that are written and, behind them, those that are read: fewer if the rest is to be 0.
+inline void copy_some(uint32_t shared, const void *global, int bytes) {
     copy_async(shared_pointer(shared), global, static_cast<size_t>(bytes));
 }
-inline void cp_async_ca_shared_global(uint32_t shared, const void *global, int bytes) {
-    cp_async_cg_shared_global(shared, global, bytes);
+inline void copy_some(uint32_t shared, const void *global, int bytes, int read) {
+    copy_async(shared_pointer(shared), global, static_cast<size_t>(bytes), static_cast<size_t>(read));
+}
+template <class... Sizes>
+void cp_async_cg_shared_global(uint32_t shared, const void *global, int bytes, Sizes... read) {
+    copy_some(shared, global, bytes, read...);
+}
+template <class... Sizes>
+void cp_async_ca_shared_global(uint32_t shared, const void *global, int bytes, Sizes... read) {
+    copy_some(shared, global, bytes, read...);
+}
+// How much of a line the L2 cache fetches is of no importance here.
+template <class... Sizes> void cp_async_cg_shared_global_L2_64B(uint32_t shared, const void *global, Sizes... sizes) {
+    copy_some(shared, global, sizes...);
+}
+template <class... Sizes> void cp_async_cg_shared_global_L2_128B(uint32_t shared, const void *global, Sizes... sizes) {
+    copy_some(shared, global, sizes...);
+}
+template <class... Sizes> void cp_async_cg_shared_global_L2_256B(uint32_t shared, const void *global, Sizes... sizes) {
+    copy_some(shared, global, sizes...);
+}
+template <class... Sizes> void cp_async_ca_shared_global_L2_64B(uint32_t shared, const void *global, Sizes... sizes) {
+    copy_some(shared, global, sizes...);
+}
+template <class... Sizes> void cp_async_ca_shared_global_L2_128B(uint32_t shared, const void *global, Sizes... sizes) {
+    copy_some(shared, global, sizes...);
+}
+template <class... Sizes> void cp_async_ca_shared_global_L2_256B(uint32_t shared, const void *global, Sizes... sizes) {
+    copy_some(shared, global, sizes...);
+}
+inline void cp_async_cg_shared_global_16(uint32_t shared, const void *global) { cp_async(shared, global); }
+inline void cp_async_cg_shared_global_16(uint32_t shared, const void *global, int read) {
+    copy_some(shared, global, 16, read);
 }
 inline void cp_async_ca_shared_global_4(uint32_t shared, const void *global) {
     cp_async_cg_shared_global(shared, global, 4);
@@ -76,6 +141,7 @@ inline void cp_async_wait_group_3() { cp_async_wait_group(3); }
 template <class T> void mov_u32_laneid(T &lane) { lane = static_cast<T>(self->lane); }
 template <class T> void mov_u32_warpid(T &warp) { warp = static_cast<T>(self->warp->index); }
 
+template <class T> void cvt_rn_bf16_f32(T &result, float x) { result = static_cast<T>(bfloat_of_float(x)); }
 inline void ex2_approx_f32(float &result, float x) { result = ex2_approx(x); }
 inline void ex2_approx_ftz_f32(float &result, float x) { result = ex2_approx(x); }
 inline void lg2_approx_f32(float &result, float x) { result = lg2_approx(x); }

@@ -9,6 +9,10 @@ struct __nv_bfloat16_raw {
     unsigned short x;
 };
 
+struct __nv_bfloat162_raw {
+    unsigned short x, y;
+};
+
 struct __nv_bfloat16 {
     uint16_t bits;
 
@@ -24,6 +28,7 @@ struct alignas(4) __nv_bfloat162 {
     __nv_bfloat16 x, y;
 
     __nv_bfloat162() = default;
+    __nv_bfloat162(const __nv_bfloat162_raw &raw) : x(__nv_bfloat16_raw{raw.x}), y(__nv_bfloat16_raw{raw.y}) {}
     __nv_bfloat162(const __nv_bfloat16 &low, const __nv_bfloat16 &high) : x(low), y(high) {}
 };
 

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 
+#define __CUDA_ALIGN__(n) __attribute__((aligned(n)))
+
 struct __half_raw {
     unsigned short x;
 };
@@ -41,6 +43,7 @@ struct alignas(4) __half2 {
     __half x, y;
 
     __half2() = default;
+    __half2(const __half2_raw &raw) : x(__half_raw{raw.x}), y(__half_raw{raw.y}) {}
     __half2(const __half &low, const __half &high) {
         *this = of_bits(low.bits | static_cast<uint32_t>(high.bits) << 16);
     }

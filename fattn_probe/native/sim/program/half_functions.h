@@ -16,7 +16,18 @@
     inline bool __hle(const type &a, const type &b) { return float(a) <= float(b); }                                   \
     inline bool __hgt(const type &a, const type &b) { return float(a) > float(b); }                                    \
     inline bool __hge(const type &a, const type &b) { return float(a) >= float(b); }                                   \
+    inline type __hadd_rn(const type &a, const type &b) { return of_float(float(a) + float(b)); }                      \
+    inline type __hsub_rn(const type &a, const type &b) { return of_float(float(a) - float(b)); }                      \
+    inline type __hmul_rn(const type &a, const type &b) { return of_float(float(a) * float(b)); }                      \
     inline type hlog(const type &a) { return of_float(std::log(float(a))); }                                           \
+    inline type hlog2(const type &a) { return of_float(std::log2(float(a))); }                                         \
+    inline type hlog10(const type &a) { return of_float(std::log10(float(a))); }                                       \
+    inline type hexp2(const type &a) { return of_float(std::exp2(float(a))); }                                         \
+    inline type hexp10(const type &a) { return of_float(std::pow(10.0f, float(a))); }                                  \
+    inline type hsin(const type &a) { return of_float(std::sin(float(a))); }                                           \
+    inline type hcos(const type &a) { return of_float(std::cos(float(a))); }                                           \
+    inline type hrint(const type &a) { return of_float(std::nearbyint(float(a))); }                                    \
+    inline type htrunc(const type &a) { return of_float(std::trunc(float(a))); }                                       \
     inline type hrcp(const type &a) { return of_float(1.0f / float(a)); }                                              \
     inline type hrsqrt(const type &a) { return of_float(1.0f / std::sqrt(float(a))); }                                 \
     inline type hfloor(const type &a) { return of_float(std::floor(float(a))); }                                       \
@@ -71,6 +82,7 @@ inline int __half2int_rn(const __half &value) { return static_cast<int>(std::nea
 inline int __half2int_rz(const __half &value) { return static_cast<int>(float(value)); }
 inline short __half_as_short(const __half &value) { return static_cast<short>(value.bits); }
 
+inline __nv_bfloat16 __habs(const __nv_bfloat16 &a) { return std::fabs(float(a)); }
 inline __nv_bfloat16 __hadd(const __nv_bfloat16 &a, const __nv_bfloat16 &b) { return float(a) + float(b); }
 inline __nv_bfloat16 __hmul(const __nv_bfloat16 &a, const __nv_bfloat16 &b) { return float(a) * float(b); }
 inline __nv_bfloat16 __hfma(const __nv_bfloat16 &a, const __nv_bfloat16 &b, const __nv_bfloat16 &c) {
@@ -78,6 +90,15 @@ inline __nv_bfloat16 __hfma(const __nv_bfloat16 &a, const __nv_bfloat16 &b, cons
 }
 inline __nv_bfloat16 __hmax(const __nv_bfloat16 &a, const __nv_bfloat16 &b) { return std::fmax(float(a), float(b)); }
 inline __nv_bfloat16 __hmin(const __nv_bfloat16 &a, const __nv_bfloat16 &b) { return std::fmin(float(a), float(b)); }
+inline __nv_bfloat162 __hsub2(const __nv_bfloat162 &a, const __nv_bfloat162 &b) {
+    return {__hsub(a.x, b.x), __hsub(a.y, b.y)};
+}
+inline __nv_bfloat162 __hmax2(const __nv_bfloat162 &a, const __nv_bfloat162 &b) {
+    return {__hmax(a.x, b.x), __hmax(a.y, b.y)};
+}
+inline __nv_bfloat162 __hmin2(const __nv_bfloat162 &a, const __nv_bfloat162 &b) {
+    return {__hmin(a.x, b.x), __hmin(a.y, b.y)};
+}
 inline __nv_bfloat16 hexp(const __nv_bfloat16 &a) { return std::exp(float(a)); }
 inline __nv_bfloat16 hsqrt(const __nv_bfloat16 &a) { return std::sqrt(float(a)); }
 inline __nv_bfloat16 __double2bfloat16(double value) { return __nv_bfloat16(value); }
@@ -97,3 +118,26 @@ inline __nv_bfloat162 __hfma2(const __nv_bfloat162 &a, const __nv_bfloat162 &b, 
 }
 inline __nv_bfloat16 &operator+=(__nv_bfloat16 &a, const __nv_bfloat16 &b) { return a = __hadd(a, b); }
 inline __nv_bfloat16 &operator*=(__nv_bfloat16 &a, const __nv_bfloat16 &b) { return a = __hmul(a, b); }
+
+// The larger and the smaller, or a NaN if one of the two is one; a fused product and sum, or 0 if it is negative.
+#define SIMT_PAIRS(type, pair)                                                                                         \
+    inline type __hmax_nan(const type &a, const type &b) {                                                             \
+        return float(a) != float(a) ? a : float(b) != float(b) ? b : __hmax(a, b);                                     \
+    }                                                                                                                  \
+    inline type __hmin_nan(const type &a, const type &b) {                                                             \
+        return float(a) != float(a) ? a : float(b) != float(b) ? b : __hmin(a, b);                                     \
+    }                                                                                                                  \
+    inline pair __hmax2_nan(const pair &a, const pair &b) { return {__hmax_nan(a.x, b.x), __hmax_nan(a.y, b.y)}; }     \
+    inline pair __hmin2_nan(const pair &a, const pair &b) { return {__hmin_nan(a.x, b.x), __hmin_nan(a.y, b.y)}; }     \
+    inline type __hfma_relu(const type &a, const type &b, const type &c) {                                             \
+        const type sum = __hfma(a, b, c);                                                                              \
+        return float(sum) < 0.0f ? type(0.0f) : sum;                                                                   \
+    }                                                                                                                  \
+    inline pair __hfma2_relu(const pair &a, const pair &b, const pair &c) {                                            \
+        return {__hfma_relu(a.x, b.x, c.x), __hfma_relu(a.y, b.y, c.y)};                                               \
+    }                                                                                                                  \
+    inline pair h2rsqrt(const pair &a) { return {hrsqrt(a.x), hrsqrt(a.y)}; }                                          \
+    inline pair __habs2(const pair &a) { return {__habs(a.x), __habs(a.y)}; }
+SIMT_PAIRS(__half, __half2)
+SIMT_PAIRS(__nv_bfloat16, __nv_bfloat162)
+#undef SIMT_PAIRS

@@ -6,6 +6,8 @@
 
 #include "../prelude.h"
 
+#include <math.h> // nvcc has its names in the global namespace: ::isnan
+
 #include "arithmetic.h"
 #include "atomics.h"
 #include "half_functions.h"
@@ -14,6 +16,8 @@
 #include "warp_functions.h"
 
 inline constexpr int warpSize = simt::warp_size;
+
+#define __brkpt() __trap()
 
 #undef __managed__
 #define __managed__

@@ -1,0 +1,62 @@
+// Launches one kernel on arrays that are files of a folder, named as its arguments: it reads the inputs and writes the
+// outputs. fattn_probe/kernels/launcher.py writes the main() that calls it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+struct ArrayArgument {
+    const char *name;
+    size_t bytes;
+    bool is_output;
+};
+
+inline void check(cudaError_t status) {
+    if (status != cudaSuccess) {
+        std::fprintf(stderr, "%s\n", cudaGetErrorString(status));
+        std::exit(1);
+    }
+}
+
+inline void transfer(const std::string &path, const char *mode, std::vector<char> &bytes) {
+    FILE *file = std::fopen(path.c_str(), mode);
+    const bool reads = *mode == 'r';
+    const size_t done = !file   ? 0
+                        : reads ? std::fread(bytes.data(), 1, bytes.size(), file)
+                                : std::fwrite(bytes.data(), 1, bytes.size(), file);
+    if (!file || done != bytes.size() || std::fclose(file) != 0) {
+        std::perror(path.c_str());
+        std::exit(1);
+    }
+}
+
+template <class... Parameters>
+int run_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, const std::string &folder,
+               const std::vector<ArrayArgument> &arrays) {
+    std::vector<void *> memory(arrays.size()), arguments(arrays.size());
+    for (size_t i = 0; i < arrays.size(); i++) {
+        check(cudaMalloc(&memory[i], arrays[i].bytes));
+        arguments[i] = &memory[i];
+        if (!arrays[i].is_output) {
+            std::vector<char> bytes(arrays[i].bytes);
+            transfer(folder + "/" + arrays[i].name, "rb", bytes);
+            check(cudaMemcpy(memory[i], bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+        }
+    }
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+    check(cudaLaunchKernel(kernel, grid, block, arguments.data(), shared, nullptr));
+    check(cudaDeviceSynchronize());
+    for (size_t i = 0; i < arrays.size(); i++) {
+        if (arrays[i].is_output) {
+            std::vector<char> bytes(arrays[i].bytes);
+            check(cudaMemcpy(bytes.data(), memory[i], bytes.size(), cudaMemcpyDeviceToHost));
+            transfer(folder + "/" + arrays[i].name, "wb", bytes);
+        }
+        check(cudaFree(memory[i]));
+    }
+    return 0;
+}

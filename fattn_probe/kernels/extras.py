@@ -1,0 +1,35 @@
+"""Packages that only some kernels need, and the arrays that all of them take."""
+
+import importlib
+from types import ModuleType
+
+import numpy as np
+
+from fattn_probe.arrays import Floats
+from fattn_probe.errors import InputError
+from fattn_probe.op import Sizes
+from fattn_probe.truth.reference.shapes import check_shapes
+
+
+def load(module: str, extra: str) -> ModuleType:
+    """A module of a package that an extra of fattn-probe installs; InputError with the command if it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("fattn_probe"):
+            raise
+        raise InputError(f"{error.name} is not installed: `pip install 'fattn-probe[{extra}]'`") from None
+
+
+def sizes_of(q: Floats, k: Floats, v: Floats, mask: Floats | None) -> Sizes:
+    """The sizes of q (n_seq, n_head, n_q, hsk), k and v (n_seq, n_head_kv, n_kv, hsk or hsv) and mask (n_q, n_kv).
+
+    InputError if they do not fit together, or if one is not f16.
+    """
+    arrays = {"q": q, "k": k, "v": v} | ({} if mask is None else {"mask": mask})
+    other = [f"{name} is {array.dtype}, f16 is needed" for name, array in arrays.items() if array.dtype != np.float16]
+    if other:
+        raise InputError("\n".join(other))
+    if mask is not None and mask.shape != (q.shape[-2], k.shape[-2]):
+        raise InputError(f"the mask is {mask.shape}, (n_q, n_kv) = {(q.shape[-2], k.shape[-2])} is needed")
+    return check_shapes(q, k, v, None, None)

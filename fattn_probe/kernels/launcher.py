@@ -1,0 +1,107 @@
+"""Run one CUDA kernel, given as source text, on NumPy arrays: a program around it that reads and writes files."""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fattn_probe.arrays import Numbers
+from fattn_probe.build.key import Flavour
+from fattn_probe.build.overlay import write_if_changed
+from fattn_probe.device import Target
+from fattn_probe.errors import ComparisonError, LostError
+from fattn_probe.process import describe_code
+from fattn_probe.program.build import Maker, maker
+from fattn_probe.program.execute import ProgramRun, Settings, execute
+from fattn_probe.program.source import Program
+from fattn_probe.run.frames import describe_fault
+from fattn_probe.run.simulator import Simulation
+from fattn_probe.scratch import scratch
+
+Array = tuple[np.dtype[np.generic], tuple[int, ...]]
+"""The element type and the shape of an array."""
+HEADERS = Path(__file__).parent / "cuda"
+
+
+@dataclass(frozen=True)
+class LoweredKernel:
+    """A kernel that a compiler wrote as CUDA: its source, and how it is launched.
+
+    `grid` and `block` are (x, y, z), `shared_bytes` is the dynamic shared memory, `arguments` are the names of its
+    pointers, in order.
+    """
+
+    source: str
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    arguments: tuple[str, ...]
+
+
+def run_simulated(
+    kernel: LoweredKernel,
+    inputs: Mapping[str, Numbers],
+    outputs: Mapping[str, Array],
+    *,
+    includes: tuple[Path, ...],
+    target: Target,
+    flavour: Flavour,
+    simulation: Simulation,
+) -> dict[str, Numbers]:
+    """The outputs of a kernel by the names of its arguments, run on a simulated GPU.
+
+    ComparisonError if the simulator stops it with a finding, LostError if it ends otherwise.
+    """
+    arrays = {name: (array.dtype, array.shape) for name, array in inputs.items()} | dict(outputs)
+    making = maker(target, flavour)
+    path = written(program_text(kernel, arrays, frozenset(outputs)), kernel.name, making)
+    made = making.make(Program(path, (*includes, HEADERS)))
+    with scratch() as folder:
+        for name, array in inputs.items():
+            np.ascontiguousarray(array).tofile(folder / name)
+        settings = Settings((str(folder),), keeps_output=True)
+        check_ended(execute(made, target, settings, simulation))
+        return {name: np.fromfile(folder / name, dtype).reshape(shape) for name, (dtype, shape) in outputs.items()}
+
+
+def program_text(kernel: LoweredKernel, arrays: Mapping[str, Array], outputs: frozenset[str]) -> str:
+    """A program that launches a kernel; its argument is the folder of the arrays."""
+    described = ", ".join(
+        f'{{"{name}", {bytes_of(arrays[name])}, {str(name in outputs).lower()}}}' for name in kernel.arguments
+    )
+    grid, block = (", ".join(map(str, sizes)) for sizes in (kernel.grid, kernel.block))
+    launch = f"{kernel.name}, dim3({grid}), dim3({block}), {kernel.shared_bytes}"
+    return f"""{kernel.source}
+#include <run_kernel.h>
+
+int main(int count, char **words) {{
+    return run_kernel({launch}, words[count - 1], {{{described}}});
+}}
+"""
+
+
+def bytes_of(array: Array) -> int:
+    """The bytes of an array."""
+    dtype, shape = array
+    return dtype.itemsize * math.prod(shape)
+
+
+def written(text: str, name: str, making: Maker) -> Path:
+    """The file of a program, beside those that its maker compiles: the same text is compiled once."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    path = making.folder / "lowered" / f"{name}-{digest}.cu"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_if_changed(path, text)
+    return path
+
+
+def check_ended(run: ProgramRun) -> None:
+    """Raise if a program did not run to its end."""
+    if run.fault is not None:
+        raise ComparisonError(describe_fault(run.fault))
+    if run.code:
+        raise LostError(f"the program {describe_code(run.code)}: {run.stderr.strip()}")

@@ -1,0 +1,131 @@
+"""Kernels of other packages as contenders: Triton's, TileLang's, PyTorch's. They take arrays in f16."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fattn_probe.arrays import F32, Floats, Halves
+from fattn_probe.device import Target
+from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.kernels import tilelang_attention, torch_attention, triton_attention
+from fattn_probe.kernels.contender import How, Outcome, Output, Question, refusal
+from fattn_probe.op import Op
+from fattn_probe.run.outcome import Failed, Lost, Unsupported
+from fattn_probe.truth.error_model.kernel import Kernel
+from fattn_probe.truth.reference.adapter import operand_values
+
+TORCH = "torch:"
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """A question as arrays in f16: q (n_seq, n_head, n_q, hsk), k and v (n_seq, n_head_kv, n_kv, hsk or hsv).
+
+    `mask` is (n_q, n_kv); None if there is none, or if `causal` says the same.
+    """
+
+    q: Halves
+    k: Halves
+    v: Halves
+    scale: float
+    causal: bool
+    mask: Floats | None
+
+
+Attend = Callable[[Arrays, Target, How], Floats]
+
+
+@dataclass(frozen=True)
+class Package:
+    """A kernel that takes arrays; `off_gpu` is where it runs instead of a simulated GPU, empty if it runs on that."""
+
+    name: str
+    attend: Attend
+    off_gpu: str = ""
+    algorithm: str = "fa2"
+
+    def arithmetic(self, op: Op) -> Kernel | None:
+        """Not known."""
+        return None
+
+    def run(self, question: Question, target: Target, how: How) -> Outcome:
+        """Compute a case, in f16."""
+        reason = refused(question.op)
+        if reason:
+            return Unsupported(reason)
+        try:
+            out = self.attend(arrays_of(question), target, how)
+        except InputError as error:
+            return Unsupported(str(error))
+        except ComparisonError as error:
+            return Failed(str(error), ())
+        except LostError as error:
+            return Lost(str(error))
+        return Output(np.ascontiguousarray(out.transpose(0, 2, 1, 3), np.float32))
+
+
+def refused(op: Op) -> str:
+    """Why an op cannot be given as arrays in f16; empty if it can."""
+    if {op.type_K, op.type_V} != {"f16"}:
+        return f"K is {op.type_K} and V {op.type_V}: both must be f16"
+    if op.has_mask and op.tensors["mask"].ne[2:] != (1, 1):
+        return "a mask for each sequence"
+    return refusal(op)
+
+
+def arrays_of(question: Question) -> Arrays:
+    """The operands of a question; Q is rounded to f16."""
+    values = operand_values(question.op, question.inputs)
+    q, k, v = (np.ascontiguousarray(values[name], np.float16) for name in "QKV")
+    mask = None if question.causal or not question.op.has_mask else np.asarray(values["mask"])[0, 0]
+    return Arrays(q, k, v, question.op.params.stored.scale, question.causal, mask)
+
+
+def by_triton(asked: Arrays, target: Target, how: How) -> F32:
+    """Triton's output."""
+    return triton_attention.attend(asked.q, asked.k, asked.v, asked.scale, asked.causal, asked.mask)[0]
+
+
+def by_tilelang(asked: Arrays, target: Target, how: How) -> F32:
+    """TileLang's output, on a simulated GPU."""
+    return tilelang_attention.attend_simulated(
+        *(asked.q, asked.k, asked.v, asked.scale, asked.causal, asked.mask),
+        target=target,
+        flavour="check" if how.check else "release",
+        simulation=how.simulation,
+    )[0]
+
+
+def by_torch(backend: str) -> Attend:
+    """What computes with a backend of PyTorch's."""
+
+    def attend(asked: Arrays, target: Target, how: How) -> Floats:
+        return torch_attention.attend(backend, asked.q, asked.k, asked.v, asked.scale, asked.mask, causal=asked.causal)
+
+    return attend
+
+
+def torch_backends() -> list[Package]:
+    """PyTorch's backends that are there; one that says so if PyTorch is not."""
+    try:
+        found = torch_attention.backends()
+    except InputError:
+        found = ("math",)
+    return [torch_backend(name) for name in found]
+
+
+def torch_backend(name: str) -> Package:
+    """A backend of PyTorch's."""
+    algorithm = "standard" if name == "math" else "fa2"
+    return Package(f"{TORCH}{name}", by_torch(name), "on this computer's CPU, without a GPU", algorithm)
+
+
+def triton() -> Package:
+    """The kernel in Triton."""
+    return Package("triton", by_triton, "in Triton's interpreter, without a GPU")
+
+
+def tilelang() -> Package:
+    """The kernel in TileLang."""
+    return Package("tilelang", by_tilelang)

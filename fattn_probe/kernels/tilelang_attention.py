@@ -1,0 +1,119 @@
+"""The attention kernel in TileLang: lowered to CUDA without a GPU, and run on a simulated one."""
+
+import contextlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fattn_probe.arrays import F32, Floats, Halves
+from fattn_probe.build.key import Flavour
+from fattn_probe.device import Target
+from fattn_probe.errors import InputError
+from fattn_probe.kernels.extras import load, sizes_of
+from fattn_probe.kernels.launcher import LoweredKernel, run_simulated
+from fattn_probe.op import Sizes
+from fattn_probe.run.simulator import Simulation
+
+EXTRA = "tilelang"
+ARCH = 80
+"""Newer ones lower to TMA and WGMMA, which are not simulated; this one's kernels run on them too."""
+PLAIN = Simulation()
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Queries (`rows`) and KV rows (`columns`) of a tile, stages of the ring buffer of K and V, threads of a block."""
+
+    rows: int = 64
+    columns: int = 64
+    stages: int = 2
+    threads: int = 128
+
+    def shared_bytes(self, sizes: Sizes) -> int:
+        """The shared memory of Q, K and V."""
+        return 2 * (self.rows * sizes.hsk + max(self.stages, 1) * self.columns * (sizes.hsk + sizes.hsv))
+
+
+TILINGS = (Tiling(), Tiling(stages=1), Tiling(columns=32, stages=1), Tiling(rows=32, columns=32, stages=1, threads=64))
+
+
+def tiling_for(sizes: Sizes, shared: int, *, causal: bool) -> Tiling:
+    """The first tiling whose tiles fit into `shared` bytes; InputError if none does.
+
+    TileLang 0.1.15 does not lower a ring buffer of two stages in a loop whose length depends on the block, as a causal
+    kernel's does (tile-ai/TileOPs issue 1852: "Downcast from tirx.Sub to ir.IntImm failed").
+    """
+    fit = [it for it in TILINGS if it.shared_bytes(sizes) <= shared and not (causal and it.stages > 1)]
+    if not fit:
+        raise InputError(f"head sizes {sizes.hsk} and {sizes.hsv} do not fit into {shared} bytes of shared memory")
+    return fit[0]
+
+
+def lower(sizes: Sizes, scale: float, tiling: Tiling, *, causal: bool, masked: bool) -> LoweredKernel:
+    """The CUDA of the kernel for these sizes, without a GPU; it takes some seconds.
+
+    InputError if TileLang is not installed, or if a head size is not a multiple of 16.
+    """
+    if sizes.hsk % 16 or sizes.hsv % 16:
+        raise InputError(f"head sizes {sizes.hsk} and {sizes.hsv}: the TileLang kernel needs multiples of 16")
+    tilelang = load("tilelang", EXTRA)
+    kernel = load("fattn_probe.kernels.tilelang_kernel", EXTRA)
+    target = tilelang.tvm.target.Target({"kind": "cuda", "arch": f"sm_{ARCH}"})
+    with target, contextlib.redirect_stdout(io.StringIO()):
+        function = kernel.attention(sizes, tiling, scale, causal=causal, masked=masked)
+        made = tilelang.lower(function, target=target)
+    ((_, device),) = made.device_mod.functions.items()
+    return LoweredKernel(
+        source=str(made.kernel_source),
+        name=str(device.attrs["global_symbol"]),
+        grid=extent(device, "blockIdx"),
+        block=extent(device, "threadIdx"),
+        shared_bytes=int(device.attrs.get("dyn_shared_memory_buf", 0)),
+        arguments=tuple(str(parameter.name) for parameter in device.params),
+    )
+
+
+def extent(device: object, name: str) -> tuple[int, int, int]:
+    """The sizes of a lowered kernel's grid (`blockIdx`) or block (`threadIdx`)."""
+    sizes = device.attrs["thread_extent"]  # type: ignore[attr-defined]
+    x, y, z = (int(sizes[f"{name}.{axis}"]) if f"{name}.{axis}" in sizes else 1 for axis in "xyz")
+    return x, y, z
+
+
+def includes() -> tuple[Path, ...]:
+    """The folders of the headers that TileLang's CUDA includes: its templates and its copy of CUTLASS."""
+    root = Path(str(load("tilelang", EXTRA).__file__)).parent
+    return root / "src", root / "3rdparty/cutlass/include"
+
+
+def attend_simulated(
+    q: Halves,
+    k: Halves,
+    v: Halves,
+    scale: float,
+    causal: bool,
+    mask: Floats | None = None,
+    *,
+    target: Target,
+    flavour: Flavour = "release",
+    simulation: Simulation = PLAIN,
+) -> tuple[F32, F32]:
+    """Output (n_seq, n_head, n_q, hsv) and log-sum-exp (n_seq, n_head, n_q) of the kernel, run on a simulated GPU.
+
+    With `causal`, query i sees the KV rows up to i + n_kv - n_q. InputError for a GPU before Ampere, and as from
+    `lower`; ComparisonError for a finding, with flavour "check" of the checker's.
+    """
+    sizes, device = sizes_of(q, k, v, mask), target.device
+    if device is None or device.gfx or int(device.arch) < ARCH:
+        raise InputError(f"{target}: the TileLang kernel needs a simulated NVIDIA GPU, Ampere or newer")
+    tiling = tiling_for(sizes, device.sharedMemPerBlockOptin, causal=causal)
+    lowered = lower(sizes, scale, tiling, causal=causal, masked=mask is not None)
+    inputs = {"Q": q, "K": k, "V": v} | ({} if mask is None else {"M": mask})
+    shape = (sizes.n_seq, sizes.n_head, sizes.n_q)
+    outputs = {"O": (np.dtype(np.float32), (*shape, sizes.hsv)), "L": (np.dtype(np.float32), shape)}
+    made = run_simulated(
+        lowered, inputs, outputs, includes=includes(), target=target, flavour=flavour, simulation=simulation
+    )
+    return made["O"], made["L"]

@@ -1,0 +1,68 @@
+"""The TileLang kernel: lowered without a GPU, and run on simulated ones."""
+
+import pytest
+
+from fattn_probe.device import every_device, parse_targets
+from fattn_probe.errors import InputError
+from fattn_probe.kernels.tilelang_attention import TILINGS, Tiling, attend_simulated, lower, tiling_for
+from fattn_probe.op import Sizes
+from tests.kernels.attention_case import assert_as_rounded, case, needs
+
+with_tilelang = needs("tilelang", extra="tilelang")
+SIZES = Sizes(1, 2, 1, 100, 200, 64, 64)
+
+
+def on(name):
+    (target,) = parse_targets(name, every_device(None))
+    return target
+
+
+def test_the_tiling_is_the_first_that_fits():
+    assert tiling_for(SIZES, 99 * 1024, causal=False) == TILINGS[0]
+    assert tiling_for(SIZES, 99 * 1024, causal=True).stages == 1
+    assert TILINGS[0].shared_bytes(SIZES) == 2 * 64 * (64 + 2 * 128)
+    assert tiling_for(SIZES, 24 * 1024, causal=False) == Tiling(stages=1)
+    with pytest.raises(InputError, match="do not fit into 1024 bytes"):
+        tiling_for(SIZES, 1024, causal=False)
+
+
+@pytest.mark.parametrize("name", ["sim:v100", "sim:mi300x", "gpu"])
+def test_gpus_that_it_is_not_for(name):
+    problem = case(1, 1, 1, 16, 16, 64, 64)
+    with pytest.raises(InputError, match="needs a simulated NVIDIA GPU, Ampere or newer"):
+        attend_simulated(problem.q, problem.k, problem.v, 1.0, False, target=on(name))
+
+
+def test_head_sizes_that_it_is_not_for():
+    with pytest.raises(InputError, match="multiples of 16"):
+        lower(Sizes(1, 1, 1, 16, 16, 72, 64), 1.0, Tiling(), causal=False, masked=False)
+
+
+@with_tilelang
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_is_lowered(masked):
+    made = lower(SIZES, 0.125, Tiling(), causal=False, masked=masked)
+    assert (made.grid, made.block, made.shared_bytes) == ((2, 2, 1), (128, 1, 1), Tiling().shared_bytes(SIZES))
+    assert sorted(made.arguments) == sorted("KLOQV" + "M" * masked)
+    assert f"void __launch_bounds__(128, 1) {made.name}(" in made.source
+    assert "tl::cp_async_gs_conditional<16>" in made.source  # 200 KV rows are no multiple of 64
+    assert "tl::mma_sync<tl::DataType::kFloat16" in made.source
+
+
+RUNS = {
+    "causal": (case(1, 4, 2, 128, 256, 64, 64, causal=True), "sim:h200", "release"),
+    "edges": (case(1, 2, 1, 100, 203, 64, 64, masked=True, causal=True), "sim:h200", "check"),
+    "two stages": (case(2, 2, 1, 64, 130, 128, 128), "sim:rtx4090", "check"),
+    "head sizes": (case(1, 1, 1, 33, 77, 80, 96), "sim:a100", "release"),
+    "small tiles": (case(1, 1, 1, 64, 130, 256, 256, causal=True), "sim:rtx4090", "release"),
+    "more queries than KV rows": (case(1, 2, 1, 70, 50, 64, 64, causal=True), "sim:h200", "release"),
+}
+
+
+@with_tilelang
+@pytest.mark.build
+@pytest.mark.parametrize(("problem", "name", "flavour"), RUNS.values(), ids=RUNS)
+def test_the_error_on_a_simulated_gpu_is_that_of_p_in_f16(problem, name, flavour):
+    arrays = (problem.q, problem.k, problem.v, problem.scale, problem.causal, problem.mask)
+    o, lse = attend_simulated(*arrays, target=on(name), flavour=flavour)
+    assert_as_rounded(problem, o, lse)
