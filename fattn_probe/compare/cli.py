@@ -18,14 +18,14 @@ from fattn_probe.console import NOTES, show
 from fattn_probe.errors import InputError, MachineError
 from fattn_probe.run.capture import read_capture
 from fattn_probe.run.simulator import Simulation
-from fattn_probe.scenario.files import cases_of
+from fattn_probe.scenario.files import RECORDED, cases_of
 from fattn_probe.source import DEFAULT_SOURCE
 from fattn_probe.truth.reference.adapter import check_inputs, check_output
 
 
 def compare(
     paths: Annotated[
-        list[Path], flags.scenario_argument("Shipped scenarios by name, or files; or two captures (.gguf).")
+        list[Path], flags.scenario_argument("Shipped scenarios by name, or files; or, without --on, two captures.")
     ],
     on: flags.On = "",
     model: Annotated[
@@ -73,7 +73,7 @@ def compare(
     as_json: flags.Json = False,
 ) -> None:
     """Judge the output of scenarios by an exact float64 reference and the error model, or compare two captures."""
-    if any(path.suffix == ".gguf" for path in paths):
+    if len(paths) == 2 and not (on or kernel) and all(path.suffix == RECORDED for path in paths):
         compare_files(paths, as_json)
         return
     if plot is not None:
@@ -119,8 +119,6 @@ def write_pictures(row: Judgement, folder: Path, activity: Activity) -> None:
 
 def compare_files(paths: Sequence[Path], as_json: bool) -> None:
     """Compare two captures of one op; InputError if a capture contradicts its own op."""
-    if len(paths) != 2:
-        raise InputError(f"compare takes two captures, not {len(paths)}, and does not mix captures with scenarios")
     a, b = (read_capture(path) for path in paths)
     for capture in (a, b):
         check_inputs(capture.op, capture.inputs, capture.name)

@@ -28,8 +28,8 @@ from fattn_probe.launch.architecture import arch_number
 from fattn_probe.launch.record import Names, Types
 from fattn_probe.regress.results import recorded
 from fattn_probe.run.capture import Capture, capture_of
-from fattn_probe.run.casefile import FiledInputs, make_case_file
 from fattn_probe.run.forked import Child, ForkedRunner, forked_runner
+from fattn_probe.run.inputs import FiledInputs, make_case_file
 from fattn_probe.run.outcome import Missing, Ran, RunOutcome
 from fattn_probe.run.part import Part, write_part
 from fattn_probe.run.session import RunOptions, Session, arch_of

@@ -16,8 +16,8 @@ from fattn_probe.regress.pool import Job, cores, judged
 from fattn_probe.regress.records import Result
 from fattn_probe.regress.selection import select
 from fattn_probe.regress.suite import Entry, load_suite
-from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.command import describe
+from fattn_probe.run.inputs import inputs_of
 from fattn_probe.run.outcome import Ran, Unsupported
 from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import Session

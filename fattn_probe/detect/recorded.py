@@ -22,7 +22,7 @@ from fattn_probe.launch.geometry import geometry_of
 from fattn_probe.launch.record import parse_launches
 from fattn_probe.regress.suite import cases_of, load_suite
 from fattn_probe.run.capture import Capture
-from fattn_probe.run.casefile import inputs_of
+from fattn_probe.run.inputs import inputs_of
 from fattn_probe.run.session import arch_of
 from fattn_probe.scenario import Case, expand, load
 from fattn_probe.source.faults import corpus

@@ -56,9 +56,9 @@ def of_case(case: Case) -> Iterator[str]:
     op = case.op
     yield f"K {op.type_K}"
     yield f"V {op.type_V}"
-    yield f"mask {case.mask.kind}"
-    yield from (f"{name} {getattr(case.layout, name).kind}" for name in ("Q", "K", "V"))
-    yield from (f"{name} is {getattr(case.data, name).kind}" for name in ("Q", "K", "V"))
+    yield f"mask {case.mask_kind}"
+    yield from (f"{name} {getattr(case.recipe.layout, name).kind}" for name in ("Q", "K", "V"))
+    yield from (f"{name} is {getattr(case.recipe.data, name).kind}" for name in ("Q", "K", "V"))
     flags = {
         "sinks": op.has_sinks,
         "softcap": op.params.logit_softcap,

@@ -26,8 +26,8 @@ from fattn_probe.inspect.dispatch.records import Dispatch
 from fattn_probe.inspect.dispatch.remembered import remembered_dispatch
 from fattn_probe.inspect.facts import Decision, Facts
 from fattn_probe.inspect.undisturbed import undisturbed
+from fattn_probe.op.case_file import write_case
 from fattn_probe.process import Completed
-from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import LAUNCHES_ENV, read_launches, symbolised
 from fattn_probe.run.outcome import Ending, Fault, Missing, Unsupported, parse_ending
 from fattn_probe.run.result import read_result

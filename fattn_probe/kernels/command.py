@@ -18,8 +18,8 @@ from fattn_probe.kernels.contender import Contender, How, Outcome, Output, Quest
 from fattn_probe.kernels.names import LLAMA
 from fattn_probe.op import Op
 from fattn_probe.profile.command import device_of
-from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.command import Work
+from fattn_probe.run.inputs import inputs_of
 from fattn_probe.run.outcome import Failed, Fault, Lost, Unsupported
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case

@@ -15,9 +15,9 @@ from fattn_probe.profile.simulated import read_counts
 from fattn_probe.program.build import maker
 from fattn_probe.program.execute import Settings, environment, execute
 from fattn_probe.program.source import Program
-from fattn_probe.run.casefile import make_case_file
 from fattn_probe.run.command import describe
 from fattn_probe.run.gpu import gpu_name
+from fattn_probe.run.inputs import make_case_file
 from fattn_probe.run.outcome import Failed, Fault, Ran, RunOutcome, Unsupported
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation

@@ -124,7 +124,7 @@ class StoredCase:
     @classmethod
     def of(cls, case: Case) -> "StoredCase":
         """The part of a case that the history stores."""
-        return cls(case.name, case.digest, case.scenario, case.mask.kind, case.op)
+        return cls(case.name, case.digest, case.scenario, case.mask_kind, case.op)
 
     def to_json(self) -> str:
         """The case as JSON, for `from_json`."""

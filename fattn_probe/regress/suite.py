@@ -9,7 +9,8 @@ from pydantic import Field, ValidationError, model_validator
 from fattn_probe.compare.judge.checks import QUERIES_ALONE, Checks, UseModel
 from fattn_probe.errors import InputError
 from fattn_probe.files import read_text
-from fattn_probe.scenario import Case, expand, load
+from fattn_probe.scenario import Case
+from fattn_probe.scenario.files import read_cases
 from fattn_probe.scenario.spec import Spec
 from fattn_probe.source import DEFAULT_SOURCE
 from fattn_probe.yaml_lines import Document, parse
@@ -46,7 +47,7 @@ class Entry(Spec):
     name: str = Field(default="", pattern=r"^[a-z0-9-]*$")
     """What the history calls the entry's runs: `SUITE/NAME`; empty for the suite itself."""
     scenarios: list[str] = Field(default=[])
-    """Scenario files, as paths or globs relative to the suite's file."""
+    """Scenario files and recorded cases, as paths or globs relative to the suite's file."""
     upstream: bool = False
     """Whether to add every case of the source's test-backend-ops, with our inputs and our reference."""
     only: str = ""
@@ -137,7 +138,7 @@ def cases_of(entry: Entry, folder: Path) -> list[Case]:
         paths = sorted(Path(start).glob(pattern.removeprefix(Path(pattern).anchor)))
         if not paths:
             raise InputError(f"suite: no scenario matches {pattern!r} in {folder}")
-        cases += [case for path in paths for case in expand(load(path))]
+        cases += [case for path in paths for case in read_cases(path)]
     by_name = {case.name: case for case in cases}
     if unknown := [name for name in entry.cases if name not in by_name]:
         raise InputError(f"suite: its scenarios have no case {unknown[0]!r}")

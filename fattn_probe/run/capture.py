@@ -13,8 +13,8 @@ from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
 from fattn_probe.launch.record import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.op import Op
-from fattn_probe.run.casefile import CaseFile, case_fields, case_of, case_tensors
-from fattn_probe.run.gguf_file import TensorData, array, read_gguf, string, write_gguf
+from fattn_probe.op.case_file import CaseFile, case_fields, case_of, case_tensors
+from fattn_probe.op.gguf_file import TensorData, array, read_gguf, string, write_gguf
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.result import read_dst
 from fattn_probe.scenario import Case

@@ -13,8 +13,8 @@ from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.files import make_folder
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.run.capture import Capture, write_capture
-from fattn_probe.run.casefile import inputs_of, make_dry_file
 from fattn_probe.run.frames import describe_fault, short_frames
+from fattn_probe.run.inputs import inputs_of, make_dry_file
 from fattn_probe.run.outcome import Failed, Fault, Lost, Missing, Ran, RunOutcome, Unsupported
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case

@@ -10,7 +10,7 @@ from gguf import GGUFValueType
 from fattn_probe.arrays import I64, Indices
 from fattn_probe.launch.selection import Selection
 from fattn_probe.op import Sizes
-from fattn_probe.run.gguf_file import array, write_gguf
+from fattn_probe.op.gguf_file import array, write_gguf
 
 
 @dataclass(frozen=True, eq=False)

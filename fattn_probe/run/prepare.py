@@ -9,9 +9,9 @@ from fattn_probe.build import RUNNER, BuildRequest
 from fattn_probe.build.ninja import Report
 from fattn_probe.device import Target
 from fattn_probe.launch.record import LaunchRecord
-from fattn_probe.run.casefile import make_dry_file
 from fattn_probe.run.command import Work
 from fattn_probe.run.gpu import gpu_arch, has_gpu
+from fattn_probe.run.inputs import make_dry_file
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.required_kernels import device_of, likely_kernels, required_kernels, required_sources
 from fattn_probe.run.session import RunOptions, Session, arch_of

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fattn_probe.errors import InputError
-from fattn_probe.run.gguf_file import GgufFile, read_gguf
+from fattn_probe.op.gguf_file import GgufFile, read_gguf
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,12 @@ from fattn_probe.build.ninja import Report, silent
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError
 from fattn_probe.launch.record import Names, Types
+from fattn_probe.op.case_file import write_case
 from fattn_probe.run.batch import RunnerEndedError
 from fattn_probe.run.capture import Capture, capture_of
-from fattn_probe.run.casefile import FiledInputs, write_case
 from fattn_probe.run.execute import execute
 from fattn_probe.run.gpu import gpu_arch
+from fattn_probe.run.inputs import FiledInputs
 from fattn_probe.run.outcome import Missing, Ran, RunOutcome
 from fattn_probe.run.part import Part, write_part
 from fattn_probe.run.persistent import Command, PersistentRunner

@@ -4,6 +4,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from fattn_probe.op import Op, Params, Root, TensorView
@@ -22,38 +23,13 @@ INPUTS_VERSION = 1  # part of every digest; increase it when the bytes of a case
 
 
 @dataclass(frozen=True)
-class Case:
-    """One fully resolved FLASH_ATTN_EXT op; field names are ggml's and the kernels'."""
+class Recipe:
+    """How a case's inputs are made."""
 
-    name: str
-    scenario: str
-    about: str
-    op: Op
     mask: AnyMask
     layout: Layout
     data: Data
     seed: int
-    tolerance: Tolerance
-    inspect: Inspect
-    expect: dict[str, Any]
-    device: str | None
-
-    @cached_property
-    def digest(self) -> str:
-        """16 hex digits that depend only on the op and the input bytes."""
-        op = self.op
-        told = asdict(op.sizes) | asdict(op.params) | {"type_K": op.type_K, "type_V": op.type_V, "sinks": op.has_sinks}
-        told |= {key: getattr(self, key).model_dump(mode="json") for key in ("mask", "layout", "data")}
-        periods = {name: root.period for name, root in op.roots.items() if root.period}
-        told |= {"periods": periods} if periods else {}
-        text = json.dumps(told | {"seed": self.seed, "inputs_version": INPUTS_VERSION}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    @property
-    def mask_shape(self) -> MaskShape:
-        """The sizes and the seed that the mask depends on."""
-        sizes, sequences = self.op.sizes, self.op.tensors["mask"].ne[3] if self.op.has_mask else 1
-        return MaskShape(sizes.n_kv, sizes.n_q, sequences, self.seed, self.op.params.n_kv_max)
 
     def data_of(self, name: str) -> tuple[AnyData, int]:
         """A tensor's distribution and seed."""
@@ -61,7 +37,76 @@ class Case:
         return data, self.seed if data.seed is None else data.seed
 
 
-_AS_IS = {"about", "mask", "layout", "data", "seed", "tolerance", "inspect", "expect", "device"}
+@dataclass(frozen=True)
+class Recording:
+    """The case file or the capture that holds a case's inputs; `digest` is the one that the file names."""
+
+    path: Path
+    digest: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fully resolved FLASH_ATTN_EXT op; field names are ggml's and the kernels'.
+
+    `source` says where the inputs come from: a scenario's recipe, or a file.
+    """
+
+    name: str
+    scenario: str
+    about: str
+    op: Op
+    source: Recipe | Recording
+    tolerance: Tolerance
+    inspect: Inspect
+    expect: dict[str, Any]
+    device: str | None
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the inputs are made; InputError for a recorded case."""
+        if isinstance(self.source, Recipe):
+            return self.source
+        raise InputError(f"{self.source.path}: a recorded case has its inputs, and no rule that makes them")
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the inputs are in a file."""
+        return isinstance(self.source, Recording)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the recipe; 0 for a recorded case."""
+        return 0 if isinstance(self.source, Recording) else self.source.seed
+
+    @property
+    def mask_kind(self) -> str:
+        """The kind of the mask in the scenario: `causal`; of a recorded case `recorded`, or `none` without a mask."""
+        if isinstance(self.source, Recipe):
+            return self.source.mask.kind
+        return "recorded" if self.op.has_mask else "none"
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits that depend only on the op and the input bytes."""
+        if isinstance(self.source, Recording):
+            return self.source.digest
+        op = self.op
+        told = asdict(op.sizes) | asdict(op.params) | {"type_K": op.type_K, "type_V": op.type_V, "sinks": op.has_sinks}
+        told |= {key: getattr(self.source, key).model_dump(mode="json") for key in ("mask", "layout", "data")}
+        periods = {name: root.period for name, root in op.roots.items() if root.period}
+        told |= {"periods": periods} if periods else {}
+        text = json.dumps(told | {"seed": self.source.seed, "inputs_version": INPUTS_VERSION}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def mask_shape(self) -> MaskShape:
+        """The sizes and the seed that the mask depends on."""
+        sizes, sequences = self.op.sizes, self.op.tensors["mask"].ne[3] if self.op.has_mask else 1
+        return MaskShape(sizes.n_kv, sizes.n_q, sequences, self.recipe.seed, self.op.params.n_kv_max)
+
+
+_AS_IS = ("about", "tolerance", "inspect", "expect", "device")
 
 
 def expand(scenario: Scenario) -> list[Case]:
@@ -80,7 +125,9 @@ def expand(scenario: Scenario) -> list[Case]:
 
 def resolve(scenario: Scenario, name: str, file: str) -> Case:
     """The case of a checked scenario, without its matrix."""
-    return Case(name=name, scenario=file, op=op_of(scenario), **{key: getattr(scenario, key) for key in _AS_IS})
+    recipe = Recipe(scenario.mask, scenario.layout, scenario.data, scenario.seed)
+    same = {key: getattr(scenario, key) for key in _AS_IS}
+    return Case(name=name, scenario=file, op=op_of(scenario), source=recipe, **same)
 
 
 def op_of(scenario: Scenario) -> Op:

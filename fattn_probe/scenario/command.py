@@ -14,7 +14,8 @@ from .. import shipped
 from ..errors import InputError
 from ..files import is_folder
 from ..tables import Table
-from .cases import Case, expand
+from .cases import Case, Recording
+from .files import read_cases
 from .from_ops import defaults_in, from_ops
 from .load import load
 from .schema import Scenario
@@ -53,7 +54,7 @@ def list_scenarios(folder: Path | None = None) -> list[Listing]:
 
 def show(path: Path) -> list[Case]:
     """The cases of a scenario file, fully resolved."""
-    return expand(load(path))
+    return read_cases(path)
 
 
 def check(paths: Sequence[Path]) -> list[Check]:
@@ -101,9 +102,12 @@ def to_yaml(scenario: Scenario) -> str:
 
 def case_json(case: Case) -> dict[str, Any]:
     """A case as plain data for `--json`."""
-    parts = ("mask", "layout", "data", "tolerance", "inspect")
-    plain = {field.name: getattr(case, field.name) for field in dataclasses.fields(case) if field.name != "op"}
-    plain |= {name: plain[name].model_dump(mode="json") for name in parts}
+    plain = {name: getattr(case, name) for name in ("name", "scenario", "about", "seed", "expect", "device")}
+    plain |= {name: getattr(case, name).model_dump(mode="json") for name in ("tolerance", "inspect")}
+    if isinstance(case.source, Recording):
+        plain |= {"recording": str(case.source.path)}
+    else:
+        plain |= {name: getattr(case.source, name).model_dump(mode="json") for name in ("mask", "layout", "data")}
     op = case.op
     plain |= dataclasses.asdict(op.sizes) | {"type_K": op.type_K, "type_V": op.type_V, "sinks": op.has_sinks}
     return plain | dataclasses.asdict(op) | {"digest": case.digest, "flop": op.sizes.flop}
@@ -157,7 +161,7 @@ def _listing(path: Path) -> Listing:
 
 def _check(path: Path) -> Check:
     try:
-        return Check(str(path), [case.name for case in expand(load(path))], [])
+        return Check(str(path), [case.name for case in read_cases(path)], [])
     except InputError as error:
         return Check(str(path), [], str(error).splitlines())
 
@@ -165,17 +169,22 @@ def _check(path: Path) -> Check:
 def _params(case: Case) -> str:
     params = " ".join(f"{name}={value:g}" for name, value in dataclasses.asdict(case.op.params).items())
     device, gflop = case.device or "default", f"{case.op.sizes.flop / 1e9:.3g} GFLOP"
-    return f"{params} seed={case.seed} mask={case.mask.kind} device={device} digest={case.digest} {gflop}"
+    return f"{params} seed={case.seed} mask={case.mask_kind} device={device} digest={case.digest} {gflop}"
 
 
 def _tensors(case: Case) -> Table:
     rows = []
     for name, view in case.op.tensors.items():
         root = case.op.roots[view.root]
-        data = case.mask.kind if name == "mask" else getattr(case.data, view.root).kind
+        data = case.mask_kind if name == "mask" else data_kind(case, view.root)
         place = "" if root.ne == view.ne else f"{root.name} {_ne(root.ne)}"
         rows.append((name, view.type, _ne(view.ne), _ne(view.nb), str(view.offset), place, data))
     return Table(("tensor", "type", "ne", "nb", "offset", "in", "data"), tuple(rows), frozenset({"offset"}))
+
+
+def data_kind(case: Case, root: str) -> str:
+    """The distribution of a root's values; `recorded` for a recorded case."""
+    return "recorded" if case.recorded else str(getattr(case.recipe.data, root).kind)
 
 
 def _ne(ne: Sequence[int]) -> str:

@@ -1,21 +1,54 @@
-"""The cases of scenario files and folders."""
+"""The cases of scenario files, of recorded cases, and of folders."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import InputError
 from ..files import is_folder
-from .cases import Case, expand
+from .cases import Case, Recording, expand
 from .load import load
+from .schema import Inspect, Tolerance
+
+RECORDED = ".gguf"
+"""The suffix of case files and captures."""
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """The scenarios of a folder, and its recorded cases."""
+    yield from folder.glob("*.yaml")
+    yield from folder.glob(f"*{RECORDED}")
+
+
+def read_cases(file: Path) -> list[Case]:
+    """The cases of a scenario, or the recorded case of a `.gguf` file."""
+    return [recorded_case(file)] if file.suffix == RECORDED else expand(load(file))
+
+
+def recorded_case(path: Path) -> Case:
+    """The case in a case file or a capture, named after the file; its inputs stay in the file."""
+    from ..op.case_file import read_case  # gguf, which lists of scenarios need not wait for
+
+    file = read_case(path)
+    return Case(
+        name=path.stem,
+        scenario=path.stem,
+        about=f"recorded as {file.name}",
+        op=file.op,
+        source=Recording(path.resolve(), file.digest),
+        tolerance=Tolerance(),
+        inspect=Inspect(),
+        expect={},
+        device=None,
+    )
 
 
 def cases_of(paths: Sequence[Path]) -> list[Case]:
-    """The cases of scenario files and folders; one InputError reports the mistakes of all files."""
-    files = [file for path in paths for file in (sorted(path.glob("*.yaml")) if is_folder(path) else [path])]
-    cases, problems = [], []
+    """The cases of scenario files, recorded cases and folders; one InputError reports the mistakes of all files."""
+    files = [file for path in paths for file in (sorted(files_in(path)) if is_folder(path) else [path])]
+    cases, problems = list[Case](), []
     for file in files:
         try:
-            cases += expand(load(file))
+            cases += read_cases(file)
         except InputError as error:
             problems.append(str(error))
     if problems:

@@ -4,13 +4,14 @@ import numpy as np
 
 from fattn_probe.arrays import F32, Bytes
 from fattn_probe.op import Root, TensorView
+from fattn_probe.op.case_file import read_case
 from fattn_probe.op.encoding import encode, nan_blocks
 from fattn_probe.op.ggml_types import block_size, row_size
 from fattn_probe.op.repeated import whole
 from fattn_probe.op.values import strided
 
 from . import mask_rows
-from .cases import Case
+from .cases import Case, Recording
 from .draw import STREAMS, UNUSED, Logits, draw, stream
 from .layout import View
 from .repeating_mask import queries_read
@@ -21,11 +22,15 @@ def make_inputs(case: Case) -> dict[str, Bytes]:
 
     The op's values depend on shapes, data and seed, not on the layout: moving a tensor in memory moves its values.
     """
+    if isinstance(case.source, Recording):
+        return dict(read_case(case.source.path).inputs)
     return {name: root_bytes(case, name) for name in case.op.roots}
 
 
 def root_bytes(case: Case, name: str) -> Bytes:
     """The bytes of one root."""
+    if isinstance(case.source, Recording):
+        return read_case(case.source.path).inputs[name]
     root = case.op.roots[name]
     memory = np.zeros(root.stored.nbytes, np.uint8)
     fill_root(case, name, memory)
@@ -35,7 +40,9 @@ def root_bytes(case: Case, name: str) -> Bytes:
 def fill_root(case: Case, name: str, memory: Bytes) -> None:
     """Generate the stored bytes of one root in `memory`, which holds zeros; one head at a time if possible."""
     root = case.op.roots[name]
-    if name == "mask":
+    if case.recorded:
+        memory[:] = root_bytes(case, name)[: root.stored.nbytes]
+    elif name == "mask":
         (_fill_mask if root.period is None else _fill_repeating_mask)(case, memory)
     elif root.period is None:
         _fill_tensor(case, name, root, memory)
@@ -45,7 +52,7 @@ def fill_root(case: Case, name: str, memory: Bytes) -> None:
 
 def _fill_repeating(case: Case, name: str, stored: Root, memory: Bytes) -> None:
     """Rows as they lie in memory, whatever the layout."""
-    data, seed = case.data_of(name)
+    data, seed = case.recipe.data_of(name)
     logits = Logits(case.op.params.scale, case.op.sizes.hsk)
     values = draw(data, name, (stored.ne[1], stored.ne[0]), stream(seed, STREAMS[name]), logits)
     memory[:] = encode(values, stored.type)
@@ -54,11 +61,11 @@ def _fill_repeating(case: Case, name: str, stored: Root, memory: Bytes) -> None:
 def _fill_repeating_mask(case: Case, memory: Bytes) -> None:
     rows = memory.view(np.float16).reshape(-1, case.op.roots["mask"].ne[0])
     n_kv = case.op.sizes.n_kv
-    rows[:, :n_kv], rows[:, n_kv:] = mask_rows.some_rows(case.mask, case.mask_shape, 0, queries_read(case)), 0
+    rows[:, :n_kv], rows[:, n_kv:] = mask_rows.some_rows(case.recipe.mask, case.mask_shape, 0, queries_read(case)), 0
 
 
 def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:
-    view, layout = case.op.tensors[name], getattr(case.layout, name, None)
+    view, layout = case.op.tensors[name], getattr(case.recipe.layout, name, None)
     outside = layout.outside if isinstance(layout, View) else "zero"
     if outside != "zero" or (block_size(root.type) > 1 and view.ne != root.ne):
         memory[:] = _whole_tensor(case, name, root, outside)
@@ -66,7 +73,7 @@ def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:
     packed = np.lib.stride_tricks.as_strided(
         memory[view.offset :], (*view.ne[:0:-1], row_size(view.type, view.ne[0])), (*view.nb[:0:-1], 1)
     )
-    data, seed = case.data_of(name)
+    data, seed = case.recipe.data_of(name)
     rng, logits = stream(seed, STREAMS[name]), Logits(case.op.params.scale, case.op.sizes.hsk)
     for place_ in np.ndindex(packed.shape[:2]):
         values = draw(data, name, (view.ne[1], view.ne[0]), rng, logits)
@@ -75,7 +82,7 @@ def _fill_tensor(case: Case, name: str, root: Root, memory: Bytes) -> None:
 
 def _whole_tensor(case: Case, name: str, root: Root, outside: str) -> Bytes:
     """The bytes of a root whose unused elements are not zero."""
-    data, seed = case.data_of(name)
+    data, seed = case.recipe.data_of(name)
     logits, view = Logits(case.op.params.scale, case.op.sizes.hsk), case.op.tensors[name]
     flat: F32 = np.zeros(root.ne[::-1], np.float32).reshape(-1)
     if outside == "random":
@@ -103,6 +110,6 @@ def _fill_mask(case: Case, memory: Bytes) -> None:
     halves, view = memory.view(np.float16), case.op.tensors["mask"]
     halves[:] = -np.inf
     values = strided(halves, view)
-    for sequence, first, rows in mask_rows.blocks(case.mask, case.mask_shape):
+    for sequence, first, rows in mask_rows.blocks(case.recipe.mask, case.mask_shape):
         own, n_kv = values[sequence, 0, first : first + len(rows)], case.op.sizes.n_kv
         own[:, :n_kv], own[:, n_kv:] = rows, 0

@@ -31,7 +31,7 @@ class GeneratedRows:
         first = element_offset(view) - element_offset(case.op.tensors[view.root])
         self._columns = slice(first, first + hs)
         self._heads = heads
-        data, _ = case.data_of(view.root)
+        data, _ = case.recipe.data_of(view.root)
         self._make = _anywhere(case, view.root) if data.kind in RUNS else _InOrder(case, view.root, keep).rows
 
     def __getitem__(self, at: tuple[int, int, slice]) -> Floats:
@@ -46,7 +46,7 @@ def _anywhere(case: Case, name: str) -> Make:
     """Generates rows, from any row on, of a distribution that uses a known count of numbers."""
     view = case.op.tensors[name]
     hs, n, *_ = view.ne
-    data, seed = case.data_of(name)
+    data, seed = case.recipe.data_of(name)
     logits = Logits(case.op.params.scale, case.op.sizes.hsk)
 
     def make(place: int, rows: slice) -> F32:
@@ -70,7 +70,7 @@ class _InOrder:
         self._begin()
 
     def _begin(self) -> None:
-        self._rng = stream(self._case.data_of(self._name)[1], STREAMS[self._name])
+        self._rng = stream(self._case.recipe.data_of(self._name)[1], STREAMS[self._name])
         self._next, self._made = 0, dict[int, Numbers]()
 
     def rows(self, place: int, rows: slice) -> Floats:
@@ -93,7 +93,7 @@ class _InOrder:
 
     def _draw_next(self) -> None:
         hs, n, *_ = self._view.ne
-        data, _ = self._case.data_of(self._name)
+        data, _ = self._case.recipe.data_of(self._name)
         step, type_ = n if data.kind in SEVERAL_RUNS else max(1, AT_ONCE // hs), self._view.type
         made: Numbers = np.empty((n, hs), np.float32) if type_ == "f16" else np.empty(row_size(type_, n * hs), np.uint8)
         logits = Logits(self._case.op.params.scale, hs)

@@ -11,8 +11,8 @@ from fattn_probe.compare.cli import compare_files
 from fattn_probe.compare.judge.cases import judge_cases
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.device.target import Target
+from fattn_probe.op.gguf_file import TensorData, write_gguf
 from fattn_probe.run.capture import Capture, write_capture
-from fattn_probe.run.gguf_file import TensorData, write_gguf
 from fattn_probe.scenario import expand, loads
 from tests.run import toy
 from tests.stand_in import StandIn
@@ -94,11 +94,6 @@ def test_a_bad_capture_is_one_error_and_exit_2(spoil, good, tmp_path, capsys):
     assert code == 2
     assert BAD[spoil] in " ".join(said.split())
     assert "Traceback" not in said
-
-
-def test_three_captures_are_refused(good, capsys):
-    code, said = ending([good, good, good], capsys)
-    assert (code, said) == (2, "compare takes two captures, not 3, and does not mix captures with scenarios")
 
 
 class Never(StandIn):

@@ -59,7 +59,7 @@ def test_whether_v_lies_in_k_is_read_from_the_source(tmp_path, source, separate)
     (tmp_path / "tests/test-backend-ops.cpp").write_text(source)
     assert separate_V_of(tmp_path) is separate
     (case,), _ = upstream_cases([OpResult(OLD, "ok")], separate_V=separate)
-    assert (case.layout.V.kind == "view_of_K") is not separate
+    assert (case.recipe.layout.V.kind == "view_of_K") is not separate
 
 
 def test_the_lines_of_a_test_program_become_cases_but_for_those_that_none_expresses(tmp_path):

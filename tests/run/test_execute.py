@@ -9,9 +9,9 @@ import pytest
 from gguf import GGUFValueType
 
 from fattn_probe.errors import BuildError
+from fattn_probe.op.gguf_file import TensorData, array, string, write_gguf
 from fattn_probe.process import run
 from fattn_probe.run.execute import execute, kernel_frames, parse_addr2line, symbolise
-from fattn_probe.run.gguf_file import TensorData, array, string, write_gguf
 from fattn_probe.run.outcome import Fault, Lost, Ran, Unsupported
 
 LAUNCH = '{"order":0,"kernel":"void f<2>(int)","grid":[1,1,1],"block":[32,1,1],"shared":0}'

@@ -10,10 +10,11 @@ from gguf import GGUFValueType, GGUFWriter
 from fattn_probe.errors import InputError
 from fattn_probe.launch.record import parse_launches
 from fattn_probe.op import Root, TensorView
-from fattn_probe.run import casefile
+from fattn_probe.op.case_file import case_of, read_case, write_case
+from fattn_probe.op.gguf_file import TensorData, array, read_gguf, write_gguf
+from fattn_probe.run import inputs as run_inputs
 from fattn_probe.run.capture import capture_of, read_capture, write_capture
-from fattn_probe.run.casefile import FiledInputs, case_of, inputs_of, make_case_file, read_case, write_case
-from fattn_probe.run.gguf_file import TensorData, array, read_gguf, write_gguf
+from fattn_probe.run.inputs import FiledInputs, inputs_of, make_case_file
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.result import RunResult
 from fattn_probe.scenario import expand, load
@@ -164,7 +165,7 @@ def test_small_inputs_stay_in_memory_and_large_ones_in_a_file(monkeypatch):
     case = expand(load(Path(__file__).parents[2] / "scenarios/gqa.yaml"))[0]
     with inputs_of(case) as inputs:
         assert not isinstance(inputs, FiledInputs)
-    monkeypatch.setattr(casefile, "LARGE", 1)
+    monkeypatch.setattr(run_inputs, "LARGE", 1)
     with inputs_of(case) as inputs:
         assert isinstance(inputs, FiledInputs)
         assert inputs.file.exists()

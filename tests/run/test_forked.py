@@ -7,8 +7,8 @@ import pytest
 from fattn_probe.build import RUNNER
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.errors import LostError
-from fattn_probe.run.casefile import make_case_file
 from fattn_probe.run.forked import SIGPROF, forked_runner
+from fattn_probe.run.inputs import make_case_file
 from fattn_probe.run.outcome import Failed, Lost, Ran
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import expand, loads

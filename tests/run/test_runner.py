@@ -10,8 +10,8 @@ from fattn_probe.build import CPU_RUNNER, BuildRequest, ensure
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.launch.selection import Selection
 from fattn_probe.op import Params, Root, TensorView
+from fattn_probe.op.case_file import write_case
 from fattn_probe.run.batch import RunnerEndedError, batch_runner
-from fattn_probe.run.casefile import write_case
 from fattn_probe.run.execute import execute
 from fattn_probe.run.outcome import Failed, Lost, Ran, Unsupported
 from fattn_probe.run.part import Part, write_part

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fattn_probe.op import Op, Params, Root, TensorView
-from fattn_probe.run.casefile import CaseFile
+from fattn_probe.op.case_file import CaseFile
 
 N_Q, N_KV, HEADS, KV_HEADS, D = 7, 64, 4, 2, 64
 

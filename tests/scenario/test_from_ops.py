@@ -104,7 +104,7 @@ def test_params(text):
 
 def test_large_logits_have_a_wider_Q():
     (case,) = expand(from_ops(LARGE_LOGITS))
-    Q, K = case.data.Q, case.data.K
+    Q, K = case.recipe.data.Q, case.recipe.data.K
     assert isinstance(Q, Uniform) and isinstance(K, Uniform)
     assert (Q.scale, K.scale) == (20, 1)
 

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from fattn_probe.errors import InputError
 from fattn_probe.op import Op, Root
+from fattn_probe.op.case_file import read_case
 from fattn_probe.op.ggml_types import block_size, type_size
 from fattn_probe.op.values import strided
-from fattn_probe.run.casefile import inputs_of, make_case_file, read_case
+from fattn_probe.run.inputs import inputs_of, make_case_file
 from fattn_probe.scenario import expand, loads
 from fattn_probe.scenario import period as rule
 from fattn_probe.scenario.inputs import make_inputs
@@ -98,7 +99,7 @@ def test_each_mask_row_is_that_of_the_query_that_it_stands_for(small):
     for sequence in (0, 1):
         queries = np.arange(case.op.sizes.n_q)
         _, read = mask_rows_read(case, np.full(len(queries), sequence), queries)
-        np.testing.assert_array_equal(stored[sequence, 0], some_rows(case.mask, case.mask_shape, 0, read))
+        np.testing.assert_array_equal(stored[sequence, 0], some_rows(case.recipe.mask, case.mask_shape, 0, read))
         assert set(read) == set(queries_read(case).tolist())
     assert queries_read(case)[0] == 0
     assert len(set(np.isfinite(stored[0, 0]).sum(axis=1))) == len(queries_read(case))

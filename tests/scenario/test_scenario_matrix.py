@@ -19,7 +19,7 @@ def test_product_then_include():
     made = cases(
         "matrix:\n  n_kv: [16, 48]\n  data.V.mean: [0, 1]\n  include: [{n_q: 1}]\ndata: {V: {kind: uniform}}\n"
     )
-    assert [(case.name, case.op.sizes.n_kv, case.data.V.mean, case.op.sizes.n_q) for case in made] == [
+    assert [(case.name, case.op.sizes.n_kv, case.recipe.data.V.mean, case.op.sizes.n_q) for case in made] == [
         ("stem-n_kv=16-mean=0", 16, 0, 3),
         ("stem-n_kv=16-mean=1", 16, 1, 3),
         ("stem-n_kv=48-mean=0", 48, 0, 3),
@@ -40,7 +40,7 @@ def test_a_whole_part_can_be_replaced():
 
 def test_a_kind_can_vary_where_the_file_gives_nothing_else():
     made = cases("data: {V: {kind: normal}}\nmatrix: {data.V.kind: [normal, uniform, fa3_outliers]}\n")
-    assert [case.data.V.kind for case in made] == ["normal", "uniform", "fa3_outliers"]
+    assert [case.recipe.data.V.kind for case in made] == ["normal", "uniform", "fa3_outliers"]
 
 
 def test_names_are_unique_and_safe_for_files():

@@ -70,7 +70,7 @@ def test_sparse_meets_the_kernels_conditions():
         shape = MaskShape(
             case.op.sizes.n_kv, case.op.sizes.n_q, case.op.sizes.n_seq, case.seed, case.op.params.n_kv_max
         )
-        assert max_finite(case.mask, shape) <= case.op.params.n_kv_max
+        assert max_finite(case.recipe.mask, shape) <= case.op.params.n_kv_max
 
 
 @pytest.mark.parametrize(("name", "text"), [("scenario.md", reference()), ("scenario.schema.json", schema_json())])
@@ -84,4 +84,4 @@ def test_the_examples_in_the_document_are_good():
     matrix = reference().split("```yaml\n")[1].split("```")[0]
     cases = expand(loads(starter + matrix))
     assert len(cases) == 5
-    assert isinstance(cases[-1].data.V, Uniform) and cases[-1].data.V.mean == 1
+    assert isinstance(cases[-1].recipe.data.V, Uniform) and cases[-1].recipe.data.V.mean == 1

@@ -13,6 +13,8 @@ from fattn_probe.scenario import Case
 from fattn_probe.truth.reference.adapter import stored_rows
 
 MINUS_INFINITY = np.float16(-np.inf)
+PADDED = 64
+"""GGML_KQ_MASK_PAD of the releases that have it."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def slice_of(case: Case, inputs: Mapping[str, Bytes], query: int) -> tuple[Case,
     }
     if "mask" in case.op.tensors:
         stored = np.asarray(stored_rows(case.op.operands["mask"], inputs))
-        pad = case.layout.mask.pad
+        pad = mask_pad(case)
         mask = np.full((len(stored), 1, pad, case.op.sizes.n_kv), MINUS_INFINITY)
         mask[:, :, 0] = stored[:, :, query]
         made["mask"] = (Root("mask", "f16", (case.op.sizes.n_kv, pad, 1, len(stored))), mask)
@@ -91,6 +93,14 @@ def slice_of(case: Case, inputs: Mapping[str, Bytes], query: int) -> tuple[Case,
     memory = {name: np.ascontiguousarray(values).reshape(-1).view(np.uint8) for name, (_, values) in made.items()}
     op = Op(case.op.params, {**case.op.tensors, **views}, {**case.op.roots, **roots})
     return replace(case, name=f"{case.name}-query={query}", op=op), dict(inputs) | memory
+
+
+def mask_pad(case: Case) -> int:
+    """To how many rows a mask is padded: of a recorded case `PADDED` if its mask looks like it."""
+    if not case.recorded:
+        return case.recipe.layout.mask.pad
+    rows = case.op.tensors["mask"].ne[1]
+    return PADDED if rows > case.op.sizes.n_q and rows % PADDED == 0 else 1
 
 
 def beside(query: int, alone: F32, batch: F32, kernels: tuple[str, ...]) -> Alone:

@@ -30,8 +30,8 @@ from fattn_probe.launch.geometry import Geometry, geometry_of
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.op import Op
 from fattn_probe.run.capture import Capture
-from fattn_probe.run.casefile import inputs_of
 from fattn_probe.run.command import Work
+from fattn_probe.run.inputs import inputs_of
 from fattn_probe.run.outcome import Ran, RunOutcome
 from fattn_probe.run.part import Part
 from fattn_probe.run.prepare import dry_launches

@@ -58,13 +58,15 @@ class Checks:
 
     def samples(self, case: Case) -> bool:
         """Whether only a sample of a case's rows is checked exactly."""
+        if case.recorded:  # its mask has no rule that would tell which rows matter
+            return False
         large = case.op.sizes.flop > WHOLE_FLOP or sum(root.nbytes for root in case.op.roots.values()) > WHOLE_BYTES
         return large if self.sample == "auto" else self.sample != "all"
 
     def may_take_part(self, case: Case) -> bool:
         """Whether only a part of a case may be run or read: it is huge, or may take minutes on a simulated GPU."""
         slow = case.op.sizes.flop > MOST_SECONDS * min(RATES.values())
-        return self.sample != "all" and (is_huge(case) or slow)
+        return self.sample != "all" and not case.recorded and (is_huge(case) or slow)
 
     def part(self, case: Case, geometry: Geometry, launches: Sequence[LaunchRecord], target: Target) -> Part | None:
         """The part of a case to run and to read on a target; None if all of it can be."""

@@ -144,7 +144,8 @@ class GeneratedMask:
     def __getitem__(self, at: tuple[int, Any, I64]) -> npt.NDArray[np.float16]:
         sequence, _, queries = at
         unique, place = np.unique(queries, return_inverse=True)
-        rows: npt.NDArray[np.float16] = some_rows(self._case.mask, self._case.mask_shape, sequence, unique)[place]
+        mask = self._case.recipe.mask
+        rows: npt.NDArray[np.float16] = some_rows(mask, self._case.mask_shape, sequence, unique)[place]
         return rows
 
 
@@ -154,13 +155,13 @@ def fully_masked(case: Case, rows: I64) -> Bools:
     if not case.op.has_mask:
         return np.zeros(len(rows), np.bool_)
     sequences, queries = mask_rows_read(case, rows[:, 0], rows[:, 1])
-    first, stop = visible(case.mask, shape, queries)
+    first, stop = visible(case.recipe.mask, shape, queries)
     found: Bools = first >= stop
-    if sees_something(case.mask):
+    if sees_something(case.recipe.mask):
         return found
     places = np.stack([sequences, queries], axis=1)
     for seq, query in np.unique(places[~found], axis=0):
-        made = some_rows(case.mask, shape, int(seq), np.array([query]))
+        made = some_rows(case.recipe.mask, shape, int(seq), np.array([query]))
         found[(places == (seq, query)).all(axis=1)] = bool((made.view(np.uint16) == MINUS_INFINITY).all())
     return found
 
@@ -206,7 +207,7 @@ class _Work:
 
     @classmethod
     def of(cls, case: Case, rows: I64, operands: Tensors) -> "_Work":
-        first, stop = visible(case.mask, case.mask_shape, queries_read(case))
+        first, stop = visible(case.recipe.mask, case.mask_shape, queries_read(case))
         V = _Hull(operands["V"], int(first.min()), int(stop.max()))
         n, hsv = len(rows), case.op.sizes.hsv
         hull = (case.op.sizes.n_seq, case.op.sizes.n_head, hsv)
@@ -269,7 +270,7 @@ def _axes(case: Case) -> tuple[int, int, int]:
 
 def _mask_edges(case: Case, tile: int) -> set[int]:
     """Queries where the visible KV rows change their pattern, or where their end crosses a tile of KV rows."""
-    first, stop = visible(case.mask, case.mask_shape, np.arange(case.op.sizes.n_q))
+    first, stop = visible(case.recipe.mask, case.mask_shape, np.arange(case.op.sizes.n_q))
     bends = [np.flatnonzero(np.diff(end, 2)) + 1 for end in (first, stop) if case.op.sizes.n_q > 2]
     around = [np.concatenate([bend, bend + 1]) for bend in bends]
     crossing = [np.flatnonzero((stop % tile == rest) & (np.diff(stop, prepend=-1) != 0)) for rest in (0, 1)]

@@ -12,7 +12,7 @@ from fattn_probe.compare.judge.verdict import Status
 from fattn_probe.compare.present.tables import rows_as_json
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.errors import InputError
-from fattn_probe.run import casefile
+from fattn_probe.run import inputs as run_inputs
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import expand, loads
@@ -165,14 +165,14 @@ def test_the_cpu_backend_is_held_to_the_tolerance(session):
 
 def test_a_large_case_is_sampled_by_itself_and_its_inputs_stay_in_a_file(session, monkeypatch):
     monkeypatch.setattr("fattn_probe.compare.judge.checks.WHOLE_FLOP", 1e6)
-    monkeypatch.setattr(casefile, "LARGE", 1 << 16)
+    monkeypatch.setattr(run_inputs, "LARGE", 1 << 16)
     fresh = Spoilt(session.session)
     row = judged(fresh, sample="auto")
     assert row.status is Status.PASS
     assert row.sampled is not None
     assert row.verdict.design.equal_bits == 1.0
     (found,) = fresh.known.values()
-    assert isinstance(found.inputs, casefile.FiledInputs)
+    assert isinstance(found.inputs, run_inputs.FiledInputs)
     assert not found.inputs.file.exists()
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from fattn_probe.errors import InputError
 from fattn_probe.op import Params
+from fattn_probe.op.case_file import read_case, write_case
 from fattn_probe.op.encoding import encode
 from fattn_probe.op.ggml_types import TYPE_NAMES
 from fattn_probe.op.values import view_values
 from fattn_probe.run.capture import Capture, read_capture, write_capture
-from fattn_probe.run.casefile import read_case, write_case
 from fattn_probe.scenario import expand, loads
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.truth.reference.adapter import (

@@ -1,9 +1,9 @@
 """The case file: one fully resolved op and its input bytes, as the runner reads it."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from gguf import GGUFValueType
 
@@ -11,12 +11,10 @@ from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
 from fattn_probe.op import Op, Params, Root, TensorView
 from fattn_probe.op.ggml_types import TYPE_NAMES
-from fattn_probe.op.repeated import whole
-from fattn_probe.run.gguf_file import (
+from fattn_probe.op.gguf_file import (
     Field,
     GgufFile,
     TensorData,
-    allocate_gguf,
     array,
     f32,
     i32,
@@ -25,15 +23,10 @@ from fattn_probe.run.gguf_file import (
     u32,
     u64,
     write_gguf,
-    write_hollow,
 )
-from fattn_probe.scenario import Case
-from fattn_probe.scenario.inputs import fill_root, make_inputs
-from fattn_probe.scratch import scratch
+from fattn_probe.op.repeated import whole
 
 VERSION = 1
-LARGE = 1 << 30
-"""Inputs of at least this many bytes are stored in a file."""
 TENSORS = ("Q", "K", "V", "mask", "sinks")
 
 
@@ -47,43 +40,25 @@ class CaseFile:
     inputs: Mapping[str, Bytes]
 
 
-def write_case(case: Case | CaseFile, inputs: Mapping[str, Bytes], path: Path) -> None:
+class Named(Protocol):
+    """What a case file tells of its case."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def digest(self) -> str:
+        """Its digest, see `scenario.Case`."""
+
+    @property
+    def op(self) -> Op:
+        """Its op."""
+
+
+def write_case(case: Named, inputs: Mapping[str, Bytes], path: Path) -> None:
     """Write a case file completely or not at all; `inputs` holds each root's bytes by name."""
     write_gguf(path, case_fields(case.name, case.digest, case.op), case_tensors(case.op, inputs))
-
-
-class FiledInputs(dict[str, Bytes]):
-    """The bytes of a case's roots, mapped from its case file."""
-
-    def __init__(self, file: Path, roots: Mapping[str, Bytes]) -> None:
-        super().__init__(roots)
-        self.file = file
-
-
-def make_case_file(case: Case, path: Path) -> FiledInputs:
-    """Generate a case's inputs directly in its case file; memory holds one head at a time."""
-    roots = {name: (root.type, root.stored.ne) for name, root in case.op.roots.items()}
-    mapped = allocate_gguf(path, case_fields(case.name, case.digest, case.op), roots)
-    for name, memory in mapped.items():
-        fill_root(case, name, memory)
-    return FiledInputs(path, read_case(path).inputs)
-
-
-def make_dry_file(case: Case, path: Path) -> FiledInputs:
-    """Write a case file without the bytes of its roots, for a dry run."""
-    roots = {name: (root.type, root.stored.ne) for name, root in case.op.roots.items()}
-    write_hollow(path, case_fields(case.name, case.digest, case.op), roots)
-    return FiledInputs(path, {})
-
-
-@contextmanager
-def inputs_of(case: Case) -> Iterator[Mapping[str, Bytes]]:
-    """The bytes of a case's roots; those of a large case are in a temporary case file."""
-    if sum(root.stored.nbytes for root in case.op.roots.values()) < LARGE:
-        yield make_inputs(case)
-        return
-    with scratch() as folder:
-        yield make_case_file(case, folder / "case.gguf")
 
 
 def case_fields(name: str, digest: str, op: Op) -> dict[str, Field]:

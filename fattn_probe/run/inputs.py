@@ -1,0 +1,49 @@
+"""The input bytes of cases, in memory or in a case file."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from fattn_probe.arrays import Bytes
+from fattn_probe.op.case_file import case_fields, read_case
+from fattn_probe.op.gguf_file import allocate_gguf, write_hollow
+from fattn_probe.scenario import Case
+from fattn_probe.scenario.inputs import fill_root, make_inputs
+from fattn_probe.scratch import scratch
+
+LARGE = 1 << 30
+"""Inputs of at least this many bytes are stored in a file."""
+
+
+class FiledInputs(dict[str, Bytes]):
+    """The bytes of a case's roots, mapped from its case file."""
+
+    def __init__(self, file: Path, roots: Mapping[str, Bytes]) -> None:
+        super().__init__(roots)
+        self.file = file
+
+
+def make_case_file(case: Case, path: Path) -> FiledInputs:
+    """Generate a case's inputs directly in its case file; memory holds one head at a time."""
+    roots = {name: (root.type, root.stored.ne) for name, root in case.op.roots.items()}
+    mapped = allocate_gguf(path, case_fields(case.name, case.digest, case.op), roots)
+    for name, memory in mapped.items():
+        fill_root(case, name, memory)
+    return FiledInputs(path, read_case(path).inputs)
+
+
+def make_dry_file(case: Case, path: Path) -> FiledInputs:
+    """Write a case file without the bytes of its roots, for a dry run."""
+    roots = {name: (root.type, root.stored.ne) for name, root in case.op.roots.items()}
+    write_hollow(path, case_fields(case.name, case.digest, case.op), roots)
+    return FiledInputs(path, {})
+
+
+@contextmanager
+def inputs_of(case: Case) -> Iterator[Mapping[str, Bytes]]:
+    """The bytes of a case's roots; those of a large case are in a temporary case file."""
+    if sum(root.stored.nbytes for root in case.op.roots.values()) < LARGE:
+        yield make_inputs(case)
+        return
+    with scratch() as folder:
+        yield make_case_file(case, folder / "case.gguf")
