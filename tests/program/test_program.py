@@ -222,7 +222,7 @@ def test_an_early_return_that_leaves_a_tile_half_loaded_is_found(written):
     assert (found["block"], found["thread"]) == ([1, 0, 0], [0, 0, 0])
     assert run["exit_code"] == 86
     said = program(path, "--on", "sim:h200", "--check", code=5).stdout
-    assert f"sum at {path}:12" in said
+    assert f"sumat{path}:12" in "".join(said.split())  # a long path breaks the line
 
 
 PRINTS = """#include <cassert>
