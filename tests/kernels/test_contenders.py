@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -25,6 +23,7 @@ from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario import expand
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.scenario.schema import Scenario
+from tests.as_user import fattn_probe
 
 MASKS = ({"kind": "none"}, {"kind": "causal"}, {"kind": "random"})
 
@@ -135,25 +134,12 @@ def test_views_and_queries_that_see_nothing(tmp_path):
         assert not np.any(row.judgement.dst[:, ::3])  # the queries that see no KV row
 
 
-def cli(*words, code=0, **options):
-    done = subprocess.run(
-        [sys.executable, "-m", "fattn_probe", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        **options,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
-
-
 @pytest.mark.build
 def test_the_starter_runs_beside_llama_cpp(tmp_path):
-    cli("kernel", "new", "my.cu", cwd=tmp_path)
-    assert "is there already" in cli("kernel", "new", "my.cu", cwd=tmp_path, code=2).stderr
-    done = cli("compare", "gqa", "--kernel", "llama,my.cu:my_attention", "--on", "sim:h200", "--json", cwd=tmp_path)
+    fattn_probe("kernel", "new", "my.cu", cwd=tmp_path)
+    assert "is there already" in fattn_probe("kernel", "new", "my.cu", cwd=tmp_path, code=2).stderr
+    kernels = "llama,my.cu:my_attention"
+    done = fattn_probe("compare", "gqa", "--kernel", kernels, "--on", "sim:h200", "--json", cwd=tmp_path)
     llama, mine = json.loads(done.stdout)["rows"]
     assert (llama["contender"], mine["contender"]) == ("llama", "my.cu:my_attention")
     assert llama["status"] == mine["status"] == "pass" and mine["metrics"]["nmse"] < 1e-12
@@ -163,10 +149,10 @@ def test_the_starter_runs_beside_llama_cpp(tmp_path):
 
 @pytest.mark.build
 def test_a_wrong_kernel_fails_with_the_cause(tmp_path):
-    cli("kernel", "new", "my.cu", cwd=tmp_path)
+    fattn_probe("kernel", "new", "my.cu", cwd=tmp_path)
     text = (tmp_path / "my.cu").read_text()
     (tmp_path / "my.cu").write_text(text.replace("j < op.visible(i) &&", "j < op.visible(i) - 1 &&"))
-    done = cli("compare", "gqa", "--kernel", "my.cu:my_attention", "--on", "sim:h200", cwd=tmp_path, code=5)
+    done = fattn_probe("compare", "gqa", "--kernel", "my.cu:my_attention", "--on", "sim:h200", cwd=tmp_path, code=5)
     assert "the last visible KV row is left out" in done.stdout
     assert "gqa with my.cu:my_attention on sim:h200: NMSE" in done.stderr
 
@@ -225,7 +211,7 @@ def test_a_kernel_says_what_it_cannot_do(tmp_path):
 @pytest.mark.parametrize(("file", "on"), [("naive_and_tiled.cu", "sim:h200"), ("naive_and_tiled.hip", "sim:mi300x")])
 def test_naive_and_tiled_are_a_program_too(file, on):
     words = ("bf16", "causal", "100", "40", "65", "256")
-    said = cli("program", CUDA / file, "--on", on, "--", *words).stdout
+    said = fattn_probe("program", CUDA / file, "--on", on, "--", *words).stdout
     assert "N    d     naive     tiled  speedup max_abs_err" in said
     errors = re.findall(r"^ +(?:100   40|65  256) .*x +(\S+)$", said, re.MULTILINE)
     assert len(errors) == 2 and all(0 < float(error) < 1e-5 for error in errors)

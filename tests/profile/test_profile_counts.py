@@ -1,11 +1,11 @@
 """What the simulator counts, beside what Nsight Compute 2025.3 counted on an H100."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.as_user import fattn_probe
 
 pytestmark = pytest.mark.build
 TRANSPOSE = Path(__file__).parents[1] / "program/programs/transpose.cu"
@@ -20,10 +20,7 @@ MEASURED = {
 
 
 def profiled(*words):
-    command = [sys.executable, "-m", "fattn_probe", "profile", *map(str, words), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["profiles"]
+    return json.loads(fattn_probe("profile", *words, "--json").stdout)["profiles"]
 
 
 @pytest.mark.parametrize(("name", "row"), MEASURED.items())

@@ -3,11 +3,11 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.as_user import fattn_probe
 
 PROGRAMS = Path(__file__).parent / "programs"
 FASTEST = ("vector_add", "reduction", "warp_primitives", "softmax", "wmma_gemm", "device_query")
@@ -15,17 +15,7 @@ pytestmark = pytest.mark.build
 
 
 def program(*words, code=0, **options):
-    done = subprocess.run(
-        [sys.executable, "-m", "fattn_probe", "program", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        **options,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+    return fattn_probe("program", *words, code=code, **options)
 
 
 def marked(path):

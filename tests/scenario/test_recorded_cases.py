@@ -1,8 +1,6 @@
 """Cases whose inputs are in a file: read, named, judged as those of scenarios are."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from fattn_probe.run.inputs import make_case_file
 from fattn_probe.scenario import expand, loads
 from fattn_probe.scenario.files import cases_of, recorded_case
 from fattn_probe.scenario.inputs import make_inputs, root_bytes
+from tests.as_user import fattn_probe
 
 DRAWN = """version: 1
 about: a small case
@@ -79,15 +78,7 @@ def test_it_is_judged_whole(file):
 
 
 def cli(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "fattn_probe", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return fattn_probe(*words).stdout
 
 
 @pytest.mark.build

@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include "checked.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -14,13 +16,6 @@ struct ArrayArgument {
     size_t bytes;
     bool is_output;
 };
-
-inline void check(cudaError_t status) {
-    if (status != cudaSuccess) {
-        std::fprintf(stderr, "%s\n", cudaGetErrorString(status));
-        std::exit(1);
-    }
-}
 
 inline void transfer(const std::string &path, const char *mode, std::vector<char> &bytes) {
     FILE *file = std::fopen(path.c_str(), mode);
@@ -39,24 +34,24 @@ int run_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shar
                const std::vector<ArrayArgument> &arrays) {
     std::vector<void *> memory(arrays.size()), arguments(arrays.size());
     for (size_t i = 0; i < arrays.size(); i++) {
-        check(cudaMalloc(&memory[i], arrays[i].bytes));
+        CHECKED(cudaMalloc(&memory[i], arrays[i].bytes));
         arguments[i] = &memory[i];
         if (!arrays[i].is_output) {
             std::vector<char> bytes(arrays[i].bytes);
             transfer(folder + "/" + arrays[i].name, "rb", bytes);
-            check(cudaMemcpy(memory[i], bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+            CHECKED(cudaMemcpy(memory[i], bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
         }
     }
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
-    check(cudaLaunchKernel(kernel, grid, block, arguments.data(), shared, nullptr));
-    check(cudaDeviceSynchronize());
+    CHECKED(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+    CHECKED(cudaLaunchKernel(kernel, grid, block, arguments.data(), shared, nullptr));
+    CHECKED(cudaDeviceSynchronize());
     for (size_t i = 0; i < arrays.size(); i++) {
         if (arrays[i].is_output) {
             std::vector<char> bytes(arrays[i].bytes);
-            check(cudaMemcpy(bytes.data(), memory[i], bytes.size(), cudaMemcpyDeviceToHost));
+            CHECKED(cudaMemcpy(bytes.data(), memory[i], bytes.size(), cudaMemcpyDeviceToHost));
             transfer(folder + "/" + arrays[i].name, "wb", bytes);
         }
-        check(cudaFree(memory[i]));
+        CHECKED(cudaFree(memory[i]));
     }
     return 0;
 }

@@ -1,0 +1,13 @@
+"""Run fattn-probe as its users do: as a program of its own."""
+
+import subprocess
+import sys
+
+
+def fattn_probe(*words, code=0, **options):
+    """The completed run of a command; its exit code is `code`, and it shows no traceback."""
+    command = [sys.executable, "-m", "fattn_probe", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, **options)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
