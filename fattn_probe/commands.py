@@ -37,6 +37,10 @@ COMMANDS = {
         "fattn_probe.program.cli:program",
         "Compile and run a CUDA or HIP program of your own, on a simulated GPU or a real one.",
     ),
+    "capture": (
+        "fattn_probe.models.cli:capture",
+        "Run a prompt through a model, and record its attention ops as case files.",
+    ),
     "study": (
         "fattn_probe.study.cli:study",
         "Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it.",

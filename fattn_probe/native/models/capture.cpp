@@ -53,7 +53,7 @@ void run(const Options &options) {
     const int prompt_steps = model.prompt_steps();
     const int steps = prompt_steps + options.generate;
     std::vector<std::vector<llama_token>> generated;
-    std::cout << describe(model, steps) << std::endl;
+    ask(describe(model, steps));
     for (int step = 0; step < steps; step++) {
         const bool prompt = step < prompt_steps;
         const bool last = step == prompt_steps - 1 || step == steps - 1;
@@ -82,6 +82,8 @@ int main(int argc, char **argv) {
         return 0;
     } catch (const InputError &error) {
         return failed(error, 2);
+    } catch (const MachineError &error) {
+        return failed(error, 3);
     } catch (const std::exception &error) {
         return failed(error, 4);
     }

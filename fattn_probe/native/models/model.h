@@ -160,8 +160,8 @@ class Model {
         params.cb_eval_user_data = &recorder;
         context_.reset(llama_init_from_model(model_.get(), params));
         if (context_ == nullptr) {
-            throw LostError("llama.cpp cannot make a context of " + std::to_string(params.n_ctx) +
-                            " positions: " + log.errors());
+            throw MachineError("llama.cpp cannot make a context of " + std::to_string(params.n_ctx) +
+                               " positions: " + log.errors());
         }
     }
 

@@ -49,6 +49,15 @@ class OpRecord {
         return sum;
     }
 
+    // The same with whole allocations: with a full cache.
+    size_t most_bytes() const {
+        size_t sum = ggml_nbytes(dst_);
+        for (const Root &root : roots_) {
+            sum += ggml_nbytes(root.base);
+        }
+        return sum;
+    }
+
     // The description; the bytes lie one after another, as `write` writes them.
     std::string describe() const {
         json::Object views, roots;
@@ -79,7 +88,7 @@ class OpRecord {
         }
         good = good && write_range(file, dst_, 0, ggml_nbytes(dst_));
         if (file == nullptr || std::fclose(file) != 0 || !good) {
-            throw LostError(path + ": cannot be written: " + std::strerror(errno));
+            throw MachineError(path + ": cannot be written: " + std::strerror(errno));
         }
     }
 

@@ -14,7 +14,12 @@ struct InputError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// The machine cannot do it: exit status 4.
+// The machine cannot do it, for lack of memory or of room on the disk: exit status 3.
+struct MachineError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+// The run is lost: exit status 4.
 struct LostError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };

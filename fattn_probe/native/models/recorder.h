@@ -1,11 +1,13 @@
 // The evaluation callback: offers each attention op to the reader of standard output, and writes those that it takes.
 //
-// A dialogue of lines: an op is offered with its size ({"offer": ...}), the answer is `yes` or `no`. After `yes` its
-// bytes are written to the raw file, its description follows ({"op": ...}), and `next` lets the model go on.
+// A dialogue of lines, each of which is answered before the next one: the model ({"model": ...}) by `go`; an op with
+// its size ({"offer": ...}) by `yes` or `no`; after `yes` the op ({"op": ...}), whose bytes are in the raw file, by
+// `next`.
 #pragma once
 
 #include "op_record.h"
 
+#include <exception>
 #include <iostream>
 
 // Asks the other side of the dialogue; it is gone if there is no answer.
@@ -35,16 +37,16 @@ class Recorder {
         Recorder &self = *static_cast<Recorder *>(recorder);
         try {
             return before ? self.wants(tensor) : self.record(tensor);
-        } catch (const std::exception &error) {
-            self.error_ = error.what();
+        } catch (const std::exception &) {
+            self.error_ = std::current_exception();
             return false;
         }
     }
 
     // An exception does not pass through llama.cpp.
     void rethrow() const {
-        if (!error_.empty()) {
-            throw LostError(error_);
+        if (error_ != nullptr) {
+            std::rethrow_exception(error_);
         }
     }
 
@@ -60,7 +62,7 @@ class Recorder {
         layer_ = op.layer() >= 0 ? op.layer() : int(seen_.size());
         part_ = seen_[layer_]++;
         const bool wanted = options_.layers.empty() || options_.layers.count(layer_) > 0;
-        return offered_ && wanted && error_.empty() && ask(offer(op)) == "yes";
+        return offered_ && wanted && error_ == nullptr && ask(offer(op)) == "yes";
     }
 
     std::string offer(const OpRecord &op) const {
@@ -70,6 +72,7 @@ class Recorder {
                                       .add("part", part_)
                                       .add("phase", json::text(phase_))
                                       .add("bytes", int64_t(op.bytes()))
+                                      .add("most", int64_t(op.most_bytes()))
                                       .str();
         return json::Object().add("offer", found).str();
     }
@@ -88,5 +91,5 @@ class Recorder {
     int part_ = 0;
     size_t nodes_ = 0;
     std::map<int, int> seen_; // how often each layer's op ran in this step
-    std::string error_;
+    std::exception_ptr error_;
 };
