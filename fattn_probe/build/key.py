@@ -22,11 +22,8 @@ Flavour = Literal["release", "debug", "check", "coverage"]
 RUNNER = "fattn-runner"
 CPU_RUNNER = "fattn-runner-cpu"
 TEST_BACKEND_OPS = "test-backend-ops"
-CAPTURE = "fattn-capture"
-CPU_CAPTURE = "fattn-capture-cpu"
-MODEL_PROGRAMS = frozenset({CAPTURE, CPU_CAPTURE})
-"""The programs with libllama in them."""
-PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS, CAPTURE, CPU_CAPTURE)
+CAPTURE = "fattn-capture"  # has libllama in it
+PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS, CAPTURE)
 SANITIZERS = ("address", "undefined")
 MANIFEST = "manifest.json"
 OVERLAY = "overlay"  # the source as compiled, in a build folder
@@ -152,8 +149,8 @@ class Contents:
 
     @property
     def has_libllama(self) -> bool:
-        """Whether a program needs it."""
-        return bool(MODEL_PROGRAMS & set(self.programs))
+        """Whether it is among the contents."""
+        return CAPTURE in self.programs
 
     def for_tree(self, tree: Tree) -> "Contents":
         """The contents with the digest of a tree's libllama; without its programs, if the tree does not have it."""
@@ -161,7 +158,7 @@ class Contents:
             return self
         if has_models(tree.root):
             return replace(self, libllama=digest_models(tree.root))
-        programs = tuple(name for name in self.programs if name not in MODEL_PROGRAMS)
+        programs = tuple(name for name in self.programs if name != CAPTURE)
         return replace(self, programs=programs, architectures=(), libllama="")
 
 

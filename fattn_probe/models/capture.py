@@ -1,5 +1,6 @@
 """Record the attention ops of a model's run as captures in a folder."""
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import numpy as np
 
 from fattn_probe.activity import Step, quiet
 from fattn_probe.build import Build
-from fattn_probe.build.key import CPU_CAPTURE
+from fattn_probe.build.key import CAPTURE
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.files import make_folder, write_text
@@ -18,7 +19,7 @@ from fattn_probe.models.architectures import architecture_of, check_architecture
 from fattn_probe.models.dialogue import converse, missing_or_error
 from fattn_probe.models.index import INDEX, Entry, Index
 from fattn_probe.models.recorded_op import Offer, capture_of_op, case_of_op
-from fattn_probe.models.request import Request, size_text
+from fattn_probe.models.request import Request, check_layers, size_text
 from fattn_probe.run.capture import Capture, capture_of, write_capture
 from fattn_probe.run.casefile import CaseFile
 from fattn_probe.run.command import describe
@@ -60,6 +61,7 @@ class Recorder:
         """The answer to a line of the program."""
         match message:
             case {"model": found}:
+                check_layers(self.request, found["layers"])
                 self.model = found
                 return "go"
             case {"offer": found}:
@@ -124,17 +126,23 @@ class ModelCapture:
         tree, model = self.session.options.tree, self.request.model
         if tree is None:
             raise InputError("a source is needed to build libllama from")
-        if self.target.engine == "cuda":
-            raise InputError("--on gpu: models run on cpu, or on cpu with each op on sim:ID, but not yet on a GPU")
         architecture = architecture_of(model)
         check_architecture(tree, model, architecture)
         make_folder(self.folder, "--out")
         if (self.folder / INDEX).exists():
             raise InputError(f"{self.folder} holds captured ops: choose another folder")
-        self.step("building libllama")
-        self.session.add_kernels(CPU, (), CPU_CAPTURE, architectures=files_of(tree, architecture))
-        with scratch() as folder:
-            return self.completed(folder, architecture)
+        try:
+            self.step("building libllama")
+            self.session.add_kernels(CPU, (), CAPTURE, architectures=files_of(tree, architecture))
+            with scratch() as folder:
+                index = self.completed(folder, architecture)
+        finally:
+            with contextlib.suppress(OSError):  # it stays if it is not empty
+                self.folder.rmdir()
+        if not index.entries:
+            reason = "--budget has no room for any" if index.left_out else "the model has none"
+            raise InputError(f"{model}: no attention op was recorded: {reason} that was asked for")
+        return index
 
     def completed(self, folder: Path, architecture: str) -> Index:
         """Run the program again and again, until no function is missing."""
@@ -146,10 +154,10 @@ class ModelCapture:
             words += ["--prompt", str(prompt)]
 
         def attempt(build: Build) -> Missing | Index:
-            argv = [str(build.program(CPU_CAPTURE)), *words]
+            argv = [str(build.program(CAPTURE)), *words]
             return self.attempt(argv, raw, architecture)
 
-        found = self.session.completing(self.request.model.name, CPU, CPU_CAPTURE, attempt)
+        found = self.session.completing(self.request.model.name, CPU, CAPTURE, attempt)
         assert isinstance(found, Index), "a missing function is compiled"
         return found
 
@@ -161,13 +169,13 @@ class ModelCapture:
         complete = False
         self.step("loading the model")
         try:
-            env = self.session.env(CPU, CPU_CAPTURE)
+            env = self.session.env(CPU, CAPTURE)
             done = converse(argv, env, self.session.options.timeout, recorder.answer)
             missing = missing_or_error(done, str(self.request.model))
             complete = missing is None
         finally:
             index = self.index(recorder, architecture, complete=complete)
-            if complete or recorder.entries:
+            if recorder.entries:
                 index.write(self.folder)
         return missing or index
 
@@ -178,12 +186,12 @@ class ModelCapture:
 
     def provenance(self, architecture: str) -> dict[str, str]:
         """The provenance of what the model computes."""
-        found = self.session.provenance_of_build(CPU, self.request.prompt.seed, CPU_CAPTURE)
-        return found | {"model": self.request.model.name, "architecture": architecture}
+        found = self.session.provenance_of_build(CPU, self.request.prompt.seed, CAPTURE)
+        return found | {"model": self.request.model.name, "architecture": architecture, "model_on": str(CPU)}
 
     def kept(self, found: Capture) -> Capture:
-        """The capture that is written: the model's own, or that of a simulated GPU on the same inputs."""
-        if self.target.engine != "sim":
+        """The capture that is written: the model's own, or that of a GPU, simulated or real, on the same inputs."""
+        if self.target.engine == "cpu":
             return found
         case = CaseFile(found.name, found.digest, found.op, found.inputs)
         outcome = self.session.run(case, found.inputs, self.target)
@@ -194,7 +202,7 @@ class ModelCapture:
 
     def index(self, recorder: Recorder, architecture: str, *, complete: bool) -> Index:
         """The index of what is recorded."""
-        manifest = self.session.build_for(CPU, CPU_CAPTURE).manifest
+        manifest = self.session.build_for(CPU, CAPTURE).manifest
         model = {"file": self.request.model.name, "architecture": architecture}
         model |= {key: recorder.model[key] for key in ("description", "layers", "context") if key in recorder.model}
         run = {

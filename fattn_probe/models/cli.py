@@ -9,7 +9,6 @@ from fattn_probe import flags, setup
 from fattn_probe.activity import Activity
 from fattn_probe.console import NOTES, show
 from fattn_probe.device import load_devices, parse_target
-from fattn_probe.errors import InputError
 from fattn_probe.models.capture import ModelCapture
 from fattn_probe.models.request import Prompt, Request, parse_layers, parse_size
 from fattn_probe.models.show import render
@@ -44,7 +43,7 @@ def capture(
     budget: Annotated[str, typer.Option(help="The most that is recorded, such as 500M.", metavar="SIZE")] = "1G",
     on: Annotated[
         str,
-        typer.Option("--on", help="cpu: ggml's CPU backend; sim:ID: the same, and each op on a simulated GPU."),
+        typer.Option("--on", help="cpu: ggml's CPU backend; sim:ID, gpu: the same, and each op on that GPU."),
     ] = "cpu",
     source: flags.Source = DEFAULT_SOURCE,
     patch: flags.Patches = [],  # noqa: B006
@@ -74,5 +73,3 @@ def capture(
         session = setup.session_of(options, activity)
         index = ModelCapture(session, request, target, out, activity.note, activity.step).run()
     show(index.to_json() | {"folder": str(out)}, lambda: render(index, str(out)), as_json)
-    if not index.entries:
-        raise InputError(f"{model}: no op was recorded; see --layers and --budget")

@@ -14,6 +14,8 @@ from fattn_probe.scratch import scratch
 PREFIX = "fattn-capture: "
 ERRORS = {2: InputError, 3: MachineError, 4: LostError}
 """By exit status, as native/models/options.h says."""
+QUIET = {"GGML_NO_BACKTRACE": "1"}
+"""ggml would start gdb when it aborts, which speaks on stdout."""
 Answer = Callable[[Mapping[str, Any]], str]
 
 
@@ -24,7 +26,7 @@ def converse(argv: Sequence[str], env: Mapping[str, str], timeout: float, answer
     """
     began = time.monotonic()
     with scratch() as folder:
-        process = start(argv, folder, env)
+        process = start(argv, folder, {**env, **QUIET})
         speaker = BatchRunner(process, folder)
         try:
             line = speaker.ask("", timeout)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.errors import InputError
+from fattn_probe.figures import times
 from fattn_probe.op.ggml_types import TypeName
 
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -63,6 +64,13 @@ class Request:
         return [*words, *(word for layer in self.layers for word in ("--layer", str(layer)))]
 
 
+def check_layers(request: Request, known: int) -> None:
+    """InputError for layers that a model with `known` of them does not have."""
+    beyond = [str(layer) for layer in request.layers if layer >= known]
+    if beyond:
+        raise InputError(f"{request.model}: --layers: the model has layers 0 to {known - 1}, not {', '.join(beyond)}")
+
+
 def parse_layers(text: str) -> tuple[int, ...]:
     """The layers of a list of numbers and ranges, `0,5-7`; InputError for anything else."""
     found: set[int] = set()
@@ -93,4 +101,4 @@ def parse_size(text: str) -> int:
 def size_text(size: int) -> str:
     """A size in the largest unit that it fills: `1.3 MiB`."""
     unit, factor = next(((unit, factor) for unit, factor in reversed(UNITS.items()) if size >= factor), ("", 1))
-    return f"{size / factor:.3g} {unit}iB" if unit else f"{size} B"
+    return f"{times(size / factor)} {unit}iB" if unit else f"{size} B"

@@ -39,7 +39,7 @@ class Model {
   public:
     Model(const Options &options, Recorder &recorder, const Log &log) : options_(options) {
         llama_model_params params = llama_model_default_params();
-        params.n_gpu_layers = options.gpu_layers;
+        params.n_gpu_layers = 0;
         model_.reset(llama_model_load_from_file(options.model_path.c_str(), params));
         if (model_ == nullptr) {
             throw InputError("llama.cpp cannot load the model: " + log.errors());

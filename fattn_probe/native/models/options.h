@@ -35,7 +35,6 @@ struct Options {
     int batch = 512;  // tokens of one evaluation
     int sequences = 1;
     int threads = 1;
-    int gpu_layers = 0;
     int64_t memory = 0; // bytes that the process may allocate; 0: no limit
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
@@ -64,14 +63,13 @@ inline int64_t parse_number(const std::string &flag, const std::string &text) {
 
 // Sets the option of a flag that is a number; false if there is none.
 inline bool parse_numbers(Options &options, const std::string &flag, const std::string &value) {
-    int *const place = flag == "--tokens"       ? &options.tokens
-                       : flag == "--generate"   ? &options.generate
-                       : flag == "--context"    ? &options.context
-                       : flag == "--batch"      ? &options.batch
-                       : flag == "--sequences"  ? &options.sequences
-                       : flag == "--threads"    ? &options.threads
-                       : flag == "--gpu-layers" ? &options.gpu_layers
-                                                : nullptr;
+    int *const place = flag == "--tokens"      ? &options.tokens
+                       : flag == "--generate"  ? &options.generate
+                       : flag == "--context"   ? &options.context
+                       : flag == "--batch"     ? &options.batch
+                       : flag == "--sequences" ? &options.sequences
+                       : flag == "--threads"   ? &options.threads
+                                               : nullptr;
     if (place != nullptr) {
         *place = int(parse_number(flag, value));
     } else if (flag == "--layer") {
