@@ -59,7 +59,7 @@ def defining_class(name: str, files: Iterable[Path]) -> str | None:
     if not owner:
         return None
     member = r"(?:<[^<>()]*>)?::".join([*map(re.escape, owner[0].split("::")), r"~?\w+"])
-    pattern = re.compile(rf"^[\w:<>*&, ]*?\b{member}\s*\(", re.MULTILINE)
+    pattern = re.compile(rf"^(?! )[\w:<>*&, ]*?\b{member}\s*\(", re.MULTILINE)
     return next((path.name for path in files if pattern.search(path.read_text(errors="replace"))), None)
 
 

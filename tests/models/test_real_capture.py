@@ -15,6 +15,7 @@ import pytest
 
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError, LostError, MachineError
+from fattn_probe.models import capture
 from fattn_probe.models.capture import ModelCapture
 from fattn_probe.models.index import INDEX, read_index
 from fattn_probe.models.request import Prompt, Request
@@ -195,9 +196,14 @@ def test_a_model_without_its_tensors(session, tmp_path):
         record(session, path, tmp_path / "out")
 
 
-def test_a_context_that_does_not_fit_memory(session, models, tmp_path):
-    with pytest.raises(MachineError, match="cannot make a context of 1000000000 positions"):
-        record(session, models["llama"], tmp_path, context=1_000_000_000)
+def test_a_context_that_does_not_fit_memory(session, models, tmp_path, monkeypatch):
+    monkeypatch.setattr(capture, "available_memory", lambda: 512 << 20)
+    with pytest.raises(MachineError, match=r"cannot make a context of 2000000 positions: .*insufficient memory"):
+        record(session, models["llama"], tmp_path, context=2_000_000)
+
+
+def test_the_machine_says_what_memory_it_has():
+    assert 0 < capture.available_memory() < 1 << 50
 
 
 def test_a_context_that_is_too_short(session, models, tmp_path):
