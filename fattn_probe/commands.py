@@ -41,6 +41,10 @@ COMMANDS = {
         "fattn_probe.profile.cli:profile",
         "Count what kernels do: instructions, bank conflicts, sectors, bytes; by the simulator, or by Nsight Compute.",
     ),
+    "capture": (
+        "fattn_probe.models.cli:capture",
+        "Run a prompt through a model, and record its attention ops as case files.",
+    ),
     "study": (
         "fattn_probe.study.cli:study",
         "Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it.",

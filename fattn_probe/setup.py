@@ -42,6 +42,8 @@ class BuildFlags:
     sanitize: str = ""
     quants: str = ""
     folder: Path | None = None
+    models: bool = False
+    """Whether the source must have libllama."""
 
     @property
     def flavour(self) -> Flavour:
@@ -53,7 +55,7 @@ class BuildFlags:
     def tree(self, notes: Console) -> Tree:
         """The source, fetched if it is not in the cache, with a progress bar on `notes`."""
         with download_bar(notes) as progress:
-            return resolve(self.source, progress)
+            return resolve(self.source, progress, models=self.models)
 
     def found_patches(self, tree: Tree) -> tuple[Patch, ...]:
         """The patches, in order."""

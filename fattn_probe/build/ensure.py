@@ -40,18 +40,22 @@ def ensure(
     full: bool = False,
     dry: bool = False,
     sources: Iterable[str] = (),
+    architectures: Iterable[str] = (),
     progress: Report = silent,
     jobs: int | None = None,
     again: bool = False,
 ) -> Build:
     """The build of a request with at least these kernels and programs; makes or extends it if necessary.
 
-    `sources` are further files of ggml-cuda/ and ggml-base; `full` compiles all that upstream does, `dry` only what
-    dry runs on a simulated GPU need. A complete build is returned after a check of its manifest. A build that another
-    process uses is extended under a lock. `again` compiles everything, and replaces the objects that builds share.
+    `sources` are further files of ggml-cuda/ and ggml-base, `architectures` of libllama's src/models/; `full` compiles
+    all that upstream does, `dry` only what dry runs on a simulated GPU need. A complete build is returned after a check
+    of its manifest. A build that another process uses is extended under a lock. `again` compiles everything, and
+    replaces the objects that builds share.
     """
     names = tuple(case.name for case in kernels)
-    wanted = Contents(names, tuple(sources), tuple(programs), full, dry and request.engine == "sim")
+    wanted = Contents(
+        names, tuple(sources), tuple(programs), full, dry and request.engine == "sim", tuple(architectures)
+    ).for_tree(request.tree)
     toolchain = find_toolchain(request.engine)
     folder = folder_of(request, key_of(request, toolchain))
     if not again and (build := existing(folder, request)) and is_complete(build.manifest, wanted):
@@ -65,6 +69,7 @@ def ensure(
         from fattn_probe.build.make import extend  # the rewriter and the planner, only if there is something to do
 
         contents = build.manifest.contents.union(wanted) if build else wanted
+        contents = contents.for_tree(request.tree)
         return extend(folder, request, toolchain, contents, progress=progress, jobs=jobs, again=again)
 
 
@@ -101,6 +106,8 @@ def is_complete(manifest: Manifest, wanted: Contents) -> bool:
         and (has.full or set(wanted.sources) <= set(has.sources))
         and has.full >= wanted.full
         and has.dry <= wanted.dry
+        and set(wanted.architectures) <= set(has.architectures)
+        and wanted.libllama in ("", has.libllama)
     )
 
 

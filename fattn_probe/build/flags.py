@@ -16,6 +16,7 @@ GGML_DEFINES = ("-D_GNU_SOURCE", "-D_XOPEN_SOURCE=600", "-DGGML_SCHED_MAX_COPIES
 CUDA_DEFINES = ("-DGGML_CUDA_PEER_MAX_BATCH_SIZE=128", "-DGGML_CUDA_NO_VMM")
 # ggml's host code is not under test: -O1 compiles in half the time of -O2, and all flavours share the objects
 HOST_OPTIMISATION = ("-O1", "-g1")
+MODEL_OPTIMISATION = ("-O1",)  # libllama only makes graphs: without debug information it compiles and links faster
 COUNTERS = "sim/counters.cpp"  # gcov's library
 # For all except the mma and vec kernels. Tile kernels, whose unrolled code is huge, compile in half the time of -O2,
 # with the same speed and the same bits. -fexpensive-optimizations fuses the multiply-adds.
@@ -46,6 +47,10 @@ class Flags:
         """Libggml-base; releases without ggml-version.h.in take the version from the command line."""
         version = () if self.sources.version_header else ("-include", "overlay/ggml/src/ggml-version.h")
         return (*self.host(source), *version)
+
+    def libllama(self, source: str) -> tuple[str, ...]:
+        """libllama and the programs that use it."""
+        return (*self.host(source, MODEL_OPTIMISATION), "-Ioverlay/include", "-Ioverlay/src")
 
     @property
     def openmp(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from fattn_probe.build.toolchain import Toolchain
 from fattn_probe.cache import cache_dir
 from fattn_probe.errors import InputError
 from fattn_probe.launch.architecture import cuda_arch, is_nvcc_arch, not_an_architecture
-from fattn_probe.source import Tree
+from fattn_probe.source import Tree, digest_models, has_models
 from fattn_probe.source.features import probe
 from fattn_probe.source.patches import Patch, needed
 
@@ -22,7 +22,8 @@ Flavour = Literal["release", "debug", "check", "coverage", "count"]
 RUNNER = "fattn-runner"
 CPU_RUNNER = "fattn-runner-cpu"
 TEST_BACKEND_OPS = "test-backend-ops"
-PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS)
+CAPTURE = "fattn-capture"  # has libllama in it
+PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS, CAPTURE)
 SANITIZERS = ("address", "undefined")
 MANIFEST = "manifest.json"
 OVERLAY = "overlay"  # the source as compiled, in a build folder
@@ -121,8 +122,9 @@ def folder_of(request: BuildRequest, key: BuildKey) -> Path:
 class Contents:
     """The contents of a build folder, which only grow.
 
-    `kernels` are names of kernel cases ("mma 64,64,8,8"), `sources` further files of ggml-cuda/ and
-    ggml-base by name. A `dry` build can launch kernels but not run them: it has a part of the simulator.
+    `kernels` are names of kernel cases ("mma 64,64,8,8"), `sources` further files of ggml-cuda/ and ggml-base by name,
+    `architectures` files of libllama's src/models/ by name. `libllama` is the digest of libllama's source, empty in a
+    build without it. A `dry` build can launch kernels but not run them: it has a part of the simulator.
     """
 
     kernels: tuple[str, ...] = ()
@@ -130,6 +132,8 @@ class Contents:
     programs: tuple[str, ...] = ()
     full: bool = False
     dry: bool = False
+    architectures: tuple[str, ...] = ()
+    libllama: str = ""
 
     def union(self, other: "Contents") -> "Contents":
         """The contents of both."""
@@ -139,7 +143,23 @@ class Contents:
             tuple(dict.fromkeys(self.programs + other.programs)),
             self.full or other.full,
             self.dry and other.dry,
+            tuple(dict.fromkeys(self.architectures + other.architectures)),
+            other.libllama or self.libllama,
         )
+
+    @property
+    def has_libllama(self) -> bool:
+        """Whether it is among the contents."""
+        return CAPTURE in self.programs
+
+    def for_tree(self, tree: Tree) -> "Contents":
+        """The contents with the digest of a tree's libllama; without its programs, if the tree does not have it."""
+        if not self.has_libllama:
+            return self
+        if has_models(tree.root):
+            return replace(self, libllama=digest_models(tree.root))
+        programs = tuple(name for name in self.programs if name != CAPTURE)
+        return replace(self, programs=programs, architectures=(), libllama="")
 
 
 @dataclass(frozen=True)

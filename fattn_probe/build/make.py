@@ -27,10 +27,10 @@ from fattn_probe.build.ninja import Report, run_ninja, silent
 from fattn_probe.build.overlay import OVERLAY_STAMP, prepare, write_if_changed
 from fattn_probe.build.plan import BACKENDS, Planner, case_source
 from fattn_probe.build.ptxas import as_json, read_resources
-from fattn_probe.build.sources import Sources, addable, read_sources
+from fattn_probe.build.sources import ARCHITECTURES, Sources, addable, read_sources
 from fattn_probe.build.stamp import own_stamp
 from fattn_probe.build.steps import Plan
-from fattn_probe.build.symbols import case_of, defining_source, demangle
+from fattn_probe.build.symbols import case_of, defining_class, defining_source, demangle
 from fattn_probe.build.time_left import step_seconds
 from fattn_probe.build.toolchain import Toolchain, find_toolchain
 from fattn_probe.cache import cache_dir
@@ -100,6 +100,8 @@ def check_contents(tree: Tree, contents: Contents, sources: Sources) -> None:
         raise InputError(f"unknown program {unknown[0]!r}; allowed: {', '.join(PROGRAMS)}")
     if TEST_BACKEND_OPS in contents.programs and not (tree.root / TEST_SOURCE).is_file():
         raise InputError(f"source {tree.spec!r}: this tree has no {TEST_SOURCE}, upstream's test of ops")
+    if contents.has_libllama and not sources.libllama:
+        raise InputError(f"source {tree.spec!r}: this tree has no libllama, which models need")
     if not sources.cpu and any("cpu" in BACKENDS[name] for name in contents.programs):
         raise InputError(
             f"source {tree.spec!r}: ggml's CPU backend in this tree is older than those that fattn-probe can build: "
@@ -163,17 +165,20 @@ def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int 
     if build.request is None:
         raise BuildError(f"{build.folder} is an export without {name}: add it to the original build, and export again")
     sources = read_sources(build.request.tree, build.request.quants, find_toolchain(build.request.engine).machine)
-    case = case_of(name, sources.cases.values(), ggml_types(build.request.tree))
-    file = None if case else defining_source(name, addable(build.request.tree))
-    has = build.manifest.contents
-    if (case is None and file is None) or (case and case.name in has.kernels) or file in (*has.sources, *sources.cuda):
-        raise BuildError(f"a program needs {name} ({symbol}), but no file of {build.request.tree.spec} defines it")
+    tree, has = build.request.tree, build.manifest.contents
+    case = case_of(name, sources.cases.values(), ggml_types(tree))
+    model = None if case else defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp")))
+    file = None if case or model else defining_source(name, addable(tree))
+    found = case.name if case else model or file
+    if found is None or found in (*has.kernels, *has.architectures, *has.sources, *sources.cuda):
+        raise BuildError(f"a program needs {name} ({symbol}), but no file of {tree.spec} defines it")
     return ensure(
         build.request,
         [case] if case else [],
         has.programs,
         dry=has.dry,
         sources=[file] if file else [],
+        architectures=[model] if model else [],
         progress=progress,
         jobs=jobs,
     )

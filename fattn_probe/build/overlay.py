@@ -6,7 +6,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from fattn_probe.build.key import OVERLAY, BuildRequest, Contents
 from fattn_probe.build.plan import STUBS_SCRIPT, case_file, case_text
@@ -14,7 +14,7 @@ from fattn_probe.build.rewrite import rewrite
 from fattn_probe.build.sources import CONVERSIONS, CUDA, Sources
 from fattn_probe.build.stamp import NATIVE, own_files, own_stamp
 from fattn_probe.cxx.includes import included
-from fattn_probe.source import KernelCase, kept_files, patches
+from fattn_probe.source import KernelCase, kept_files, model_files, patches
 
 ERRORS = "surrogateescape"  # comments of a tree need not be UTF-8
 OVERLAY_STAMP = "overlay.stamp"  # in a build folder: the state of the overlay when it was made
@@ -49,13 +49,14 @@ def prepare(folder: Path, request: BuildRequest, sources: Sources, contents: Con
 def renew_overlay(folder: Path, request: BuildRequest, sources: Sources, contents: Contents) -> None:
     """Update the overlay, unless it is as this fattn-probe left it; the folder is for one source and its patches."""
     overlay, stamp, files = folder / OVERLAY, folder / OVERLAY_STAMP, compiled_files(sources, contents)
-    if stamp.is_file() and stamp.read_text() == overlay_state(overlay, files):
+    copied = [*kept_files(request.tree.root), *(model_files(request.tree.root) if contents.has_libllama else ())]
+    if stamp.is_file() and stamp.read_text() == overlay_state(overlay, [*files, contents.libllama]):
         return
     with tempfile.TemporaryDirectory(prefix=".overlay-", dir=folder) as name:
         fresh = Path(name) / OVERLAY
-        make_overlay(fresh, request, sources, files)
+        make_overlay(fresh, request, sources, files, copied)
         settle(fresh, overlay, keep=OWN_CASES)
-    stamp.write_text(overlay_state(overlay, files))
+    stamp.write_text(overlay_state(overlay, [*files, contents.libllama]))
 
 
 def compiled_files(sources: Sources, contents: Contents) -> list[str]:
@@ -73,9 +74,15 @@ def overlay_state(overlay: Path, compiled: list[str]) -> str:
     return digest.hexdigest()
 
 
-def make_overlay(overlay: Path, request: BuildRequest, sources: Sources, compiled: Iterable[str]) -> None:
+def make_overlay(
+    overlay: Path,
+    request: BuildRequest,
+    sources: Sources,
+    compiled: Iterable[str],
+    copied: Iterable[PurePosixPath],
+) -> None:
     """Copy the files of a tree that are built, apply the patches, and for the simulator rewrite what is compiled."""
-    for path in kept_files(request.tree.root):
+    for path in copied:
         target = overlay / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(request.tree.root / path, target)
@@ -84,6 +91,9 @@ def make_overlay(overlay: Path, request: BuildRequest, sources: Sources, compile
     declare_cases(overlay / CUDA, sources.cases.values())
     version = f'#pragma once\n#define GGML_VERSION "{sources.version}"\n#define GGML_COMMIT "unknown"\n'
     (overlay / "ggml/src/ggml-version.h").write_text(version)
+    if (overlay / "src").is_dir():
+        number = f'#pragma once\n#define LLAMA_VERSION "{request.tree.build_number}"\n#define LLAMA_COMMIT "unknown"\n'
+        (overlay / "src/llama-version.h").write_text(number)
     if request.engine == "sim":
         cuda = overlay / CUDA  # of which the attention kernels include a third
         rewrite_files(included([cuda / name for name in compiled], (cuda, cuda.parent), cuda))

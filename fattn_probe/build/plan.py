@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.build.flags import COUNTERS, Flags
-from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, Contents
+from fattn_probe.build.key import CAPTURE, CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, Contents
 from fattn_probe.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED
 from fattn_probe.build.sources import BACKEND, CONVERSIONS, UNUSED
 from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step, StubStep, compile_step
@@ -15,11 +15,17 @@ GGML = "overlay/ggml/src"
 CUDA = f"{GGML}/ggml-cuda"
 BASE, CPU_LIBRARY, CUDA_LIBRARY = "lib/libggml-base.so", "lib/libggml-cpu.so", "lib/libggml-cuda.so"
 RUNNER_SOURCE = "native/runner/runner.cpp"
+CAPTURE_SOURCE = "native/models/capture.cpp"
 CASE_PREFIX = "fattn-probe-"
 STUBS_SCRIPT = Path(__file__).with_name("stubs.py")
 
 # The backends of each program. fattn-runner has no ggml-cpu, which would double the time of a first build.
-BACKENDS = {RUNNER: ("cuda",), CPU_RUNNER: ("cpu",), TEST_BACKEND_OPS: ("cuda", "cpu")}
+BACKENDS = {
+    RUNNER: ("cuda",),
+    CPU_RUNNER: ("cpu",),
+    TEST_BACKEND_OPS: ("cuda", "cpu"),
+    CAPTURE: ("cpu",),
+}
 
 
 @dataclass(frozen=True)
@@ -133,19 +139,24 @@ class Planner:
         command += ["--compiler", self.flags.toolchain.cxx, "--sanitize", ",".join(self.flags.request.sanitize)]
         command += [word for library in libraries for word in ("--library", library)]
         command += [word for path in provided for word in ("--provided", path)]
-        step = StubStep(source, (*objects, *provided, *libraries), (*command, *objects))
+        step = StubStep(source, (STUBS_SCRIPT.name, *objects, *provided, *libraries), (*command, *objects))
         return step, self.compile(source, self.flags.host(source, UNOPTIMISED), folder="generated/")
 
     def program(self, name: str) -> list[Step]:
         """A program with its compiles."""
         backends = BACKENDS[name]
-        steps = self.program_files(name)
+        steps: list[Step] = [*self.program_files(name)]
         libraries = [CUDA_LIBRARY] if "cuda" in backends else []
         libraries += [CPU_LIBRARY] if "cpu" in backends else []
         if "cuda" in backends and self.cudart:
             steps.append(self.compile(record := "native/cuda/record_launches.cpp", self.flags.cuda_host(record)))
             libraries += self.cuda_runtime()
-        return [*steps, self.link(f"bin/{name}", [step.object for step in steps], [*libraries, BASE])]
+        objects = [step.object for step in steps if isinstance(step, CompileStep)]
+        if name == CAPTURE:
+            stubs = self.stubs(f"obj/{name}-stubs.c", objects, self.base_objects, libraries)
+            steps += stubs
+            objects.append(stubs[-1].object)
+        return [*steps, self.link(f"bin/{name}", objects, [*libraries, BASE])]
 
     def program_files(self, name: str) -> list[CompileStep]:
         """A program's own files, compiled for its backends."""
@@ -154,13 +165,22 @@ class Planner:
         if name == TEST_BACKEND_OPS:
             source = "overlay/tests/test-backend-ops.cpp"
             return [*self.registry(uses), self.compile(source, self.flags.host(source))]
+        if name == CAPTURE:
+            command = (*self.flags.libllama(CAPTURE_SOURCE), *uses)
+            own = self.compile(CAPTURE_SOURCE, command, folder := f"{'-'.join(backends)}/")
+            return [own, *self.registry(uses, folder), *self.libllama()]
         command = (*self.flags.host(RUNNER_SOURCE, UNOPTIMISED), *uses)
         return [self.compile(RUNNER_SOURCE, command, f"{'-'.join(backends)}/")]
 
-    def registry(self, uses: tuple[str, ...]) -> list[CompileStep]:
+    def libllama(self) -> list[CompileStep]:
+        """libllama with the architectures that are wanted; the program has stubs for the others."""
+        files = [*self.flags.sources.libllama, *(f"models/{name}" for name in self.contents.architectures)]
+        return [self.compile(f"overlay/src/{name}", self.flags.libllama(name)) for name in files]
+
+    def registry(self, uses: tuple[str, ...], folder: str = "") -> list[CompileStep]:
         """Ggml's list of all backends, which is made at compile time. The runner has one backend and does without."""
         files = [f"{GGML}/{name}" for name in self.flags.sources.registry]
-        return [self.compile(file, (*self.flags.host(file), *uses)) for file in files]
+        return [self.compile(file, (*self.flags.host(file), *uses), folder) for file in files]
 
 
 def case_file(case: KernelCase) -> str:

@@ -11,6 +11,8 @@ from fattn_probe.source.features import case_parameters
 
 GGML = "ggml/src"
 CUDA = Path("ggml/src/ggml-cuda")
+LIBLLAMA = Path("src")
+ARCHITECTURES = LIBLLAMA / "models"
 BACKEND = "ggml-cuda.cu"
 MINIMAL = (BACKEND, "fattn.cu", "fattn-tile.cu")
 CONVERSIONS = "convert.cu"
@@ -25,7 +27,7 @@ class Sources:
     """Source files by library: relative to ggml/src; those of `cuda` and `full` relative to ggml/src/ggml-cuda.
 
     `cuda` are the files that every attention op needs, `full` all that upstream compiles. `quant_defines` select the
-    vec kernels of fattn.cu.
+    vec kernels of fattn.cu. `libllama` are the files of src/ without those of the architectures in src/models/.
     """
 
     base: tuple[str, ...]
@@ -37,6 +39,7 @@ class Sources:
     quant_defines: tuple[str, ...]
     version: str
     version_header: bool
+    libllama: tuple[str, ...]
 
 
 def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
@@ -56,6 +59,7 @@ def read_sources(tree: Tree, quants: tuple[str, ...], machine: str) -> Sources:
         quant_defines=quant_defines(tree, quants, pairs),
         version=ggml_version(text_of(tree, "ggml/CMakeLists.txt")),
         version_header=(source / "ggml-version.h.in").is_file(),
+        libllama=tuple(path.name for path in sorted((tree.root / LIBLLAMA).glob("*.cpp"))),
     )
 
 

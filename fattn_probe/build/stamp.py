@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent
 NATIVE = PACKAGE / "native"
 CXX = PACKAGE / "cxx"
-NATIVE_FOLDERS = ("cublas", "cuda", "runner", "sim")
+NATIVE_FOLDERS = ("cublas", "cuda", "models", "runner", "sim")
 NATIVE_SUFFIXES = (".h", ".hpp", ".cpp", ".inc", "")
 
 

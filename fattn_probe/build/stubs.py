@@ -2,7 +2,8 @@
 
 Ninja runs this file as a script, so it imports nothing of fattn-probe. A stub that is called prints its symbol and
 ends the program with status 87, which tells the build which file to add. With FATTN_PROBE_SKIP_KERNELS=1 the stub of a
-kernel case, which returns nothing, only prints its symbol: so a program lists the kernels that it needs. Undefined
+kernel case, which returns nothing, only prints its symbol: so a program lists the kernels that it needs. The stub of a
+vtable is one whose functions all do the same: an object of that class can be made, but not used. Undefined
 functions could wait for lazy binding, but fattn.cu's table of vec kernels takes addresses, which are resolved at load.
 """
 
@@ -20,6 +21,17 @@ LINKER_SYMBOLS = frozenset({"__dso_handle", "_GLOBAL_OFFSET_TABLE_", "__ehdr_sta
 KERNEL_CASE = re.compile(r"_Z\d+ggml_cuda_flash_attn_ext_\w+?_caseI")
 NO_META = "ggml_backend_buffer_is_meta"
 """False for every buffer of a program without ggml-backend-meta.cpp, which makes meta buffers."""
+VTABLE = "_ZTV"
+VTABLE_STUB = """\
+static void STUB(void) { missing("SYMBOL"); }
+extern void * const STUB_table[66] __asm__("SYMBOL");
+static void * const STUB_type[] = { (void *) (STUB_table + 2), "SYMBOL" };
+void * const STUB_table[66] = { 0, (void *) STUB_type, [2 ... 65] = STUB };
+"""
+"""As the C++ ABI lays it out: the offset to the object, the class's type_info, and at most 64 functions.
+
+A dynamic_cast calls a virtual function of the type_info, which is the same stub.
+"""
 PROLOGUE = """\
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +95,8 @@ def stub(index: int, symbol: str) -> str:
     name = f"fattn_stub_{index}"
     if symbol == NO_META:
         return f'_Bool {name}(void) __asm__("{symbol}");\n_Bool {name}(void) {{ return 0; }}\n'
+    if symbol.startswith(VTABLE):
+        return VTABLE_STUB.replace("STUB", name).replace("SYMBOL", symbol)
     function = "missing_kernel" if KERNEL_CASE.match(symbol) else "missing"
     return f'void {name}(void) __asm__("{symbol}");\nvoid {name}(void) {{ {function}("{symbol}"); }}\n'
 

@@ -47,6 +47,22 @@ def defines(text: str, function: str) -> bool:
     return re.search(pattern, text, re.MULTILINE) is not None
 
 
+def class_name(name: str) -> str:
+    """The class of a demangled member function or vtable without template arguments; empty for a free function."""
+    plain = re.sub(r"<[^<>]*>", "", name.partition("(")[0])
+    return plain.removeprefix("vtable for ") if plain.startswith("vtable for ") else plain.rpartition("::")[0]
+
+
+def defining_class(name: str, files: Iterable[Path]) -> str | None:
+    """The name of the file that defines the members of the class of a demangled function or vtable, or None."""
+    owner = class_name(name).split()[-1:]
+    if not owner:
+        return None
+    member = r"(?:<[^<>()]*>)?::".join([*map(re.escape, owner[0].split("::")), r"~?\w+"])
+    pattern = re.compile(rf"^(?! )[\w:<>*&, ]*?\b{member}\s*\(", re.MULTILINE)
+    return next((path.name for path in files if pattern.search(path.read_text(errors="replace"))), None)
+
+
 def defining_source(name: str, files: Iterable[Path]) -> str | None:
     """The name of the file that defines a demangled function, or None."""
     function = function_name(name)

@@ -1,7 +1,8 @@
 """GGUF files as plain records: typed fields and tensors as raw bytes."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,13 +185,12 @@ class BoundedReader(GGUFReader):
         return super()._get(offset, dtype, count, override_order)
 
 
-def read_gguf(path: Path) -> GgufFile:
-    """Read a file written by this package or its runner; InputError for one that is truncated or not a GGUF file."""
+@contextmanager
+def reading(path: Path) -> Iterator[BoundedReader]:
+    """A reader of a GGUF file; InputError for one that is truncated or not a GGUF file."""
     check_readable(path, "the GGUF file")
     try:
-        reader = BoundedReader(path)
-        fields = {name: field.contents() for name, field in reader.fields.items()}
-        tensors = {tensor.name: _tensor(tensor) for tensor in reader.tensors}
+        yield BoundedReader(path)
     except (
         ValueError,
         IndexError,
@@ -200,6 +200,13 @@ def read_gguf(path: Path) -> GgufFile:
         RecursionError,
     ) as error:  # what GGUFReader raises on bad bytes
         raise InputError(f"{path}: truncated, or not a GGUF file ({error})") from error
+
+
+def read_gguf(path: Path) -> GgufFile:
+    """Read a file written by this package or its runner; InputError for one that is truncated or not a GGUF file."""
+    with reading(path) as reader:
+        fields = {name: field.contents() for name, field in reader.fields.items()}
+        tensors = {tensor.name: _tensor(tensor) for tensor in reader.tensors}
     return GgufFile(path, fields, tensors)
 
 

@@ -132,7 +132,7 @@ def batch_runner(
 ) -> Iterator[BatchRunner]:
     """Start a runner, and end it with all its child processes; RunnerEndedError if it fails to start."""
     with scratch() as folder:
-        process = _start([str(runner), "--batch", *args], folder, env)
+        process = start([str(runner), "--batch", *args], folder, env)
         try:
             batch = BatchRunner(process, folder, types, names)
             batch.expect(READY, timeout)
@@ -141,7 +141,8 @@ def batch_runner(
             kill_group(process)
 
 
-def _start(argv: Sequence[str], folder: Path, env: Mapping[str, str]) -> "subprocess.Popen[str]":
+def start(argv: Sequence[str], folder: Path, env: Mapping[str, str]) -> "subprocess.Popen[str]":
+    """Start a program that answers lines with lines; its stderr and launch records go to files in `folder`."""
     launches = folder / "launches"
     launches.touch()
     environment = {**os.environ, "DEBUGINFOD_URLS": "", **env, LAUNCHES_ENV: str(launches)}

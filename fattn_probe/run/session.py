@@ -16,7 +16,7 @@ from fattn_probe.build.ninja import Report, silent
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError
 from fattn_probe.launch.record import Names, Types
-from fattn_probe.op.case_file import write_case
+from fattn_probe.op.case_file import CaseFile, write_case
 from fattn_probe.run.batch import RunnerEndedError
 from fattn_probe.run.capture import Capture, capture_of
 from fattn_probe.run.execute import execute
@@ -115,11 +115,24 @@ class Session:
         )
 
     def add_kernels(
-        self, target: Target, kernels: Iterable[KernelCase], program: str = RUNNER, sources: Iterable[str] = ()
+        self,
+        target: Target,
+        kernels: Iterable[KernelCase],
+        program: str = RUNNER,
+        sources: Iterable[str] = (),
+        architectures: Iterable[str] = (),
     ) -> None:
         """Compile the kernels and further files that the build of a target lacks, all at once."""
         request, dry = self._request(target), self.options.simulation.dry
-        made = ensure(request, kernels, (program,), dry=dry, sources=sources, progress=self.progress)
+        made = ensure(
+            request,
+            kernels,
+            (program,),
+            dry=dry,
+            sources=sources,
+            architectures=architectures,
+            progress=self.progress,
+        )
         self.builds[f"{target}/{program}"] = made
 
     def complete(self, target: Target, symbol: str, program: str) -> Build:
@@ -157,7 +170,9 @@ class Session:
     def _watched_env(self, target: Target) -> dict[str, str]:
         return self.env(target) | (self.watch.env if self.watch is not None and target.engine == "sim" else {})
 
-    def run(self, case: Case, inputs: Mapping[str, Bytes], target: Target, part: Part | None = None) -> RunOutcome:
+    def run(
+        self, case: Case | CaseFile, inputs: Mapping[str, Bytes], target: Target, part: Part | None = None
+    ) -> RunOutcome:
         """Run one case, or a part of it; if the build lacks a kernel, compile it and run again."""
         program = CPU_RUNNER if target.engine == "cpu" else RUNNER
         with scratch() as folder:
@@ -177,7 +192,9 @@ class Session:
 
             return self.completing(case.name, target, program, attempt)
 
-    def _watched(self, case: Case, target: Target, share: float, execute: Callable[[], RunOutcome]) -> RunOutcome:
+    def _watched(
+        self, case: Case | CaseFile, target: Target, share: float, execute: Callable[[], RunOutcome]
+    ) -> RunOutcome:
         options = self.options
         if self.watch is None or options.simulation.dry:
             return execute()
@@ -230,7 +247,11 @@ class Session:
 
     def provenance(self, case: Case, target: Target) -> dict[str, str]:
         """The provenance that a capture records."""
-        manifest = self.build_for(target).manifest
+        return self.provenance_of_build(target, case.seed)
+
+    def provenance_of_build(self, target: Target, seed: int, program: str | None = None) -> dict[str, str]:
+        """The provenance of what a program computes on a target, from data of a seed."""
+        manifest = self.build_for(target, program).manifest
         found = {
             "source": manifest.source,
             "build_number": manifest.build_number,
@@ -240,7 +261,7 @@ class Session:
             "arch": manifest.arch,
             "compilers": " ".join(manifest.compilers),
             "device": str(target),
-            "seed": str(case.seed),
+            "seed": str(seed),
             "schedule": str(self.options.simulation.schedule),
         }
         return found | ({"driver": driver() or "unknown"} if target.engine == "cuda" else {}) | versions()

@@ -3,16 +3,19 @@
 from fattn_probe.source.features import Features, KernelCase, instance_cases, kernel_parameters, type_values
 from fattn_probe.source.resolve import resolve
 from fattn_probe.source.spec import DEFAULT_SOURCE
-from fattn_probe.source.tree import Tree, kept_files
+from fattn_probe.source.tree import Tree, digest_models, has_models, kept_files, model_files
 
 __all__ = [
     "DEFAULT_SOURCE",
     "Features",
     "KernelCase",
     "Tree",
+    "digest_models",
     "ggml_types",
+    "has_models",
     "kept_files",
     "kernel_cases",
+    "model_files",
     "resolve",
     "template_parameters",
 ]

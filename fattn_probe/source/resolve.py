@@ -1,5 +1,6 @@
 """Resolve `--source` to a llama.cpp tree on this machine."""
 
+import functools
 import hashlib
 from dataclasses import replace
 from pathlib import Path
@@ -9,34 +10,43 @@ from fattn_probe.errors import InputError
 from fattn_probe.source import git, store
 from fattn_probe.source.features import probe
 from fattn_probe.source.spec import ALLOWED, FolderSpec, GitSpec, PypiSpec, parse_spec
-from fattn_probe.source.tree import GGML_LANDMARK, LANDMARK, Tree, digest_tree, find_tree
+from fattn_probe.source.tree import GGML_LANDMARK, LANDMARK, MODEL_LANDMARK, Tree, digest_tree, find_tree, has_models
 
 if TYPE_CHECKING:  # HTTP and archives are imported to fetch a source that is not in the cache
     from fattn_probe.source.download import Progress
 
 
-def resolve(spec: str, progress: "Progress | None" = None) -> Tree:
+def resolve(spec: str, progress: "Progress | None" = None, *, models: bool = False) -> Tree:
     """The tree that a source specification names, fetched if it is not in the cache.
 
-    `progress` is called during a download. InputError for a wrong specification, release or archive; LostError for a
-    network failure.
+    `progress` is called during a download; `models`: the tree must have libllama. InputError for a wrong specification,
+    release or archive, LostError for a network failure.
     """
+    tree = resolved(spec, progress, models)
+    if models and not has_models(tree.root):
+        raise InputError(f"source {spec!r}: this tree has no {MODEL_LANDMARK}: models need llama.cpp's whole source")
+    return tree
+
+
+def resolved(spec: str, progress: "Progress | None", models: bool) -> Tree:
+    """The same, without the check for libllama."""
     match parse_spec(spec):
         case PypiSpec() as release:
-            tree = cached_tree(release.cache_name, spec, lambda folder: fetched_release(release, folder, progress))
+            fetched = functools.partial(fetched_release, release, progress=progress)
+            tree = cached_tree(release.cache_name, spec, fetched, models)
             return replace(tree, build_number=release.build_number)
         case GitSpec() as repository:
             commit = git.find_commit(repository)
             name = f"git-{hashlib.sha256(repository.url.encode()).hexdigest()[:8]}-{commit}"
-            tree = cached_tree(name, spec, lambda folder: fetched_commit(repository, commit, folder))
+            tree = cached_tree(name, spec, functools.partial(fetched_commit, repository, commit), models)
             return replace(tree, build_number=git.build_number_of_ref(repository.ref))
         case FolderSpec(path):
             return folder_tree(path, spec)
 
 
-def cached_tree(name: str, spec: str, make: store.Maker) -> Tree:
+def cached_tree(name: str, spec: str, make: store.Maker, models: bool) -> Tree:
     """A tree in the cache."""
-    entry = store.obtain(name, make)
+    entry = store.obtain(name, make, models=models)
     root = store.tree_root(name)
     return Tree(spec, root, entry.build_number, entry.digest, probe(root))
 

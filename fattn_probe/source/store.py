@@ -13,7 +13,7 @@ from pathlib import Path
 import filelock
 
 from fattn_probe.cache import cache_dir
-from fattn_probe.source.tree import OUTSIDE_GGML, digest_tree
+from fattn_probe.source.tree import OUTSIDE_GGML, digest_tree, has_models
 
 log = logging.getLogger(__name__)
 
@@ -42,14 +42,18 @@ def tree_root(name: str) -> Path:
     return sources_dir() / name / "llama.cpp"
 
 
-def obtain(name: str, make: Maker) -> Entry:
+def obtain(name: str, make: Maker, *, models: bool = False) -> Entry:
     """The entry `name`, made by `make(folder)` if it is missing or was modified.
 
     `make` fills `folder/llama.cpp` and returns its record. Processes that want the same entry wait for one another.
+    With `models`, an entry that an earlier fattn-probe stored without libllama's source is made again.
     """
     sources_dir().mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(sources_dir() / f"{name}.lock"):
         entry = intact_entry(name)
+        if entry is not None and models and not has_models(tree_root(name)):
+            log.warning("the cached source %s lacks libllama, which models need: fetching it again", name)
+            entry = None
         return entry if entry is not None else make_entry(name, make)
 
 

@@ -1,7 +1,7 @@
 """A llama.cpp tree: its folder, its build number, and a digest of the files that matter."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +18,9 @@ OUTSIDE_GGML = frozenset({"LICENSE", "tests"})
 KEPT_FILES = frozenset({"LICENSE", "ggml/CMakeLists.txt", "tests/test-backend-ops.cpp"})
 KEPT_FOLDERS = ("cmake", "ggml/cmake", "ggml/include", "ggml/src/ggml-cpu", "ggml/src/ggml-cuda")
 FLAT_FOLDER = PurePosixPath("ggml/src")  # only its own files: its folders are the backends
+MODEL_LANDMARK = PurePosixPath("src/llama.cpp")
+MODEL_FOLDERS = ("include", "src")
+"""What building libllama reads beside ggml. It has a digest of its own, and trees of ggml's repository lack it."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Tree:
     """A source: `root` is the folder of llama.cpp and is never written to.
 
     `build_number` is llama.cpp's own (as in tag b11549), `?` where nothing tells it. `digest` is a sha256 over the
-    paths and contents of the kept files, so two trees with one digest build the same.
+    paths and contents of the kept files without libllama's, so two trees with one digest build the same kernels.
     """
 
     spec: str
@@ -37,26 +40,49 @@ class Tree:
 
 def is_kept(path: PurePosixPath) -> bool:
     """Whether a file, relative to llama.cpp's folder, belongs to what fattn-probe builds from."""
-    return (
-        str(path) in KEPT_FILES
-        or path.parent == FLAT_FOLDER
-        or any(path.is_relative_to(folder) for folder in KEPT_FOLDERS)
-    )
+    folders = (*KEPT_FOLDERS, *MODEL_FOLDERS)
+    return str(path) in KEPT_FILES or path.parent == FLAT_FOLDER or any(map(path.is_relative_to, folders))
 
 
 def kept_files(root: Path) -> Iterator[PurePosixPath]:
-    """The kept files that a tree has, sorted by path."""
+    """The kept files that a tree has, without libllama's, sorted by path."""
     candidates = [root / file for file in KEPT_FILES]
     candidates += (root / FLAT_FOLDER).iterdir() if (root / FLAT_FOLDER).is_dir() else ()
     for folder in KEPT_FOLDERS:
         candidates += (root / folder).rglob("*")
-    yield from sorted(PurePosixPath(path.relative_to(root).as_posix()) for path in candidates if path.is_file())
+    yield from relative_files(root, candidates)
+
+
+def model_files(root: Path) -> Iterator[PurePosixPath]:
+    """The files of libllama that a tree has, sorted by path; none of a tree without libllama."""
+    if has_models(root):
+        yield from relative_files(root, (path for folder in MODEL_FOLDERS for path in (root / folder).rglob("*")))
+
+
+def has_models(root: Path) -> bool:
+    """Whether a tree has libllama's source, which ggml's own repository lacks."""
+    return (root / MODEL_LANDMARK).is_file()
+
+
+def relative_files(root: Path, candidates: Iterable[Path]) -> list[PurePosixPath]:
+    """The files among some paths, relative to a tree, sorted."""
+    return sorted(PurePosixPath(path.relative_to(root).as_posix()) for path in candidates if path.is_file())
 
 
 def digest_tree(root: Path) -> str:
-    """The sha256 of the kept files' paths and contents."""
+    """The sha256 of the kept files' paths and contents, without libllama's."""
+    return digest_files(root, kept_files(root))
+
+
+def digest_models(root: Path) -> str:
+    """The sha256 of the paths and contents of libllama's files."""
+    return digest_files(root, model_files(root))
+
+
+def digest_files(root: Path, files: Iterable[PurePosixPath]) -> str:
+    """The sha256 of the paths and contents of files of a tree."""
     digest = hashlib.sha256()
-    for path in kept_files(root):
+    for path in files:
         content = (root / path).read_bytes()
         digest.update(b"%s\0%d\0" % (str(path).encode(), len(content)))
         digest.update(content)

@@ -8,7 +8,7 @@ from fattn_probe.build.key import Build, BuildRequest, Contents, Manifest, folde
 from fattn_probe.build.stamp import own_stamp
 from fattn_probe.build.toolchain import Toolchain, version_line
 from fattn_probe.errors import InputError
-from tests.build.tree import make_tree
+from tests.build.tree import add_libllama, make_tree
 
 GXX = Toolchain("gcc", "g++", ("g++ 12",), "x86_64", Path("/include"))
 CONTENTS = Contents(("mma 64,64,8,8", "tile 64,64"), (), ("fattn-runner",))
@@ -123,3 +123,22 @@ def test_a_folder_without_a_manifest_is_not_a_build(tmp_path):
 )
 def test_compiler_versions(text, version):
     assert version_line(text) == version
+
+
+def test_a_build_has_the_libllama_of_its_tree(tmp_path):
+    tree = make_tree(tmp_path)
+    wanted = Contents(programs=("fattn-runner", "fattn-capture"), architectures=("qwen2.cpp",))
+    assert wanted.for_tree(tree) == Contents(programs=("fattn-runner",))
+    add_libllama(tmp_path)
+    first = wanted.for_tree(tree)
+    assert (first.programs, first.architectures) == (wanted.programs, wanted.architectures)
+    (tmp_path / "src/llama.cpp").write_text("int other;\n")
+    second = wanted.for_tree(tree)
+    assert len({"", first.libllama, second.libllama}) == 3
+    made = replace(MANIFEST, contents=first, stamp=own_stamp())
+    assert is_complete(made, first)
+    assert is_complete(made, Contents(programs=("fattn-runner",)))
+    assert not is_complete(made, second)
+    assert not is_complete(made, replace(first, architectures=("llama.cpp",)))
+    assert first.union(second).libllama == second.libllama
+    assert Contents(programs=("fattn-runner",)).for_tree(tree).libllama == ""

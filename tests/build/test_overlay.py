@@ -5,7 +5,7 @@ from fattn_probe.build.key import BuildRequest, Contents
 from fattn_probe.build.overlay import prepare, write_if_changed
 from fattn_probe.build.sources import CUDA, read_sources
 from fattn_probe.source.patches import Patch
-from tests.build.tree import FILES, make_tree
+from tests.build.tree import FILES, add_libllama, make_tree
 
 DIFF = """\
 --- a/ggml/src/ggml-cuda/convert.cu
@@ -28,6 +28,20 @@ def test_the_simulators_overlay_is_rewritten_and_the_tree_is_not(tmp_path):
     cuda = prepared(tmp_path / "tree", tmp_path / "build")
     assert "simt::describe" in (cuda / "fattn.cu").read_text()
     assert "simt::describe" not in (tmp_path / "tree" / CUDA / "fattn.cu").read_text()
+
+
+def test_libllama_is_copied_for_the_programs_that_have_it(tmp_path):
+    def copied(**contents):
+        prepared(tmp_path / "tree", tmp_path / "build", **contents)
+        return (tmp_path / "build/overlay/src/models/qwen2.cpp").is_file()
+
+    add_libllama(tmp_path / "tree")
+    assert not copied(programs=("fattn-runner",))
+    assert copied(programs=("fattn-runner", "fattn-capture"), libllama="1")
+    assert '#define LLAMA_VERSION "11549"' in (tmp_path / "build/overlay/src/llama-version.h").read_text()
+    (tmp_path / "tree/src/llama.cpp").write_text("int changed;\n")
+    prepared(tmp_path / "tree", tmp_path / "build", programs=("fattn-capture",), libllama="2")
+    assert (tmp_path / "build/overlay/src/llama.cpp").read_text() == "int changed;\n"
 
 
 @pytest.mark.parametrize("contents", [{"sources": ("scale.cu",)}, {"full": True}])

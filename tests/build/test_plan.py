@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.build.flags import Flags
-from fattn_probe.build.key import CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, BuildRequest, Contents
+from fattn_probe.build.key import CAPTURE, CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, BuildRequest, Contents
 from fattn_probe.build.plan import CUDA_LIBRARY, Planner, case_file, case_text
 from fattn_probe.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS
 from fattn_probe.build.sources import CUDA as CUDA_FOLDER
@@ -13,7 +13,7 @@ from fattn_probe.build.stamp import NATIVE
 from fattn_probe.build.steps import CompileStep, LinkStep
 from fattn_probe.build.toolchain import Toolchain
 from fattn_probe.source import KernelCase
-from tests.build.tree import make_tree
+from tests.build.tree import add_libllama, make_tree
 
 SIM = Toolchain("gcc", "g++", ("g++ 12",), "x86_64", Path("/cuda/include"))
 CUDA = Toolchain(
@@ -69,6 +69,23 @@ def test_the_cpu_runner_needs_no_cuda_backend(tmp_path):
     assert not [source for source in sources(plan) if "ggml-cuda" in source]
 
 
+def test_capture_has_libllama_with_the_wanted_architectures_and_stubs_for_the_others(tmp_path):
+    add_libllama(tmp_path)
+    plan = plan_of(tmp_path, Contents((), (), (CAPTURE,), architectures=("qwen2.cpp",)))
+    assert links(plan) == ["lib/libggml-cpu.so", "lib/libggml-base.so", "bin/fattn-capture"]
+    compiled = {source for source in sources(plan) if source.startswith("overlay/src/")}
+    assert compiled == {"overlay/src/llama.cpp", "overlay/src/llama-model.cpp", "overlay/src/models/qwen2.cpp"}
+    assert "overlay/ggml/src/gguf.cpp" in sources(plan)
+    program, stubs = command(plan, "bin/fattn-capture"), command(plan, "obj/fattn-capture-stubs.c")
+    assert {"obj/src/llama-model.cpp.o", "obj/src/models/qwen2.cpp.o"} <= set(program) & set(stubs)
+    assert "obj/generated/obj/fattn-capture-stubs.c.o" in program
+    assert "-Ioverlay/include" in command(plan, "obj/src/llama.cpp.o")
+    assert "-DGGML_USE_CPU" in command(plan, "obj/cpu/ggml-backend-reg.cpp.o")
+    both = plan_of(tmp_path, Contents((), (), (CAPTURE, TEST_BACKEND_OPS), architectures=("qwen2.cpp",)))
+    assert "-DGGML_USE_CUDA" in command(both, "obj/ggml-backend-reg.cpp.o")
+    assert "-DGGML_USE_CUDA" not in command(both, "obj/cpu/ggml-backend-reg.cpp.o")
+
+
 def test_heavy_kernels_come_first_and_each_step_once(tmp_path):
     plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), ("scale.cu",), (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS)))
     names = [source.rpartition("/")[2] for source in sources(plan)]
@@ -88,7 +105,7 @@ def test_full_compiles_what_upstream_compiles(tmp_path):
 
 def test_every_input_of_a_step_is_made_or_is_a_source(tmp_path):
     plan = plan_of(tmp_path, Contents(("mma 64,64,8,8",), (), (RUNNER, TEST_BACKEND_OPS)), "cuda")
-    made = {output for step in plan.steps for output in step.outputs} | {"lib/libcudart.so.13"}
+    made = {output for step in plan.steps for output in step.outputs} | {"lib/libcudart.so.13", "stubs.py"}
     needed = {path for step in plan.steps for path in step.inputs if not path.startswith(("overlay/", "native/"))}
     assert needed <= made
 

@@ -70,3 +70,26 @@ def test_a_kernel_is_named_and_skipped_where_a_program_only_lists_them(tmp_path)
         codes.append(ended.returncode)
         assert ended.stderr == f"fattn-probe: missing symbol: {CASE}\n"
     assert codes == [87, 0]
+
+
+@pytest.mark.build
+def test_an_object_of_a_class_that_is_not_built_can_be_made_but_not_used(tmp_path):
+    """Neither by a call, nor by a dynamic_cast, which reads the class's type_info."""
+    (tmp_path / "stubs.c").write_text(render_stubs(["_ZTV7Derived"]))
+    (tmp_path / "main.cpp").write_text(
+        "#include <cstdio>\n"
+        "struct Base { virtual ~Base() = default; virtual int f() = 0; };\n"
+        "struct Middle : Base {};\n"
+        "struct Derived : Middle { int f() override; };\n"
+        "int main(int argc, char **) {\n"
+        "    Base * object = new Derived;\n"
+        '    std::puts("made"), std::fflush(stdout);\n'
+        "    return argc > 1 ? dynamic_cast<Middle *>(object) != nullptr : object->f();\n}\n"
+    )
+    compiler = shutil.which("gcc")
+    subprocess.run([compiler, "-c", "-fPIC", "stubs.c"], cwd=tmp_path, check=True)
+    subprocess.run([compiler, "main.cpp", "stubs.o", "-lstdc++", "-o", "main"], cwd=tmp_path, check=True)
+    for words in ([], ["cast"]):
+        ended = subprocess.run([tmp_path / "main", *words], capture_output=True, text=True, check=False)
+        found = (ended.returncode, ended.stdout, ended.stderr)
+        assert found == (87, "made\n", "fattn-probe: missing symbol: _ZTV7Derived\n")

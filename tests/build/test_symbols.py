@@ -1,6 +1,14 @@
 import pytest
 
-from fattn_probe.build.symbols import case_of, defines, defining_source, demangle, function_name
+from fattn_probe.build.symbols import (
+    case_of,
+    class_name,
+    defines,
+    defining_class,
+    defining_source,
+    demangle,
+    function_name,
+)
 from fattn_probe.source import KernelCase
 
 TYPES = {0: "f32", 1: "f16", 2: "q4_0", 8: "q8_0", 30: "bf16"}
@@ -98,3 +106,40 @@ def test_the_file_that_defines_a_function(tmp_path):
     files = sorted(tmp_path.iterdir())
     assert defining_source("ggml_cuda_op_add" + ARGS, files) == "binbcast.cu"
     assert defining_source("ggml_cuda_op_nothing" + ARGS, files) is None
+
+
+MODELS = {
+    "afmoe.cpp": "llama_model_afmoe::graph::graph(const llama_model & model) : llm_graph_context(params) {\n}\n",
+    "gemma.cpp": "template <bool iswa>\nllama_model_gemma::graph<iswa>::graph(const llama_model & model) {\n}\n",
+    "mamba-base.cpp": "llm_build_mamba_base::llm_build_mamba_base(const llm_graph_params & params) {}\n",
+    "qwen2.cpp": (
+        "void llama_model_qwen2::load_arch_hparams(llama_model_loader & ml) {\n"
+        "    llama_model_qwen::load_arch_hparams(ml);\n}\n"
+    ),
+    "qwen2moe.cpp": "void llama_model_qwen2moe::load_arch_hparams(llama_model_loader & ml) {\n}\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("vtable for llama_model_qwen2", "qwen2.cpp"),
+        ("vtable for llama_model_qwen2moe", "qwen2moe.cpp"),
+        ("vtable for llama_model_qwen", None),
+        ("llama_model_afmoe::graph::graph(llama_model const&)", "afmoe.cpp"),
+        ("llama_model_gemma::graph<true>::graph(llama_model const&)", "gemma.cpp"),
+        ("llama_model_gemma::graph<false>::other(int) const", "gemma.cpp"),
+        ("llm_build_mamba_base::llm_build_mamba_base(llm_graph_params const&)", "mamba-base.cpp"),
+        ("llama_model_llama::graph::graph(llama_model const&)", None),
+        ("ggml_cuda_op_scale(ggml_backend_cuda_context&, ggml_tensor*)", None),
+    ],
+)
+def test_the_file_of_a_class(tmp_path, name, file):
+    for path, text in MODELS.items():
+        (tmp_path / path).write_text(text)
+    assert defining_class(name, sorted(tmp_path.iterdir())) == file
+
+
+def test_the_class_of_a_function():
+    assert class_name("void a::b<c::d>::e(f::g)") == "void a::b"
+    assert class_name("free_function(int)") == ""

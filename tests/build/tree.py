@@ -58,6 +58,21 @@ add_library(ggml
     "tests/test-backend-ops.cpp": "int main() {}\n",
 }
 
+LIBLLAMA = {
+    "include/llama.h": "",
+    "src/llama.cpp": "int llama;\n",
+    "src/llama-model.cpp": "",
+    "src/llama-version.h.in": "",
+    "src/models/llama.cpp": "",
+    "src/models/qwen2.cpp": "",
+}
+
+
+def add_libllama(root: Path) -> None:
+    for path, text in LIBLLAMA.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
 
 def make_tree(root: Path, quants_option: str = "GGML_CUDA_FA_QUANTS") -> Tree:
     for path, text in FILES.items():

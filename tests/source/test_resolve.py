@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fattn_probe.errors import InputError, LostError
-from fattn_probe.source import kept_files, kernel_cases, resolve, store
+from fattn_probe.source import digest_models, kept_files, kernel_cases, model_files, resolve, store
 from tests.source.fake_index import TREE, write_tree
 
 RELEASE = "pypi:xllamacpp==2026.1.77"
@@ -110,6 +110,43 @@ def test_changed_cache_is_fetched_again(index):
     assert resolve(RELEASE) == tree
     assert (tree.root / "ggml/src/ggml.c").read_text() == TREE["ggml/src/ggml.c"]
     assert index.downloads() == 2
+
+
+LIBLLAMA = {"include/llama.h": "int api;\n", "src/llama.cpp": "int llama;\n", "src/models/qwen2.cpp": "int graph;\n"}
+
+
+def test_libllama_has_a_digest_of_its_own(index, tree_folder):
+    index.publish(SDIST, files=TREE | LIBLLAMA)
+    without, release = resolve(str(tree_folder)), resolve(RELEASE, models=True)
+    assert release.digest == without.digest
+    assert {str(path) for path in model_files(release.root)} == set(LIBLLAMA)
+    assert list(model_files(without.root)) == []
+    before = digest_models(write_tree(tree_folder, LIBLLAMA))
+    assert before == digest_models(release.root)
+    (tree_folder / "src/models/qwen2.cpp").write_text("int changed;\n")
+    assert digest_models(tree_folder) != before
+    assert resolve(str(tree_folder), models=True).digest == without.digest
+
+
+def test_a_source_without_libllama_is_fetched_again_for_models(index, cache):
+    """As an earlier fattn-probe stored it."""
+    index.publish(SDIST, files=TREE | LIBLLAMA)
+    tree = resolve(RELEASE)
+    store.remove(tree.root / "src")
+    assert resolve(RELEASE) == tree
+    assert index.downloads() == 1
+    assert resolve(RELEASE, models=True) == tree
+    assert (tree.root / "src/llama.cpp").read_text() == "int llama;\n"
+    assert resolve(RELEASE, models=True) == tree
+    assert index.downloads() == 2
+
+
+def test_a_tree_that_has_no_libllama_is_no_source_for_models(index, tree_folder):
+    index.publish(SDIST, prefix="", files=ggml_layout())
+    for source in (RELEASE, str(tree_folder)):
+        assert resolve(source)
+        with pytest.raises(InputError, match=r"this tree has no src/llama\.cpp: models need llama\.cpp's whole source"):
+            resolve(source, models=True)
 
 
 def test_damaged_record_is_fetched_again(index, cache):

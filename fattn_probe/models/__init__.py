@@ -1,0 +1,1 @@
+"""Models: run one with libllama, and record the attention ops of its graphs."""

@@ -1,0 +1,86 @@
+"""The index of a folder of captured ops, `index.json`."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fattn_probe.errors import InputError
+from fattn_probe.files import read_text, writing
+from fattn_probe.models.recorded_op import Offer
+from fattn_probe.op import Op
+
+INDEX = "index.json"
+VERSION = 1
+MOST_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One captured op: its file in the folder, its place in the model, and what it is."""
+
+    file: str
+    digest: str
+    offer: Offer
+    op: Op
+
+    def to_json(self) -> dict[str, Any]:
+        """Keys: file, digest, layer, step, part, phase, bytes, sizes, types, params."""
+        told = {key: value for key, value in asdict(self.offer).items() if key != "most"}
+        types = {name: view.type for name, view in self.op.tensors.items()}
+        return (
+            {"file": self.file, "digest": self.digest}
+            | told
+            | {"sizes": asdict(self.op.sizes), "types": types, "params": asdict(self.op.params)}
+        )
+
+
+@dataclass(frozen=True)
+class Index:
+    """A folder of captured ops.
+
+    `complete`: the run came to its end. `left_out` are the names of ops that the budget had no room for. `run` says
+    what ran: model, prompts, source, device.
+    """
+
+    complete: bool
+    run: Mapping[str, Any]
+    entries: Sequence[Entry]
+    left_out: Sequence[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of index.json."""
+        ops = [entry.to_json() for entry in self.entries]
+        return {
+            "version": VERSION,
+            "complete": self.complete,
+            **self.run,
+            "bytes": sum(entry.offer.bytes for entry in self.entries),
+            "left_out": list(self.left_out),
+            "ops": ops,
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write the document completely or not at all."""
+        path = folder / INDEX
+        partial = path.with_name(f"{INDEX}.{os.getpid()}.partial")
+        with writing(path):
+            try:
+                partial.write_text(json.dumps(self.to_json(), indent=1) + "\n")
+                partial.replace(path)
+            finally:
+                partial.unlink(missing_ok=True)
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """The document of a folder of captured ops; InputError if there is none, or one of another version."""
+    path = folder / INDEX
+    try:
+        found = json.loads(read_text(path, "the index of captured ops", MOST_BYTES))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: not an index of captured ops: {error}") from None
+    if not isinstance(found, dict) or found.get("version") != VERSION:
+        raise InputError(f"{path}: not an index of captured ops of version {VERSION}")
+    return found

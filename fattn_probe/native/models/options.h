@@ -1,0 +1,115 @@
+// Command line of fattn-capture.
+#pragma once
+
+#include "ggml.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+// The model or the command line is wrong: exit status 2.
+struct InputError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+// The machine cannot do it, for lack of memory or of room on the disk: exit status 3.
+struct MachineError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+// The run is lost: exit status 4.
+struct LostError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+struct Options {
+    std::string model_path;
+    std::string raw_path;    // the file with the bytes of the op in question
+    std::string prompt_path; // a file with the prompt; empty: random tokens
+    int tokens = 0;          // random tokens for each sequence
+    uint32_t seed = 0;
+    int generate = 0; // tokens after the prompt
+    int context = 0;  // positions of each sequence; 0: as many as are needed
+    int batch = 512;  // tokens of one evaluation
+    int sequences = 1;
+    int threads = 1;
+    int64_t memory = 0; // bytes that the process may allocate; 0: no limit
+    ggml_type type_k = GGML_TYPE_F16;
+    ggml_type type_v = GGML_TYPE_F16;
+    std::set<int> layers; // empty: all
+    bool every = false;   // every evaluation, not only the last of the prompt and the last of all
+};
+
+inline ggml_type parse_type(const std::string &name) {
+    for (int i = 0; i < GGML_TYPE_COUNT; i++) {
+        const char *known = ggml_type_name(ggml_type(i));
+        if (known != nullptr && name == known) {
+            return ggml_type(i);
+        }
+    }
+    throw InputError("this llama.cpp has no type " + name);
+}
+
+inline int64_t parse_number(const std::string &flag, const std::string &text) {
+    char *end = nullptr;
+    const long long value = std::strtoll(text.c_str(), &end, 10);
+    if (text.empty() || *end != '\0' || value < 0) {
+        throw InputError(flag + ": expected a number, found '" + text + "'");
+    }
+    return value;
+}
+
+// Sets the option of a flag that is a number; false if there is none.
+inline bool parse_numbers(Options &options, const std::string &flag, const std::string &value) {
+    int *const place = flag == "--tokens"      ? &options.tokens
+                       : flag == "--generate"  ? &options.generate
+                       : flag == "--context"   ? &options.context
+                       : flag == "--batch"     ? &options.batch
+                       : flag == "--sequences" ? &options.sequences
+                       : flag == "--threads"   ? &options.threads
+                                               : nullptr;
+    if (place != nullptr) {
+        *place = int(parse_number(flag, value));
+    } else if (flag == "--layer") {
+        options.layers.insert(int(parse_number(flag, value)));
+    } else if (flag == "--seed") {
+        options.seed = uint32_t(parse_number(flag, value));
+    } else if (flag == "--memory") {
+        options.memory = parse_number(flag, value);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+inline Options parse_options(int argc, char **argv) {
+    if (argc < 3) {
+        throw InputError("usage: fattn-capture model.gguf raw.bin [--prompt FILE | --tokens N] ...");
+    }
+    Options options;
+    options.model_path = argv[1];
+    options.raw_path = argv[2];
+    for (int i = 3; i < argc; i++) {
+        const std::string flag = argv[i];
+        if (flag == "--every") {
+            options.every = true;
+            continue;
+        }
+        if (i + 1 == argc) {
+            throw InputError(flag + ": unknown, or its value is missing");
+        }
+        const std::string value = argv[++i];
+        if (flag == "--prompt") {
+            options.prompt_path = value;
+        } else if (flag == "--type-k") {
+            options.type_k = parse_type(value);
+        } else if (flag == "--type-v") {
+            options.type_v = parse_type(value);
+        } else if (!parse_numbers(options, flag, value)) {
+            throw InputError(flag + ": unknown option");
+        }
+    }
+    return options;
+}
