@@ -64,6 +64,9 @@ class Recorder:
                 check_layers(self.request, found["layers"])
                 self.model = found
                 return "go"
+            case {"step": number}:
+                self.step(f"evaluating step {number + 1} of {self.model['steps']}")
+                return "go"
             case {"offer": found}:
                 return self.consider(Offer(**found))
             case {"op": found}:
@@ -79,7 +82,6 @@ class Recorder:
         if self.offer is None:
             self.note(expected_size(self.request, self.model, offer))
         self.offer = offer
-        self.step(f"evaluating step {offer.step + 1} of {self.model['steps']}, layer {offer.layer}")
         if self.spent + offer.bytes <= self.request.budget:
             return "yes"
         self.left_out.append(offer.name)

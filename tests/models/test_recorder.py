@@ -56,6 +56,15 @@ def test_expected_sizes(request_, step, words):
     assert expected_size(asked, MODEL, Offer(0, step, 0, "prompt", 50, 100)) == words
 
 
+def test_each_step_is_told(tmp_path):
+    found, _ = recorder(tmp_path)
+    steps = list[str]()
+    found.step = steps.append
+    found.answer({"model": MODEL})
+    assert [found.answer({"step": number}) for number in (0, 2)] == ["go", "go"]
+    assert steps == ["evaluating step 1 of 3", "evaluating step 3 of 3"]
+
+
 def test_a_layer_that_the_model_lacks_ends_the_run(tmp_path):
     found, _ = recorder(tmp_path, layers=(5,))
     with pytest.raises(InputError, match="the model has layers 0 to 1, not 5"):

@@ -1,8 +1,8 @@
 // The evaluation callback: offers each attention op to the reader of standard output, and writes those that it takes.
 //
-// A dialogue of lines, each of which is answered before the next one: the model ({"model": ...}) by `go`; an op with
-// its size ({"offer": ...}) by `yes` or `no`; after `yes` the op ({"op": ...}), whose bytes are in the raw file, by
-// `next`.
+// A dialogue of lines, each of which is answered before the next one: the model ({"model": ...}) and each
+// evaluation ({"step": 2}) by `go`; an op with its size ({"offer": ...}) by `yes` or `no`; after `yes` the op
+// ({"op": ...}), whose bytes are in the raw file, by `next`.
 #pragma once
 
 #include "op_record.h"
@@ -24,12 +24,13 @@ class Recorder {
   public:
     explicit Recorder(const Options &options) : options_(options) {}
 
-    // What is evaluated next: its number, and whether its ops are offered.
+    // Says what is evaluated next: its number, and whether its ops are offered.
     void begin(int step, const std::string &phase, bool offered) {
         step_ = step;
         phase_ = phase;
         offered_ = offered;
         seen_.clear();
+        ask(json::Object().add("step", step).str());
     }
 
     // ggml_backend_sched_eval_callback. Before an op: whether it is wanted; after it: whether to go on.
