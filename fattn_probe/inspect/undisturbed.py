@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from fattn_probe.errors import LostError
+from fattn_probe.errors import FattnProbeError, LostError
 
 Result = TypeVar("Result")
 MOST_ATTEMPTS = 5
@@ -15,11 +15,17 @@ def undisturbed(folder: Path, attempt: Callable[[], Result]) -> Result:
     """The result of an attempt during which no other process extended the build in `folder`.
 
     A debugger reads a library after the program has loaded it. If the library is replaced between the two, the
-    breakpoints are in wrong places, and the program seems to launch no kernel. LostError after MOST_ATTEMPTS.
+    breakpoints are in wrong places, and the program seems to launch no kernel; or the debugger, which opens the file
+    again by its name, finds other contents at the places that it knows, and refuses. LostError after MOST_ATTEMPTS.
     """
     for _ in range(MOST_ATTEMPTS):
         before = linked(folder)
-        result = attempt()
+        try:
+            result = attempt()
+        except FattnProbeError:
+            if linked(folder) == before:
+                raise
+            continue
         if linked(folder) == before:
             return result
     raise LostError(f"another process extended {folder} during each of {MOST_ATTEMPTS} inspections: try again")

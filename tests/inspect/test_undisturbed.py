@@ -1,6 +1,6 @@
 import pytest
 
-from fattn_probe.errors import LostError
+from fattn_probe.errors import LostError, MachineError
 from fattn_probe.inspect.undisturbed import MOST_ATTEMPTS, undisturbed
 
 
@@ -20,6 +20,27 @@ def extended(folder, times):
         return attempts[-1]
 
     return attempt
+
+
+def refused(attempt, times):
+    """The same attempt, which raises as long as it is disturbed: a debugger that reads a replaced file refuses."""
+
+    def raising():
+        number = attempt()
+        if number < times:
+            raise MachineError("gdb refused: Dwarf Error: wrong version in compilation unit header")
+        return number
+
+    return raising
+
+
+def test_an_error_of_a_disturbed_attempt_does_not_count(tmp_path):
+    assert undisturbed(tmp_path, refused(extended(tmp_path, 2), 2)) == 2
+
+
+def test_an_error_of_an_undisturbed_attempt_is_raised(tmp_path):
+    with pytest.raises(MachineError, match="gdb refused"):
+        undisturbed(tmp_path, refused(extended(tmp_path, 0), 1))
 
 
 @pytest.mark.parametrize("times", [0, 1, MOST_ATTEMPTS - 1])
