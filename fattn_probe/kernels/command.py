@@ -70,26 +70,28 @@ class Contest:
 
     def rows(self, work: Work) -> Iterator[Row]:
         """Every case on each of its targets by every kernel; yields a row as soon as it is known."""
+        targets = {str(target): target for _, wanted in work for target in wanted}
+        gpus = {name: gpu_of(target) for name, target in targets.items()}
         timed = replace(self.session, options=self.how.timed(self.session.options))
         with self.session.persistent_runner(), timed.persistent_runner():
-            for case, targets in work:
+            for case, wanted in work:
                 with inputs_of(case) as inputs:
                     here, on_gpu = (
                         JudgedCase(session, case, inputs, self.checks, self.step) for session in (self.session, timed)
                     )
-                    for target in targets:
+                    for target in wanted:
                         judged = on_gpu if target.engine == "cuda" else here
-                        yield from (self.row(judged, contender, target) for contender in self.contenders)
+                        for contender in self.contenders:
+                            yield replace(self.row(judged, contender, target), device=gpus[str(target)])
 
     def row(self, judged: JudgedCase, contender: Contender | None, target: Target) -> Row:
         """One kernel on one target."""
-        device = None if target.engine == "cpu" else device_of(target)
         if contender is None:
-            return Row(LLAMA, judged.case, target, self.llama(judged, target), device)
+            return Row(LLAMA, judged.case, target, self.llama(judged, target))
         self.step(f"{judged.case.name} on {target}: running {contender.name}")
         outcome = self.outcome(judged, contender, target)
         found = self.judged(judged, contender, target, outcome)
-        return Row(contender.name, judged.case, target, replace(found, digest=judged.case.digest), device)
+        return Row(contender.name, judged.case, target, replace(found, digest=judged.case.digest))
 
     def llama(self, judged: JudgedCase, target: Target) -> Judgement:
         """llama.cpp's kernels."""
@@ -116,6 +118,11 @@ class Contest:
             return found
         evidence = Evidence(case, judged.inputs, outcome.dst, deviation, None)
         return replace(found, diagnosis=diagnose(evidence))
+
+
+def gpu_of(target: Target) -> Device | None:
+    """The figures of a target's GPU; None for the CPU, and for a GPU that the catalogue lacks."""
+    return None if target.engine == "cpu" else device_of(target)
 
 
 def ended(case: Case, target: Target, outcome: Unsupported | Fault | Failed | Lost) -> Judgement:

@@ -13,11 +13,10 @@ from fattn_probe.kernels.arithmetic import arithmetic_of
 from fattn_probe.kernels.contender import How, Outcome, Output, Question, refusal
 from fattn_probe.kernels.file import read_answer, write_question
 from fattn_probe.op import Op
-from fattn_probe.process import describe_code
 from fattn_probe.program.build import Executable, maker
-from fattn_probe.program.execute import ProgramRun, Settings, execute
+from fattn_probe.program.execute import Settings, execute
 from fattn_probe.program.source import Program
-from fattn_probe.run.outcome import Lost, Unsupported
+from fattn_probe.run.outcome import Lost, Unsupported, lost_message
 from fattn_probe.scratch import scratch
 from fattn_probe.truth.error_model.kernel import Kernel
 
@@ -59,7 +58,7 @@ class Compiled:
             if run.fault is not None:
                 return run.fault
             if run.code or not answered.is_file():
-                return Lost(lost(run))
+                return Lost(lost_message("the kernel's program", run.code, run.stderr))
             found = read_answer(answered, question)
             return found if isinstance(found, Unsupported) else Output(found[0], run.launches, found[1])
 
@@ -105,12 +104,6 @@ def driver(file: str, function: str, kv: str, *, hip: bool) -> str:
             "",
         ]
     )
-
-
-def lost(run: ProgramRun) -> str:
-    """How a driver ended, and the last that it said."""
-    said = [line for line in run.stderr.splitlines() if line.strip()][-10:]
-    return "\n".join([f"the program of the kernel: {describe_code(run.code)}", *said])
 
 
 def own(words: str, report: Report = silent) -> Compiled:

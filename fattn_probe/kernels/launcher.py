@@ -13,11 +13,11 @@ from fattn_probe.build.key import Flavour
 from fattn_probe.build.overlay import write_if_changed
 from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, LostError
-from fattn_probe.process import describe_code
 from fattn_probe.program.build import Maker, maker
 from fattn_probe.program.execute import ProgramRun, Settings, execute
 from fattn_probe.program.source import Program
 from fattn_probe.run.frames import describe_fault
+from fattn_probe.run.outcome import lost_message
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scratch import scratch
 
@@ -104,4 +104,4 @@ def check_ended(run: ProgramRun) -> None:
     if run.fault is not None:
         raise ComparisonError(describe_fault(run.fault))
     if run.code:
-        raise LostError(f"the program {describe_code(run.code)}: {run.stderr.strip()}")
+        raise LostError(lost_message("the kernel's program", run.code, run.stderr))

@@ -18,7 +18,7 @@ from fattn_probe.program.source import Program
 from fattn_probe.run.command import describe
 from fattn_probe.run.gpu import gpu_name
 from fattn_probe.run.inputs import make_case_file
-from fattn_probe.run.outcome import Failed, Fault, Ran, RunOutcome, Unsupported
+from fattn_probe.run.outcome import Failed, Fault, Ran, RunOutcome, Unsupported, lost_message
 from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
@@ -117,7 +117,7 @@ def profiles_of_program(program: Program, targets: Sequence[Target], settings: S
             simulation = Simulation(counts=folder / "counts")
             run = execute(made, target, settings, simulation, fast_math=program.fast_math)
             if run.code != 0 or run.fault is not None:
-                raise LostError(f"{program.path} failed on {target} with {run.code}: {run.stderr.strip()[-500:]}")
+                raise LostError(lost_message(f"{program.path} on {target}", run.code, run.stderr))
             if target.engine == "sim":
                 launches = [replace(launch, regs=None) for launch in run.launches]  # nobody has compiled them for it
                 yield Profile(str(target), read_counts(folder / "counts", launches))

@@ -13,11 +13,10 @@ from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
 from fattn_probe.launch.record import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.op import Op
-from fattn_probe.op.case_file import CaseFile, case_fields, case_of, case_tensors
+from fattn_probe.op.case_file import Named, case_fields, case_of, case_tensors
 from fattn_probe.op.gguf_file import TensorData, array, read_gguf, string, write_gguf
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.result import read_dst
-from fattn_probe.scenario import Case
 
 PROVENANCE = "fattn.provenance."
 
@@ -49,7 +48,7 @@ class Capture:
         return statistics.median(self.seconds)
 
 
-def capture_of(case: Case | CaseFile, inputs: Mapping[str, Bytes], ran: Ran, provenance: Mapping[str, str]) -> Capture:
+def capture_of(case: Named, inputs: Mapping[str, Bytes], ran: Ran, provenance: Mapping[str, str]) -> Capture:
     """The capture of a case that completed."""
     result = ran.result
     if result.dst is None:

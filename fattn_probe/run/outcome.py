@@ -93,7 +93,12 @@ def parse_ending(done: Completed) -> Ending | None:
         return None
     if symbol := missing_symbol(done):
         return Missing(symbol)
-    return checker_fault(done) or sanitizer_fault(done) or ggml_failure(done) or Lost(lost_message(done))
+    return (
+        checker_fault(done)
+        or sanitizer_fault(done)
+        or ggml_failure(done)
+        or Lost(lost_message("the runner", done.code, done.stderr))
+    )
 
 
 def missing_symbol(done: Completed) -> str | None:
@@ -176,7 +181,7 @@ def cuda_error(lines: list[str]) -> list[str]:
     return []
 
 
-def lost_message(done: Completed) -> str:
-    """The exit code and the last lines of stderr of a run without a verdict."""
-    said = [line for line in done.stderr.splitlines() if line.strip()][-10:]
-    return "\n".join([f"the runner ended with {describe_code(done.code)}", *said])
+def lost_message(program: str, code: int, stderr: str) -> str:
+    """The exit code and the last lines of stderr of a program whose run has no verdict."""
+    said = [line for line in stderr.splitlines() if line.strip()][-10:]
+    return "\n".join([f"{program} ended with {describe_code(code)}", *said])

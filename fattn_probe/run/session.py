@@ -16,7 +16,7 @@ from fattn_probe.build.ninja import Report, silent
 from fattn_probe.device import Target
 from fattn_probe.errors import BuildError, InputError
 from fattn_probe.launch.record import Names, Types
-from fattn_probe.op.case_file import CaseFile, write_case
+from fattn_probe.op.case_file import Named, write_case
 from fattn_probe.run.batch import RunnerEndedError
 from fattn_probe.run.capture import Capture, capture_of
 from fattn_probe.run.execute import execute
@@ -170,9 +170,7 @@ class Session:
     def _watched_env(self, target: Target) -> dict[str, str]:
         return self.env(target) | (self.watch.env if self.watch is not None and target.engine == "sim" else {})
 
-    def run(
-        self, case: Case | CaseFile, inputs: Mapping[str, Bytes], target: Target, part: Part | None = None
-    ) -> RunOutcome:
+    def run(self, case: Named, inputs: Mapping[str, Bytes], target: Target, part: Part | None = None) -> RunOutcome:
         """Run one case, or a part of it; if the build lacks a kernel, compile it and run again."""
         program = CPU_RUNNER if target.engine == "cpu" else RUNNER
         with scratch() as folder:
@@ -192,9 +190,7 @@ class Session:
 
             return self.completing(case.name, target, program, attempt)
 
-    def _watched(
-        self, case: Case | CaseFile, target: Target, share: float, execute: Callable[[], RunOutcome]
-    ) -> RunOutcome:
+    def _watched(self, case: Named, target: Target, share: float, execute: Callable[[], RunOutcome]) -> RunOutcome:
         options = self.options
         if self.watch is None or options.simulation.dry:
             return execute()
