@@ -1,14 +1,27 @@
 """Packages that only some kernels need, and the arrays that all of them take."""
 
 import importlib
+from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
 
-from fattn_probe.arrays import Floats
+from fattn_probe.arrays import F32, Floats
 from fattn_probe.errors import InputError
 from fattn_probe.op import Sizes
 from fattn_probe.truth.reference.shapes import check_shapes
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """What a kernel computed: o (n_seq, n_head, n_q, hsv), and log-sum-exp (n_seq, n_head, n_q) if it gives it.
+
+    `seconds` are those of the timed runs; there are none but on a GPU.
+    """
+
+    o: Floats
+    lse: F32 | None = None
+    seconds: tuple[float, ...] = ()
 
 
 def load(module: str, extra: str) -> ModuleType:

@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from fattn_probe.arrays import Numbers
-from fattn_probe.build.key import Flavour
 from fattn_probe.build.overlay import write_if_changed
 from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, LostError
+from fattn_probe.kernels.contender import How
 from fattn_probe.program.build import Maker, maker
 from fattn_probe.program.execute import ProgramRun, Settings, execute
 from fattn_probe.program.source import Program
 from fattn_probe.run.frames import describe_fault
 from fattn_probe.run.outcome import lost_message
-from fattn_probe.run.simulator import Simulation
 from fattn_probe.scratch import scratch
 
 Array = tuple[np.dtype[np.generic], tuple[int, ...]]
@@ -42,34 +41,34 @@ class LoweredKernel:
     arguments: tuple[str, ...]
 
 
-def run_simulated(
+def run_lowered(
     kernel: LoweredKernel,
     inputs: Mapping[str, Numbers],
     outputs: Mapping[str, Array],
     *,
     includes: tuple[Path, ...],
     target: Target,
-    flavour: Flavour,
-    simulation: Simulation,
-) -> dict[str, Numbers]:
-    """The outputs of a kernel by the names of its arguments, run on a simulated GPU.
+    how: How,
+) -> tuple[dict[str, Numbers], tuple[float, ...]]:
+    """The outputs of a kernel by the names of its arguments, and the seconds of each timed run.
 
     ComparisonError if the simulator stops it with a finding, LostError if it ends otherwise.
     """
     arrays = {name: (array.dtype, array.shape) for name, array in inputs.items()} | dict(outputs)
-    making = maker(target, flavour)
+    making, timing = maker(target, "check" if how.check else "release"), how.timing_on(target)
     path = written(program_text(kernel, arrays, frozenset(outputs)), kernel.name, making)
     made = making.make(Program(path, (*includes, HEADERS)))
     with scratch() as folder:
         for name, array in inputs.items():
             np.ascontiguousarray(array).tofile(folder / name)
-        settings = Settings((str(folder),), keeps_output=True)
-        check_ended(execute(made, target, settings, simulation))
-        return {name: np.fromfile(folder / name, dtype).reshape(shape) for name, (dtype, shape) in outputs.items()}
+        words = (str(folder), str(timing.warmup), str(timing.repeats))
+        check_ended(execute(made, target, Settings(words, how.timeout, keeps_output=True), how.simulation))
+        found = {name: np.fromfile(folder / name, dtype).reshape(shape) for name, (dtype, shape) in outputs.items()}
+        return found, tuple(map(float, np.fromfile(folder / "seconds", np.float64)))
 
 
 def program_text(kernel: LoweredKernel, arrays: Mapping[str, Array], outputs: frozenset[str]) -> str:
-    """A program that launches a kernel; its argument is the folder of the arrays."""
+    """A program that launches a kernel; its arguments are the folder of the arrays, and how often it runs."""
     described = ", ".join(
         f'{{"{name}", {bytes_of(arrays[name])}, {str(name in outputs).lower()}}}' for name in kernel.arguments
     )
@@ -78,8 +77,8 @@ def program_text(kernel: LoweredKernel, arrays: Mapping[str, Array], outputs: fr
     return f"""{kernel.source}
 #include <run_kernel.h>
 
-int main(int count, char **words) {{
-    return run_kernel({launch}, words[count - 1], {{{described}}});
+int main(int, char **words) {{
+    return run_kernel({launch}, words, {{{described}}});
 }}
 """
 

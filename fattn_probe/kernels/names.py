@@ -30,7 +30,7 @@ KNOWN = (
     Known("naive", "a thread for each query row; K and V from global memory; f32", "sim, AMD's too, gpu"),
     Known("tiled", "K and V in tiles of shared memory, online softmax; f32", "sim, AMD's too, gpu"),
     Known("triton", "FlashAttention-2 in Triton; extra `triton`", "gpu, else Triton's interpreter"),
-    Known("tilelang", "FlashAttention-2 in TileLang, on fragments; extra `tilelang`", "sim, Ampere and newer"),
+    Known("tilelang", "FlashAttention-2 in TileLang, on fragments; extra `tilelang`", "sim and gpu, Ampere and newer"),
     Known("torch", "PyTorch's backends, or one of them: torch:flash; extra `torch`", "gpu, else cpu"),
 )
 

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fattn_probe.arrays import F32, Floats, Halves
+from fattn_probe.arrays import Floats, Halves
 from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.kernels import tilelang_attention, torch_attention, triton_attention
 from fattn_probe.kernels.contender import How, Outcome, Output, Question, refusal
+from fattn_probe.kernels.extras import Attended, load
+from fattn_probe.kernels.torch_device import device_for
 from fattn_probe.op import Op
 from fattn_probe.run.outcome import Failed, Lost, Unsupported
 from fattn_probe.truth.error_model.kernel import Kernel
@@ -33,7 +35,7 @@ class Arrays:
     mask: Floats | None
 
 
-Attend = Callable[[Arrays, Target, How], Floats]
+Attend = Callable[[Arrays, Target, How], Attended]
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,14 @@ class Package:
         if reason:
             return Unsupported(reason)
         try:
-            out = self.attend(arrays_of(question), target, how)
+            made = self.attend(arrays_of(question), target, how)
         except InputError as error:
             return Unsupported(str(error))
         except ComparisonError as error:
             return Failed(str(error), ())
         except LostError as error:
             return Lost(str(error))
-        return Output(np.ascontiguousarray(out.transpose(0, 2, 1, 3), np.float32))
+        return Output(np.ascontiguousarray(made.o.transpose(0, 2, 1, 3), np.float32), seconds=made.seconds)
 
 
 def refused(op: Op) -> str:
@@ -82,26 +84,26 @@ def arrays_of(question: Question) -> Arrays:
     return Arrays(q, k, v, question.op.params.stored.scale, question.causal, mask)
 
 
-def by_triton(asked: Arrays, target: Target, how: How) -> F32:
+def by_triton(asked: Arrays, target: Target, how: How) -> Attended:
     """Triton's output."""
-    return triton_attention.attend(asked.q, asked.k, asked.v, asked.scale, asked.causal, asked.mask)[0]
+    device = device_for(load("torch", triton_attention.EXTRA), target)
+    words = (asked.q, asked.k, asked.v, asked.scale, asked.causal, asked.mask)
+    return triton_attention.attend(*words, device=device, timing=how.timing_on(target))
 
 
-def by_tilelang(asked: Arrays, target: Target, how: How) -> F32:
-    """TileLang's output, on a simulated GPU."""
-    return tilelang_attention.attend_simulated(
-        *(asked.q, asked.k, asked.v, asked.scale, asked.causal, asked.mask),
-        target=target,
-        flavour="check" if how.check else "release",
-        simulation=how.simulation,
-    )[0]
+def by_tilelang(asked: Arrays, target: Target, how: How) -> Attended:
+    """TileLang's output."""
+    words = (asked.q, asked.k, asked.v, asked.scale, asked.causal, asked.mask)
+    return tilelang_attention.attend(*words, target=target, how=how)
 
 
 def by_torch(backend: str) -> Attend:
     """What computes with a backend of PyTorch's."""
 
-    def attend(asked: Arrays, target: Target, how: How) -> Floats:
-        return torch_attention.attend(backend, asked.q, asked.k, asked.v, asked.scale, asked.mask, causal=asked.causal)
+    def attend(asked: Arrays, target: Target, how: How) -> Attended:
+        device = device_for(load("torch", torch_attention.EXTRA), target)
+        words = (asked.q, asked.k, asked.v, asked.scale, asked.mask)
+        return torch_attention.attend(backend, *words, causal=asked.causal, device=device, timing=how.timing_on(target))
 
     return attend
 

@@ -1,4 +1,4 @@
-"""The attention kernel in TileLang: lowered to CUDA without a GPU, and run on a simulated one."""
+"""The attention kernel in TileLang: lowered to CUDA, and run on a GPU, simulated or real."""
 
 import contextlib
 import io
@@ -7,19 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from fattn_probe.arrays import F32, Floats, Halves
-from fattn_probe.build.key import Flavour
-from fattn_probe.device import Target
+from fattn_probe.arrays import Floats, Halves
+from fattn_probe.device import Device, Target
 from fattn_probe.errors import InputError
-from fattn_probe.kernels.extras import load, sizes_of
-from fattn_probe.kernels.launcher import LoweredKernel, run_simulated
+from fattn_probe.kernels.contender import How
+from fattn_probe.kernels.extras import Attended, load, sizes_of
+from fattn_probe.kernels.launcher import LoweredKernel, run_lowered
 from fattn_probe.op import Sizes
-from fattn_probe.run.simulator import Simulation
+from fattn_probe.profile.command import device_of
 
 EXTRA = "tilelang"
 ARCH = 80
 """Newer ones lower to TMA and WGMMA, which are not simulated; this one's kernels run on them too."""
-PLAIN = Simulation()
+PLAIN = How()
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def includes() -> tuple[Path, ...]:
     return root / "src", root / "3rdparty/cutlass/include"
 
 
-def attend_simulated(
+def attend(
     q: Halves,
     k: Halves,
     v: Halves,
@@ -97,23 +97,26 @@ def attend_simulated(
     mask: Floats | None = None,
     *,
     target: Target,
-    flavour: Flavour = "release",
-    simulation: Simulation = PLAIN,
-) -> tuple[F32, F32]:
-    """Output (n_seq, n_head, n_q, hsv) and log-sum-exp (n_seq, n_head, n_q) of the kernel, run on a simulated GPU.
+    how: How = PLAIN,
+) -> Attended:
+    """Output and log-sum-exp of the kernel, in f32; the same CUDA runs on a simulated GPU and, by nvcc, on a real one.
 
     With `causal`, query i sees the KV rows up to i + n_kv - n_q. InputError for a GPU before Ampere, and as from
-    `lower`; ComparisonError for a finding, with flavour "check" of the checker's.
+    `lower`; ComparisonError for a finding of the simulator's.
     """
-    sizes, device = sizes_of(q, k, v, mask), target.device
-    if device is None or device.gfx or int(device.arch) < ARCH:
-        raise InputError(f"{target}: the TileLang kernel needs a simulated NVIDIA GPU, Ampere or newer")
+    sizes, device = sizes_of(q, k, v, mask), ampere(target)
     tiling = tiling_for(sizes, device.sharedMemPerBlockOptin, causal=causal)
     lowered = lower(sizes, scale, tiling, causal=causal, masked=mask is not None)
     inputs = {"Q": q, "K": k, "V": v} | ({} if mask is None else {"M": mask})
     shape = (sizes.n_seq, sizes.n_head, sizes.n_q)
     outputs = {"O": (np.dtype(np.float32), (*shape, sizes.hsv)), "L": (np.dtype(np.float32), shape)}
-    made = run_simulated(
-        lowered, inputs, outputs, includes=includes(), target=target, flavour=flavour, simulation=simulation
-    )
-    return made["O"], made["L"]
+    made, seconds = run_lowered(lowered, inputs, outputs, includes=includes(), target=target, how=how)
+    return Attended(made["O"], made["L"].astype(np.float32, copy=False), seconds)
+
+
+def ampere(target: Target) -> Device:
+    """The figures of a target's GPU; InputError if it is not an NVIDIA GPU from Ampere on."""
+    device = None if target.engine == "cpu" else device_of(target)
+    if device is None or device.gfx or int(device.arch) < ARCH:
+        raise InputError(f"{target}: the TileLang kernel needs an NVIDIA GPU, Ampere or newer")
+    return device

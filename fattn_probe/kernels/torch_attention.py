@@ -8,9 +8,12 @@ import numpy as np
 
 from fattn_probe.arrays import Floats, Halves
 from fattn_probe.errors import InputError
-from fattn_probe.kernels.extras import load, sizes_of
+from fattn_probe.kernels.contender import Timing
+from fattn_probe.kernels.extras import Attended, load, sizes_of
+from fattn_probe.kernels.torch_device import CPU, seconds_of
 
 EXTRA = "torch"
+UNTIMED = Timing(0, 0)
 BACKENDS = {
     "math": "MATH",
     "flash": "FLASH_ATTENTION",
@@ -25,14 +28,14 @@ def backends() -> tuple[str, ...]:
 
     InputError if PyTorch is not installed.
     """
-    small = np.zeros((1, 1, 16, 64), np.float16)
-    return tuple(name for name in BACKENDS if computes(name, small))
+    small, device = np.zeros((1, 1, 16, 64), np.float16), "cuda" if load("torch", EXTRA).cuda.is_available() else CPU
+    return tuple(name for name in BACKENDS if computes(name, small, device))
 
 
-def computes(backend: str, small: Halves) -> bool:
+def computes(backend: str, small: Halves, device: str) -> bool:
     """Whether a backend takes an op without a mask."""
     try:
-        attend(backend, small, small, small, 1.0, None)
+        attend(backend, small, small, small, 1.0, None, device=device)
     except InputError as error:
         if isinstance(error.__cause__, RuntimeError):
             return False
@@ -41,40 +44,50 @@ def computes(backend: str, small: Halves) -> bool:
 
 
 def attend(
-    backend: str, q: Halves, k: Halves, v: Halves, scale: float, mask: Floats | None, *, causal: bool = False
-) -> Floats:
-    """Output of a backend, in f16 (n_seq, n_head, n_q, hsv), as PyTorch rounds it.
+    backend: str,
+    q: Halves,
+    k: Halves,
+    v: Halves,
+    scale: float,
+    mask: Floats | None,
+    *,
+    causal: bool = False,
+    device: str = CPU,
+    timing: Timing = UNTIMED,
+) -> Attended:
+    """Output of a backend, in f16, as PyTorch rounds it; no log-sum-exp.
 
-    With `causal`, query i sees the KV rows up to i + n_kv - n_q. InputError with PyTorch's reason if the backend does
-    not take this op on this machine, if PyTorch is not installed, and as from `sizes_of`.
+    With `causal`, query i sees the KV rows up to i + n_kv - n_q. K and V are repeated for the heads that share them,
+    which is not timed. `device` is PyTorch's name. InputError with PyTorch's reason if the backend does not take this
+    op on this machine, if PyTorch is not installed, and as from `sizes_of`.
     """
     sizes = sizes_of(q, k, v, mask)
     if backend not in BACKENDS:
         raise InputError(f"torch has no backend {backend!r}; allowed: {', '.join(BACKENDS)}")
     torch = load("torch", EXTRA)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     whole = (
         causal and mask is None and sizes.n_q == sizes.n_kv
     )  # PyTorch's own `is_causal` counts from the first KV row
     added = None if whole else visible(mask, sizes.n_q, sizes.n_kv, causal=causal)
-    on_q, on_k, on_v = (torch.from_numpy(array).to(device) for array in (q, k, v))
+    on_q, on_k, on_v = (torch.tensor(array, device=device) for array in (q, k, v))
+    repeated = [array.repeat_interleave(sizes.group, dim=1) for array in (on_k, on_v)]
+    on_mask = None if added is None else torch.tensor(added, device=device)
+
+    def compute() -> Any:  # noqa: ANN401 (a tensor of an optional package)
+        return torch.nn.functional.scaled_dot_product_attention(
+            on_q, *repeated, attn_mask=on_mask, is_causal=whole, scale=scale
+        )
+
     try:
         with chosen(torch, backend), warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            out = torch.nn.functional.scaled_dot_product_attention(
-                on_q,
-                on_k.repeat_interleave(sizes.group, dim=1),
-                on_v.repeat_interleave(sizes.group, dim=1),
-                attn_mask=None if added is None else torch.from_numpy(added).to(device),
-                is_causal=whole,
-                scale=scale,
-            )
+            out = compute()
+            seconds = seconds_of(torch, compute, timing, device)
     except RuntimeError as error:
         reasons = [str(warning.message).partition(" (Triggered")[0] for warning in said] or [str(error).strip()]
         reason = " ".join(reasons).splitlines()[0]
         raise InputError(f"torch's backend {backend} does not take this op on {device}: {reason}") from error
-    array: Floats = out.cpu().numpy()
-    return array
+    return Attended(out.cpu().numpy(), seconds=seconds)
 
 
 def chosen(torch: ModuleType, backend: str) -> Any:  # noqa: ANN401 (a context manager of an optional package)

@@ -1,29 +1,44 @@
 """The attention kernel in Triton: on a GPU with tuned block sizes, elsewhere in Triton's interpreter."""
 
 import os
+from contextlib import nullcontext
 from types import ModuleType
 
-from fattn_probe.arrays import F32, Floats, Halves
+from fattn_probe.arrays import Floats, Halves
 from fattn_probe.errors import InputError
-from fattn_probe.kernels.extras import load, sizes_of
+from fattn_probe.kernels.contender import Timing
+from fattn_probe.kernels.extras import Attended, load, sizes_of
+from fattn_probe.kernels.torch_device import CPU, seconds_of
 
 EXTRA = "triton"
 INTERPRET = "TRITON_INTERPRET"
 KERNEL = "fattn_probe.kernels.triton_kernel"
+UNTIMED = Timing(0, 0)
 INTERPRETED = {"ROWS": 64, "COLUMNS": 64}
 
 
-def attend(q: Halves, k: Halves, v: Halves, scale: float, causal: bool, mask: Floats | None = None) -> tuple[F32, F32]:
-    """Output (n_seq, n_head, n_q, hsv) and log-sum-exp (n_seq, n_head, n_q) of the kernel.
+def attend(
+    q: Halves,
+    k: Halves,
+    v: Halves,
+    scale: float,
+    causal: bool,
+    mask: Floats | None = None,
+    *,
+    device: str = CPU,
+    timing: Timing = UNTIMED,
+) -> Attended:
+    """Output and log-sum-exp of the kernel, in f32.
 
     With `causal`, query i sees the KV rows up to i + n_kv - n_q. A row that sees nothing is 0, its log-sum-exp -inf.
-    InputError if Triton or PyTorch is not installed, and as from `sizes_of`.
+    `device` is PyTorch's name. InputError if Triton or PyTorch is not installed, and as from `sizes_of` and
+    `kernel_module`.
     """
     sizes = sizes_of(q, k, v, mask)
     torch = load("torch", EXTRA)
-    kernel = kernel_module(has_gpu=torch.cuda.is_available())
-    triton, device = load("triton", EXTRA), "cpu" if kernel.is_interpreted() else "cuda"
-    on = [torch.from_numpy(array).contiguous().to(device) for array in (q, k, v, q if mask is None else mask)]
+    kernel = kernel_module(interpreted=device == CPU, has_gpu=torch.cuda.is_available())
+    triton = load("triton", EXTRA)
+    on = [torch.tensor(array, device=device) for array in (q, k, v, q if mask is None else mask)]
     shape = (sizes.n_seq, sizes.n_head, sizes.n_q)
     o = torch.empty((*shape, sizes.hsv), dtype=torch.float32, device=device)
     lse = torch.empty(shape, dtype=torch.float32, device=device)
@@ -32,26 +47,34 @@ def attend(q: Halves, k: Halves, v: Halves, scale: float, causal: bool, mask: Fl
     def grid(chosen: dict[str, int]) -> tuple[int, int]:
         return triton.cdiv(sizes.n_q, chosen["ROWS"]), sizes.n_seq * sizes.n_head
 
-    function, blocks = (kernel.attention, INTERPRETED) if device == "cpu" else (kernel.tuned(), {})
-    function[grid](
-        *(*on, o, lse, scale, sizes.n_head, sizes.group, sizes.n_q, sizes.n_kv, sizes.hsk, sizes.hsv, *padded),
-        CAUSAL=causal,
-        MASKED=mask is not None,
-        **blocks,
-    )
-    return o.cpu().numpy(), lse.cpu().numpy()
+    function, blocks = (kernel.attention, INTERPRETED) if device == CPU else (kernel.tuned(), {})
+
+    def compute() -> None:
+        function[grid](
+            *(*on, o, lse, scale, sizes.n_head, sizes.group, sizes.n_q, sizes.n_kv, sizes.hsk, sizes.hsv, *padded),
+            CAUSAL=causal,
+            MASKED=mask is not None,
+            **blocks,
+        )
+
+    with nullcontext() if device == CPU else torch.cuda.device(device):
+        compute()
+        seconds = seconds_of(torch, compute, timing, device)
+    return Attended(o.cpu().numpy(), lse.cpu().numpy(), seconds)
 
 
-def kernel_module(*, has_gpu: bool) -> ModuleType:
-    """The module of the kernel; without a GPU, Triton interprets it.
+def kernel_module(*, interpreted: bool, has_gpu: bool) -> ModuleType:
+    """The module of the kernel, interpreted or compiled.
 
-    Triton decides once, when it is imported, by an environment variable, which stays set: it reads it again later.
-    InputError if it has been imported for a GPU that is not there.
+    Triton decides once, when it is imported, by an environment variable, which stays set: it reads it again later. We
+    set it where there is no GPU. InputError if Triton decided otherwise.
     """
     if not has_gpu:
         os.environ[INTERPRET] = "1"
     load("triton", EXTRA)
     module = load(KERNEL, EXTRA)
-    if not has_gpu and not module.is_interpreted():
-        raise InputError(f"Triton was imported for a GPU, and there is none: set {INTERPRET}=1 before Python starts")
+    if interpreted and not module.is_interpreted():
+        raise InputError(f"Triton compiles for this computer's GPU; with {INTERPRET}=1 it interprets instead")
+    if module.is_interpreted() and not interpreted:
+        raise InputError(f"Triton interprets, since {INTERPRET} is set: without it, it compiles for the GPU")
     return module

@@ -5,7 +5,8 @@ import pytest
 
 from fattn_probe.device import every_device, parse_targets
 from fattn_probe.errors import ComparisonError
-from fattn_probe.kernels.launcher import Array, LoweredKernel, program_text, run_simulated
+from fattn_probe.kernels.contender import How
+from fattn_probe.kernels.launcher import Array, LoweredKernel, program_text, run_lowered
 from fattn_probe.run.simulator import Simulation
 
 SOURCE = """#include <cuda_runtime.h>
@@ -31,20 +32,20 @@ def test_the_text_launches_it_on_arrays_of_these_bytes():
     arrays = {"x": (X.dtype, X.shape), **OUTPUTS}
     text = program_text(kernel(), arrays, frozenset(OUTPUTS))
     assert text.startswith(SOURCE.splitlines()[0])
-    assert "run_kernel(reversed, dim3(3, 1, 1), dim3(32, 4, 1), 512, words[count - 1]" in text
+    assert "run_kernel(reversed, dim3(3, 1, 1), dim3(32, 4, 1), 512, words" in text
     assert '{"x", 1536, false}, {"y", 3072, true}, {"threads", 12, true}' in text
 
 
-def run(lowered, flavour):
+def run(lowered, *, check=False):
     (target,) = parse_targets("sim:h200", every_device(None))
-    return run_simulated(
-        lowered, {"x": X}, OUTPUTS, includes=(), target=target, flavour=flavour, simulation=Simulation(1)
-    )
+    how = How(simulation=Simulation(1), check=check)
+    return run_lowered(lowered, {"x": X}, OUTPUTS, includes=(), target=target, how=how)
 
 
 @pytest.mark.build
 def test_it_runs_on_a_simulated_gpu():
-    made = run(kernel(), "release")
+    made, seconds = run(kernel())
+    assert seconds == ()
     assert np.array_equal(made["y"], X[:, ::-1])
     assert list(made["threads"]) == [128] * 3
 
@@ -52,4 +53,4 @@ def test_it_runs_on_a_simulated_gpu():
 @pytest.mark.build
 def test_a_finding_of_the_checker_is_an_error():
     with pytest.raises(ComparisonError, match="uninitialized-shared: byte 508"):
-        run(kernel(barrier=""), "check")
+        run(kernel(barrier=""), check=True)

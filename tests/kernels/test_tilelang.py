@@ -4,7 +4,8 @@ import pytest
 
 from fattn_probe.device import every_device, parse_targets
 from fattn_probe.errors import InputError
-from fattn_probe.kernels.tilelang_attention import TILINGS, Tiling, attend_simulated, lower, tiling_for
+from fattn_probe.kernels.contender import How
+from fattn_probe.kernels.tilelang_attention import TILINGS, Tiling, attend, lower, tiling_for
 from fattn_probe.op import Sizes
 from tests.kernels.attention_case import assert_as_rounded, case, needs
 
@@ -26,11 +27,11 @@ def test_the_tiling_is_the_first_that_fits():
         tiling_for(SIZES, 1024, causal=False)
 
 
-@pytest.mark.parametrize("name", ["sim:v100", "sim:mi300x", "gpu"])
+@pytest.mark.parametrize("name", ["sim:v100", "sim:mi300x", "cpu"])
 def test_gpus_that_it_is_not_for(name):
     problem = case(1, 1, 1, 16, 16, 64, 64)
-    with pytest.raises(InputError, match="needs a simulated NVIDIA GPU, Ampere or newer"):
-        attend_simulated(problem.q, problem.k, problem.v, 1.0, False, target=on(name))
+    with pytest.raises(InputError, match="needs an NVIDIA GPU, Ampere or newer"):
+        attend(problem.q, problem.k, problem.v, 1.0, False, target=on(name))
 
 
 def test_head_sizes_that_it_is_not_for():
@@ -64,5 +65,5 @@ RUNS = {
 @pytest.mark.parametrize(("problem", "name", "flavour"), RUNS.values(), ids=RUNS)
 def test_the_error_on_a_simulated_gpu_is_that_of_p_in_f16(problem, name, flavour):
     arrays = (problem.q, problem.k, problem.v, problem.scale, problem.causal, problem.mask)
-    o, lse = attend_simulated(*arrays, target=on(name), flavour=flavour)
-    assert_as_rounded(problem, o, lse)
+    made = attend(*arrays, target=on(name), how=How(check=flavour == "check"))
+    assert_as_rounded(problem, made.o, made.lse)

@@ -1,10 +1,10 @@
 // Launches one kernel on arrays that are files of a folder, named as its arguments: it reads the inputs and writes the
-// outputs. fattn_probe/kernels/launcher.py writes the main() that calls it.
+// outputs, and the seconds of each timed run. fattn_probe/kernels/launcher.py writes the main() that calls it.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include "checked.h"
+#include "timed.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +17,7 @@ struct ArrayArgument {
     bool is_output;
 };
 
+// The bytes of a file, read or written whole.
 inline void transfer(const std::string &path, const char *mode, std::vector<char> &bytes) {
     FILE *file = std::fopen(path.c_str(), mode);
     const bool reads = *mode == 'r';
@@ -30,8 +31,10 @@ inline void transfer(const std::string &path, const char *mode, std::vector<char
 }
 
 template <class... Parameters>
-int run_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, const std::string &folder,
+int run_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, char **words,
                const std::vector<ArrayArgument> &arrays) {
+    const std::string folder = words[1];
+    const int warmup = std::atoi(words[2]), repeats = std::atoi(words[3]);
     std::vector<void *> memory(arrays.size()), arguments(arrays.size());
     for (size_t i = 0; i < arrays.size(); i++) {
         CHECKED(cudaMalloc(&memory[i], arrays[i].bytes));
@@ -43,8 +46,17 @@ int run_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shar
         }
     }
     CHECKED(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
-    CHECKED(cudaLaunchKernel(kernel, grid, block, arguments.data(), shared, nullptr));
-    CHECKED(cudaDeviceSynchronize());
+    std::vector<char> seconds;
+    for (int run = 0; run < 1 + warmup + repeats; run++) {
+        const double time =
+            milliseconds([&] { CHECKED(cudaLaunchKernel(kernel, grid, block, arguments.data(), shared, nullptr)); }) /
+            1000.0;
+        CHECKED(cudaDeviceSynchronize());
+        if (run > warmup) {
+            seconds.insert(seconds.end(), (const char *)&time, (const char *)(&time + 1));
+        }
+    }
+    transfer(folder + "/seconds", "wb", seconds);
     for (size_t i = 0; i < arrays.size(); i++) {
         if (arrays[i].is_output) {
             std::vector<char> bytes(arrays[i].bytes);
