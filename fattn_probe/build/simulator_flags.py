@@ -34,6 +34,8 @@ SIM_OPTIMISATION = {
 }
 ARITHMETIC = (
     "-ffp-contract=fast",
+    # For some processors, and from 13 on for `generic` too, g++ leaves sums of products in loops unfused.
+    "--param=avoid-fma-max-bits=0",
     "-fno-math-errno",
     "-fno-strict-aliasing",  # device code reads arrays as other types, which nvcc allows
 )
