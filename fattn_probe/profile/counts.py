@@ -12,7 +12,7 @@ SECTOR = 32
 
 @dataclass(frozen=True)
 class Row:
-    """One count: its key in JSON, its label, and the ncu metric; empty if ncu has none."""
+    """One count: its key in JSON, its label, and the ncu metric; empty if none, or if it follows from others."""
 
     key: str
     label: str
@@ -21,19 +21,21 @@ class Row:
 
 ROWS = (
     Row("tensor", "tensor instructions", "sm__inst_executed_pipe_tensor_op_hmma.sum"),
-    Row("ldmatrix", "ldmatrix", "smsp__inst_executed_op_ldsm.sum"),
-    Row("shared_loads", "shared loads", "smsp__inst_executed_op_shared_ld.sum"),
-    Row("shared_stores", "shared stores", "smsp__inst_executed_op_shared_st.sum"),
-    Row("copies", "cp.async", "smsp__inst_executed_op_ldgsts.sum"),
-    Row("global_loads", "global loads", "smsp__inst_executed_op_global_ld.sum"),
-    Row("global_stores", "global stores", "smsp__inst_executed_op_global_st.sum"),
+    Row("ldmatrix", "ldmatrix", "smsp__inst_executed_op_ldsm_pred_on_any.sum"),
+    Row("shared_loads", "shared loads", "smsp__inst_executed_op_shared_ld_pred_on_any.sum"),
+    Row("shared_stores", "shared stores", "smsp__inst_executed_op_shared_st_pred_on_any.sum"),
+    Row("copies", "cp.async", "smsp__inst_executed_op_ldgsts_pred_on_any.sum"),
+    Row("global_loads", "global loads", "smsp__inst_executed_op_global_ld_pred_on_any.sum"),
+    Row("global_stores", "global stores", "smsp__inst_executed_op_global_st_pred_on_any.sum"),
     Row("shuffles", "shuffles", ""),
     Row("barriers", "barriers", ""),
-    Row("pipe_wavefronts", "shared wavefronts", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"),
+    Row("wavefronts", "shared wavefronts", ""),
     Row("load_wavefronts", "  of loads", "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"),
     Row("ldmatrix_wavefronts", "  of ldmatrix", "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldsm.sum"),
     Row("store_wavefronts", "  of stores", "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum"),
-    Row("conflicts", "bank conflicts", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
+    Row("conflicts", "bank conflicts", ""),
+    Row("repeats", "repeated wavefronts", ""),
+    Row("other_wavefronts", "wavefronts of others", "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_misc.sum"),
     Row("load_sectors", "global load sectors", "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"),
     Row("load_requests", "global load requests", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"),
     Row("store_sectors", "global store sectors", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"),
@@ -44,6 +46,8 @@ ROWS = (
     Row("nanoseconds", "time in ns", "gpu__time_duration.sum"),
 )
 """In the order of the table."""
+BY_ADDRESS = ("load_wavefronts", "ldmatrix_wavefronts", "store_wavefronts")
+"""The wavefronts of shared memory that follow from the addresses alone."""
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,28 @@ from fattn_probe.errors import InputError, MachineError
 from fattn_probe.launch.name import parse_kernel_name
 from fattn_probe.launch.record import LaunchRecord, Names, Types
 from fattn_probe.process import run
-from fattn_probe.profile.counts import ROWS, Counts
+from fattn_probe.profile.counts import BY_ADDRESS, ROWS, Counts
 
 NO_PERMISSION = "ERR_NVGPUCTRPERM"
 HEAD = "ID"
 KEYS = {row.metric: row.key for row in ROWS if row.metric}
+DATA_PIPE = (
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+)
+"""Wavefronts of loads, ldmatrix among them, and stores; more than BY_ADDRESS where the memory was busy."""
+CONFLICTS = (
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+)
+"""Wavefronts beyond the first of each access, those that were repeated among them."""
+ASKED = (*KEYS, *DATA_PIPE, *CONFLICTS)
 DIM = re.compile(r"\d+")
 
 
 def options() -> tuple[str, ...]:
     """The options of ncu: one regular expression, so that it leaves out metrics that a GPU lacks instead of failing."""
-    names = "|".join(re.escape(metric) for metric in KEYS)
+    names = "|".join(re.escape(metric) for metric in ASKED)
     metrics = f"regex:^({names})$"
     return ("--csv", "--print-units", "base", "--target-processes", "all", "--metrics", metrics)
 
@@ -56,15 +67,30 @@ def parse(text: str, *, types: Types | None = None, names: Names | None = None) 
     of each launch. InputError if there is no CSV.
     """
     launches: dict[int, LaunchRecord] = {}
-    values: dict[int, dict[str, int]] = {}
+    metrics: dict[int, dict[str, int]] = {}
     for line in csv.DictReader(csv_lines(text)):
         order = int(line["ID"])
         launches.setdefault(order, launch_of(order, line, types, names))
-        found = values.setdefault(order, {})
+        found = metrics.setdefault(order, {})
         value = number(line["Metric Value"])
-        if line["Metric Name"] in KEYS and value is not None:
-            found[KEYS[line["Metric Name"]]] = value
-    return tuple(Counts(launch, values[order]) for order, launch in sorted(launches.items()))
+        if line["Metric Name"] in ASKED and value is not None:
+            found[line["Metric Name"]] = value
+    return tuple(Counts(launch, values_of(metrics[order])) for order, launch in sorted(launches.items()))
+
+
+def values_of(metrics: Mapping[str, int]) -> dict[str, int]:
+    """The counts of a launch, by the keys of ROWS.
+
+    A wavefront that is repeated since the memory is busy, with global loads say, differs from run to run; ncu's
+    conflicts have it. So it is counted apart, and conflicts are those of the addresses.
+    """
+    values = {KEYS[metric]: value for metric, value in metrics.items() if metric in KEYS}
+    if all(key in values for key in BY_ADDRESS):
+        values["wavefronts"] = sum(values[key] for key in BY_ADDRESS)
+        if all(metric in metrics for metric in (*DATA_PIPE, *CONFLICTS)):
+            values["repeats"] = max(0, sum(metrics[metric] for metric in DATA_PIPE) - values["wavefronts"])
+            values["conflicts"] = max(0, sum(metrics[metric] for metric in CONFLICTS) - values["repeats"])
+    return values
 
 
 def csv_lines(text: str) -> Iterable[str]:

@@ -14,7 +14,7 @@ from fattn_probe.profile.points import point_of, roof_for
 from fattn_probe.profile.roofline_picture import RooflinePicture
 from fattn_probe.tables import Table, labelled
 
-SHOWN_ALWAYS = frozenset({"tensor", "ldmatrix", "pipe_wavefronts", "conflicts", "load_sectors"})
+SHOWN_ALWAYS = frozenset({"tensor", "ldmatrix", "wavefronts", "conflicts", "load_sectors"})
 
 
 def render(done: Sequence[Profiled], gpus: Gpus) -> RenderableType:

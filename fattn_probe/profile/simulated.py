@@ -10,6 +10,8 @@ from fattn_probe.profile.counts import SECTOR, Counts, Traffic
 
 TEMPORARY = "temporary"
 """Memory of the kernels' own, beside the op's tensors."""
+ACCESSES = ("load", "ldmatrix", "store")
+"""To shared memory, whose wavefronts and conflicts ncu has; it has those of cp.async and atomics elsewhere."""
 
 
 def read_counts(path: Path, launches: Sequence[LaunchRecord]) -> tuple[Counts, ...]:
@@ -33,21 +35,14 @@ def counts_of(document: Mapping[str, Any], launch: LaunchRecord) -> Counts:
         "copies": shared["copy"]["instructions"],
         "shuffles": instructions["shuffle"],
         "barriers": instructions["barrier"],
-        "pipe_wavefronts": pipe_wavefronts(document),
+        "wavefronts": sum(shared[kind]["wavefronts"] for kind in ACCESSES),
         "load_wavefronts": shared["load"]["wavefronts"],
         "ldmatrix_wavefronts": shared["ldmatrix"]["wavefronts"],
         "store_wavefronts": shared["store"]["wavefronts"],
-        "conflicts": sum(one["conflicts"] for one in shared.values()),
+        "conflicts": sum(shared[kind]["conflicts"] for kind in ACCESSES),
         "tensor_flops": document["tensor_flops"],
     }
     return Counts(launch, values | global_values(document["global"]), traffic_of(document["global"]))
-
-
-def pipe_wavefronts(document: Mapping[str, Any]) -> int:
-    """Wavefronts of the pipe to shared memory: a shuffle, a cp.async and a load without lanes each count as one."""
-    shared, instructions = document["shared"], document["instructions"]
-    of_accesses = sum(one["wavefronts"] for kind, one in shared.items() if kind != "copy")
-    return int(of_accesses + shared["copy"]["instructions"] + instructions["shuffle"] + instructions["empty"])
 
 
 def global_values(accesses: Sequence[Mapping[str, Any]]) -> dict[str, int]:

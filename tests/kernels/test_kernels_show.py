@@ -5,11 +5,14 @@ import io
 import random
 import re
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from fattn_probe.device import Target
 from fattn_probe.kernels.compiled import shipped
+from fattn_probe.kernels.extras import Attended
+from fattn_probe.kernels.packages import Package
 from fattn_probe.kernels.show import document, render
 from fattn_probe.kernels.timing import Speed
 from fattn_probe.profile.roofline import Roof
@@ -35,6 +38,15 @@ def test_times_of_a_gpu_are_shown_with_their_interval():
     assert "TFLOP/s" in said and "algorithm of naive: fattn-probe study scenario --algorithm fa2" in said
     assert re.search(r"\d %", said) and "tensor cores and memory" in said
     assert said.count("scenario  ") == 1  # the case stands once above its kernels
+
+
+@pytest.mark.parametrize(("target", "said"), [(Target("cuda", None, 0), False), (Target("cpu"), True)])
+def test_where_a_package_ran_is_said_unless_it_was_the_gpu(target, said):
+    package = Package("exact", lambda *_: Attended(np.zeros(1)), "on this computer's CPU")
+    row = dataclasses.replace(timed(), target=target)
+    file = io.StringIO()
+    Console(file=file, width=120).print(render([row], [package], maps=False))
+    assert ("exact: on this computer's CPU" in file.getvalue()) == said
 
 
 def test_the_share_of_the_roofline():

@@ -10,31 +10,53 @@ from tests.as_user import fattn_probe
 pytestmark = pytest.mark.build
 TRANSPOSE = Path(__file__).parents[1] / "program/programs/transpose.cu"
 ROWS, COLUMNS = 173, 300
-# Of ncu: tensor and ldmatrix instructions, shared wavefronts, bank conflicts, global load sectors. Then by how much the
-# wavefronts may differ (docs/profile.md says why), and the conflicts that follow from the addresses.
-MEASURED = {
-    "gqa": ((2048, 1152, 7866, 0, 7520), 0.07, 0),
-    "mla": ((17408, 13312, 105012, 1864, 100512), 0.02, 544),
-    "decode": ((None, 0, 262958, 29377, 2211840), 0.065, 24576),
+H100 = json.loads((Path(__file__).parent / "h100.json").read_text())
+"""ncu's counts of each launch of the shipped scenarios (2026-11-23, llama.cpp b11549, nvcc 13.0)."""
+ATTENTION = "flash_attn_ext_f16"
+# By how much the shared wavefronts differ: nvcc keeps or joins loads that g++ does not (docs/profile.md).
+WAVEFRONTS = {
+    ("q8-cache-n_q=1", "flash_attn_ext_vec"): 0.63,
+    ("tile-hsk=40-n_q=5", "flash_attn_tile"): 0.15,
+    ("tile-hsk=72-n_q=5", "flash_attn_tile"): 0.15,
+    ("tile-hsk=40-n_q=40", "flash_attn_combine_results"): 0.11,
+    ("tile-hsk=72-n_q=1", "flash_attn_combine_results"): 0.07,
+    ("tile-hsk=72-n_q=5", "flash_attn_combine_results"): 0.07,
+    ("tile-hsk=72-n_q=40", "flash_attn_combine_results"): 0.07,
 }
+# Of mla ncu says 755 in one run and 686 by another of its counters.
+CONFLICTS = {("mla", ATTENTION): 0.35}
+QUICK = {"gqa", "mla", "decode"}
+SCENARIOS = [
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow, pytest.mark.night])
+    for name in sorted({case.partition("-n_")[0].partition("-hsk")[0].partition("-mask")[0] for case in H100})
+    if not name.endswith(".cu")
+]
 
 
 def profiled(*words):
     return json.loads(fattn_probe("profile", *words, "--json").stdout)["profiles"]
 
 
-@pytest.mark.parametrize(("name", "row"), MEASURED.items())
-def test_an_h200_meets_what_an_h100_counted(name, row):
-    (tensor, ldmatrix, wavefronts, conflicts, sectors), allowed, by_addresses = row
-    (profile,) = profiled(name, "--on", "sim:h200")
-    launch = profile["launches"][0]
-    counts = launch["counts"]
-    assert counts["ldmatrix"] == ldmatrix
-    assert tensor is None or counts["tensor"] == tensor
-    assert counts["load_sectors"] == pytest.approx(sectors, rel=0.005)
-    assert counts["pipe_wavefronts"] == pytest.approx(wavefronts, rel=allowed)
-    assert counts["conflicts"] == by_addresses <= conflicts
-    assert launch["occupancy"]["blocks"] == launch["max_blocks_per_sm"]
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_an_h200_counts_what_an_h100_counted(name):
+    for case in profiled(name, "--on", "sim:h200"):
+        for launch, measured in zip(case["launches"], H100[case["name"]], strict=True):
+            assert (launch["kernel"], launch["grid"]) == (measured["kernel"], measured["grid"])
+            assert_meets(launch["counts"], measured["counts"], (case["name"], launch["kernel"]))
+            assert launch["occupancy"]["blocks"] == launch["max_blocks_per_sm"]
+
+
+def assert_meets(counts, measured, key):
+    """Of tile and vec kernels ncu counts half-precision arithmetic as tensor instructions."""
+    equal = ("tensor", "ldmatrix", "copies") if key[1] == ATTENTION else ("ldmatrix",)
+    near = {"load_sectors": 0.01, "store_sectors": 0.01, "load_requests": 0.25, "wavefronts": WAVEFRONTS.get(key, 0.02)}
+    near["conflicts"] = CONFLICTS.get(key, 0.05)
+    assert {name: counts[name] for name in equal if name in measured} == {
+        name: measured[name] for name in equal if name in measured
+    }
+    for name, relative in near.items():
+        if name in measured and (name, key) != ("conflicts", ("q8-cache-n_q=1", "flash_attn_ext_vec")):
+            assert counts[name] == pytest.approx(measured[name], rel=relative, abs=4), (name, key)
 
 
 def test_each_tensor_of_an_op_has_its_bytes():

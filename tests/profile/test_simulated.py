@@ -33,7 +33,7 @@ NOTHING = {"instructions": 0, "wavefronts": 0, "conflicts": 0}
 LINE: dict[str, Any] = {
     "order": 0,
     "tensor_flops": 8192,
-    "instructions": {"tensor": 2, "movmatrix": 0, "shuffle": 10, "vote": 1, "barrier": 4, "empty": 3},
+    "instructions": {"tensor": 2, "movmatrix": 0, "shuffle": 10, "vote": 1, "barrier": 4},
     "shared": {
         "load": {"instructions": 5, "wavefronts": 9, "conflicts": 4},
         "store": {"instructions": 6, "wavefronts": 6, "conflicts": 0},
@@ -56,9 +56,9 @@ def counted(**changes):
     return counts_of({**LINE, **changes}, LAUNCH)
 
 
-def test_the_pipe_has_shuffles_copies_and_empty_loads_too():
-    assert counted().values["pipe_wavefronts"] == (9 + 6 + 28) + 2 + 10 + 3
-    assert counted().values["conflicts"] == 5
+def test_wavefronts_and_conflicts_are_those_of_loads_ldmatrix_and_stores():
+    assert counted().values["wavefronts"] == 9 + 6 + 28
+    assert counted().values["conflicts"] == 4
 
 
 def test_a_copy_is_a_request_to_load():
@@ -120,7 +120,7 @@ def test_what_ncu_counts_gets_the_recorded_launch_of_the_same_kernel():
 
 def both():
     op = Op.contiguous(SIZES, Params(0.125), ("f16", "f16"), mask=True)
-    gpu = Counts(LAUNCH, {"tensor": 2, "ldmatrix": 8, "pipe_wavefronts": 100, "nanoseconds": 5000})
+    gpu = Counts(LAUNCH, {"tensor": 2, "ldmatrix": 8, "wavefronts": 100, "nanoseconds": 5000})
     formula = formula_traffic(op, [LAUNCH])
     profiles = (Profile("gpu:0", (gpu,), flops=10**6), Profile("sim:h200", (counted(),), flops=10**6, formula=formula))
     devices = {"gpu:0": None, "sim:h200": load_devices()["h200"]}
@@ -137,7 +137,7 @@ def test_two_targets_have_columns_and_their_ratio():
     lines = {line.split("  ")[0].strip(): line.split()[-3:] for line in shown(100).splitlines() if line.strip()}
     assert lines["tensor instructions"] == ["2", "2", "1.000"]
     assert lines["ldmatrix"] == ["8", "7", "0.875"]
-    assert lines["shared wavefronts"] == ["100", "58", "0.580"]
+    assert lines["shared wavefronts"] == ["100", "43", "0.430"]
     assert "limited by registers" in shown(100)
 
 

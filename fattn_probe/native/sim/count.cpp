@@ -50,9 +50,6 @@ struct WarpInstruction {
 
 using WarpInstructions = std::unordered_map<Identity, WarpInstruction, HashOfIdentity>;
 
-// ptxas 13 puts this many loads from shared memory, all lanes off, before each group of cp.async.
-constexpr uint32_t empty_loads = 3;
-
 // What a host thread has counted in this launch, and the accesses since the lanes of each warp were together.
 struct Counters {
     Tally tally;
@@ -237,14 +234,11 @@ void count_warp_together(const Warp &warp) {
         add_accesses(instructions, lane, since);
         since.clear();
     }
-    bool copies = false;
     for (const auto &[identity, instruction] : instructions) {
         if (!instruction.repeated) {
             tally_instruction(counters.tally, instruction);
-            copies |= instruction.kind == MemoryOperation::copy;
         }
     }
-    count_instruction(Instruction::empty, copies ? empty_loads : 0);
     instructions.clear();
 }
 

@@ -16,8 +16,7 @@ namespace simt {
 
 struct Warp;
 
-// `empty`: loads from shared memory without lanes, which ptxas puts before cp.async.
-enum class Instruction : uint8_t { tensor, movmatrix, shuffle, vote, barrier, empty };
+enum class Instruction : uint8_t { tensor, movmatrix, shuffle, vote, barrier };
 
 #if defined(SIMT_COUNT)
 constexpr bool counting = true;

@@ -10,8 +10,8 @@
 namespace simt {
 namespace {
 
-constexpr const char *instruction_names[Tally::instruction_kinds] = {"tensor", "movmatrix", "shuffle",
-                                                                     "vote",   "barrier",   "empty"};
+constexpr const char *instruction_names[Tally::instruction_kinds] = {"tensor", "movmatrix", "shuffle", "vote",
+                                                                     "barrier"};
 constexpr const char *access_names[Tally::kinds] = {"load", "store", "atomic", "copy", "ldmatrix"};
 
 std::string field(const char *name, uint64_t value) { return "\"" + std::string(name) + "\":" + std::to_string(value); }

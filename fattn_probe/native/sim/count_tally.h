@@ -28,7 +28,7 @@ struct GlobalTally {
 };
 
 struct Tally {
-    static constexpr size_t kinds = 5, instruction_kinds = 6;
+    static constexpr size_t kinds = 5, instruction_kinds = 5;
 
     uint64_t instructions[instruction_kinds] = {}; // by Instruction
     uint64_t tensor_flops = 0;

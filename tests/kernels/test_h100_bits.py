@@ -1,0 +1,23 @@
+"""Kernels give on a simulated H200 the bits that an H100 gave (2026-11-23)."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.as_user import fattn_probe
+
+pytestmark = pytest.mark.build
+MEASURED = {
+    (row["case"], row["kernel"]): row["output"] for row in json.loads((Path(__file__).parent / "h100.json").read_text())
+}
+
+
+@pytest.mark.parametrize("case", ["gqa", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mha", "prefill"))])
+def test_the_bits_are_those_of_an_h100(case):
+    kernels = ["llama", "naive", "tiled", *(["tilelang"] if importlib.util.find_spec("tilelang") else [])]
+    done = fattn_probe("compare", case, "--kernel", ",".join(kernels), "--on", "sim:h200", "--json")
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["contender"] for row in rows] == kernels
+    assert {row["contender"]: row["output"][:16] for row in rows} == {name: MEASURED[case, name] for name in kernels}
