@@ -1,0 +1,64 @@
+"""The command line of `reproduce`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fattn_probe import flags, setup, shipped
+from fattn_probe.activity import Activity
+from fattn_probe.console import NOTES, show
+from fattn_probe.device import load_devices, parse_target
+from fattn_probe.reproduce.command import Request, check_folder, document, render
+from fattn_probe.reproduce.command import reproduce as write_reproduction
+from fattn_probe.reproduce.ways import Wanted
+from fattn_probe.run.simulator import Simulation
+from fattn_probe.scenario.files import one_case
+from fattn_probe.source import DEFAULT_SOURCE
+
+
+def reproduce(
+    path: Annotated[Path, flags.scenario_argument("A scenario by name, a file, or a capture.", "SCENARIO|CAPTURE")],
+    out: Annotated[Path, typer.Option("--out", help="A new folder for the reproduction.", metavar="DIR")],
+    case: Annotated[str, typer.Option("--case", help="The case, if the file has several.", metavar="NAME")] = "",
+    on: Annotated[str, typer.Option("--on", help="Run it here first: sim:ID, gpu, gpu:N, cpu.", metavar="TARGET")] = "",
+    wanted: Annotated[
+        Wanted,
+        typer.Option("--as", help="line of upstream's test, patch to its list, or file; auto: the first that fails."),
+    ] = "auto",
+    source: flags.Source = DEFAULT_SOURCE,
+    patch: flags.Patches = [],  # noqa: B006
+    threads: flags.Threads = None,
+    timeout: flags.Timeout = 600.0,
+    devices: flags.Devices = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Write what shows a failure without fattn-probe: a line for upstream's test, a patch to it, or one C++ file."""
+    check_folder(out)
+    chosen, known = one_case(path, case), load_devices(devices)
+    target = parse_target(on, known) if on else None
+    request = Request(
+        case=chosen,
+        out=out,
+        target=target,
+        listed_on=target or parse_target(setup.SIMULATED, known),
+        wanted=wanted,
+        told=(spelled(path), *(word for name in patch for word in ("--patch", name)), *source_words(source)),
+        timeout=timeout,
+    )
+    options = setup.BuildFlags(source, patch).run_options(NOTES, Simulation(threads=threads), timeout=timeout)
+    with Activity(NOTES) as activity:
+        work = [(chosen, [target])] if target is not None else []
+        session = setup.prepared_session(options, work, activity) if work else setup.session_of(options, activity)
+        made = write_reproduction(session, request, activity.step)
+    show(document(made), lambda: render(made), as_json)
+
+
+def spelled(path: Path) -> str:
+    """How a command line names a scenario: by its name if it is a shipped one."""
+    return shipped.name_of("scenario", path) if path.is_relative_to(shipped.folder("scenario")) else str(path)
+
+
+def source_words(source: str) -> tuple[str, ...]:
+    """The flag for a source, unless it is the default."""
+    return () if source == DEFAULT_SOURCE else ("--source", source)
