@@ -9,8 +9,12 @@ from fattn_probe import flags, setup, shipped
 from fattn_probe.activity import Activity
 from fattn_probe.console import NOTES, show
 from fattn_probe.device import load_devices, parse_target
+from fattn_probe.errors import InputError
+from fattn_probe.regress.cli import DEFAULT_HISTORY, HistoryFile
+from fattn_probe.regress.history_cli import open_existing
 from fattn_probe.reproduce.command import Request, check_folder, document, render
 from fattn_probe.reproduce.command import reproduce as write_reproduction
+from fattn_probe.reproduce.past_result import PastResult, is_uid, past_result
 from fattn_probe.reproduce.ways import Wanted
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario.files import one_case
@@ -18,9 +22,16 @@ from fattn_probe.source import DEFAULT_SOURCE
 
 
 def reproduce(
-    path: Annotated[Path, flags.scenario_argument("A scenario by name, a file, or a capture.", "SCENARIO|CAPTURE")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="A scenario by name, a file, or a capture; or the beginning of a run's name in the history.",
+            metavar="SCENARIO|CAPTURE|RUN",
+            autocompletion=flags.complete_scenario,
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", help="A new folder for the reproduction.", metavar="DIR")],
-    case: Annotated[str, typer.Option("--case", help="The case, if the file has several.", metavar="NAME")] = "",
+    case: Annotated[str, typer.Option("--case", help="The case, if there are several.", metavar="NAME")] = "",
     on: Annotated[str, typer.Option("--on", help="Run it here first: sim:ID, gpu, gpu:N, cpu.", metavar="TARGET")] = "",
     wanted: Annotated[
         Wanted,
@@ -31,27 +42,41 @@ def reproduce(
     threads: flags.Threads = None,
     timeout: flags.Timeout = 600.0,
     devices: flags.Devices = None,
+    history_file: HistoryFile = DEFAULT_HISTORY,
     as_json: flags.Json = False,
 ) -> None:
     """Write what shows a failure without fattn-probe: a line for upstream's test, a patch to it, or one C++ file."""
     check_folder(out)
-    chosen, known = one_case(path, case), load_devices(devices)
-    target = parse_target(on, known) if on else None
+    subject, known = subject_of(what, case, history_file), load_devices(devices)
+    tree, patches = subject.source if source == DEFAULT_SOURCE else source, [*subject.patches, *patch]
+    target = parse_target(on or subject.on, known) if on or subject.on else None
     request = Request(
-        case=chosen,
+        case=subject.case,
         out=out,
         target=target,
         listed_on=target or parse_target(setup.SIMULATED, known),
         wanted=wanted,
-        told=(spelled(path), *(word for name in patch for word in ("--patch", name)), *source_words(source)),
+        told=(subject.file, *(word for name in patches for word in ("--patch", name)), *source_words(tree)),
         timeout=timeout,
     )
-    options = setup.BuildFlags(source, patch).run_options(NOTES, Simulation(threads=threads), timeout=timeout)
+    options = setup.BuildFlags(tree, patches).run_options(NOTES, Simulation(threads=threads), timeout=timeout)
     with Activity(NOTES) as activity:
-        work = [(chosen, [target])] if target is not None else []
+        work = [(subject.case, [target])] if target is not None else []
         session = setup.prepared_session(options, work, activity) if work else setup.session_of(options, activity)
         made = write_reproduction(session, request, activity.step)
     show(document(made), lambda: render(made), as_json)
+
+
+def subject_of(what: str, case: str, history_file: Path) -> PastResult:
+    """The case to reproduce: of a file, which wins, or of a run in the history."""
+    try:
+        path = flags.scenario_path(what)
+    except InputError:
+        if not is_uid(what):
+            raise
+        with open_existing(history_file) as history:
+            return past_result(history, what, case)
+    return PastResult(one_case(path, case), spelled(path), "", DEFAULT_SOURCE, ())
 
 
 def spelled(path: Path) -> str:

@@ -103,7 +103,9 @@ def write(request: Request, root: Path, inputs: Mapping[str, Bytes], found: Foun
 
 
 def probe_line(request: Request, chosen: Chosen) -> str:
-    """The fattn-probe command that judges the same case."""
+    """The fattn-probe command that judges the same case; empty for one that no file here holds."""
+    if chosen.way != "file" and not request.told[0]:
+        return ""
     on = [] if request.target is None else ["--on", str(request.target)]
     what = [INPUTS, *request.told[1:]] if chosen.way == "file" else list(request.told)
     return shlex.join(["fattn-probe", "compare", *what, *on])

@@ -25,7 +25,7 @@ YARDSTICKS: dict[By, str] = {
 
 
 def readme(case: Case, found: Found, chosen: Chosen, probe: str) -> str:
-    """The text, in Markdown; `probe` is the fattn-probe command that shows the same."""
+    """The text, in Markdown; `probe` is the fattn-probe command that shows the same, or empty."""
     environment = Environment(
         loader=PackageLoader("fattn_probe.reproduce"), undefined=StrictUndefined, keep_trailing_newline=True
     )

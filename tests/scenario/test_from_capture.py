@@ -48,7 +48,7 @@ OPS = [
     "n_q: 4\nmask: {kind: masked_tiles, leading: 64, trailing: 32}",
     "n_q: 4\ntype_K: q8_0\ntype_V: q4_0\nprec: default",
     f"n_q: 7\nn_seq: 2\nmask: {{kind: causal}}\nlayout: {{K: {CACHE}, V: {CACHE}, mask: {{pad: 64, columns: 300}}}}",
-    "n_q: 7\nhsv: 32\nlayout: {K: {kind: view, rows: 300, heads: 5, offset: 3, pad: 8}, V: {kind: view_of_K, offset: 9}}",
+    "n_q: 7\nhsv: 32\nlayout: {K: {kind: view, heads: 5, offset: 3, pad: 8}, V: {kind: view_of_K, offset: 9}}",
 ]
 
 
