@@ -169,7 +169,7 @@ static int64_t compare(const File &file, const std::vector<float> &output) {
     }
     const double rmse = std::sqrt(square / output.size()), allowed = file.f32("reproduce.rmse_bound");
     const size_t row = worst / hsv;
-    std::printf("NMSE           %.3g\n", error / size);
+    std::printf("NMSE           %.3g\n", std::fabs(error / size));
     std::printf("RMSE           %.3g, allowed %.3g\n", rmse, allowed);
     std::printf("largest error  %.3g at sequence %zu, query %zu, head %zu, element %zu: %.9g, expected %.9g\n", largest,
                 row / heads / queries, row / heads % queries, row % heads, worst % hsv, output[worst], expected[worst]);

@@ -14,10 +14,10 @@ from tests.as_user import fattn_probe
 from .make import MODELS, make_model
 
 pytestmark = [pytest.mark.build, pytest.mark.network, pytest.mark.slow]
-WIDTH, LOGITS, WEIGHT = 0.1, 0.03, 0.4
+WIDTH, LOGITS, WEIGHT = 0.1, 0.03, 0.25
 """Relative differences that are allowed: of the standard deviations, of the logits', of the largest weight.
 
-The last is of single rows: an op of one query has as many as heads."""
+The last is not that of an op with one query: the mean over a few rows is up to chance, and the command says so."""
 
 
 def strides(op):
@@ -54,4 +54,5 @@ def check_likeness(capture, file):
     for operand in "QKV":
         assert b.tensors[operand].std == pytest.approx(a.tensors[operand].std, rel=WIDTH)
     assert b.logit_std == pytest.approx(a.logit_std, rel=LOGITS)
-    assert b.largest_weight == pytest.approx(a.largest_weight, rel=WEIGHT)
+    alike = b.largest_weight == pytest.approx(a.largest_weight, rel=WEIGHT)
+    assert alike or (found.scenario.n_q == 1 and any("largest softmax weight" in said for said in found.missing))
