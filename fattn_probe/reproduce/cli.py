@@ -1,5 +1,6 @@
 """The command line of `reproduce`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import typer
 from fattn_probe import flags, setup, shipped
 from fattn_probe.activity import Activity
 from fattn_probe.console import NOTES, show
-from fattn_probe.device import load_devices, parse_target
+from fattn_probe.device import Device, Target, load_devices, parse_target, parse_targets
 from fattn_probe.errors import InputError
 from fattn_probe.regress.cli import DEFAULT_HISTORY, HistoryFile
 from fattn_probe.regress.history_cli import open_existing
@@ -49,7 +50,7 @@ def reproduce(
     check_folder(out)
     subject, known = subject_of(what, case, history_file), load_devices(devices)
     tree, patches = subject.source if source == DEFAULT_SOURCE else source, [*subject.patches, *patch]
-    target = parse_target(on or subject.on, known) if on or subject.on else None
+    target = target_of(on or subject.on, known)
     request = Request(
         case=subject.case,
         out=out,
@@ -77,6 +78,16 @@ def subject_of(what: str, case: str, history_file: Path) -> PastResult:
         with open_existing(history_file) as history:
             return past_result(history, what, case)
     return PastResult(one_case(path, case), spelled(path), "", DEFAULT_SOURCE, ())
+
+
+def target_of(words: str, known: Mapping[str, Device]) -> Target | None:
+    """The target to run on first; None for an empty text, InputError for several."""
+    if not words:
+        return None
+    target, *more = parse_targets(words, known)
+    if more:
+        raise InputError("reproduce runs on one target at a time")
+    return target
 
 
 def spelled(path: Path) -> str:

@@ -24,6 +24,14 @@ YARDSTICKS: dict[By, str] = {
 }
 
 
+OTHER_KERNEL = "the bounds are those of the kernel above, and another one may exceed them and be right"
+OTHER_DEVICE: dict[By, str] = {
+    "prediction": OTHER_KERNEL,
+    "model": OTHER_KERNEL,
+    "tolerance": "the tolerance is the same for all",
+}
+
+
 def readme(case: Case, found: Found, chosen: Chosen, probe: str) -> str:
     """The text, in Markdown; `probe` is the fattn-probe command that shows the same, or empty."""
     environment = Environment(
@@ -53,6 +61,7 @@ def words(case: Case, found: Found, chosen: Chosen, probe: str) -> dict[str, Any
         "inputs": INPUTS,
         "backend": "CPU" if found.provenance.get("device") == "cpu" else "CUDA0",
         "shown": "" if chosen.shown is None else sentence(str(chosen.shown)).rstrip("."),
+        "other": OTHER_DEVICE[found.limits.by],
         "expected": YARDSTICKS[found.limits.by],
         "worst": found.worst() if found.fails else [],
         "patterns": [] if diagnosis is None else [str(pattern) for pattern in diagnosis.patterns],

@@ -181,6 +181,7 @@ def test_the_folder_must_be_new_or_empty(tmp_path):
         (("huge/dst",), "too large"),
         (("gqa", "--on", "sim:nothing"), "nothing"),
         (("gqa", "--as", "page"), "page"),
+        (("gqa", "--on", "sim:h200,sim:v100"), "one target at a time"),
     ],
 )
 def test_what_cannot_be_reproduced_is_refused(words, said, tmp_path):

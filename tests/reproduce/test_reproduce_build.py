@@ -8,13 +8,16 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fattn_probe import shipped
 from fattn_probe.build import TEST_BACKEND_OPS
 from fattn_probe.device import load_devices, parse_target
+from fattn_probe.run.capture import read_capture, write_capture
 from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario.files import cases_of
@@ -149,6 +152,22 @@ def test_a_recorded_case(tmp_path):
     made = reproduce(capture, out, "--patch", fault, "--as", "file")
     assert made["status"] == "fail"
     check_file(out, capture, fault)
+
+
+def test_the_output_in_a_capture_is_judged(tmp_path):
+    done = fattn_probe("run", "gqa", "--on", "sim:h200", "--captures", tmp_path)
+    assert done.returncode == 0
+    (path,) = tmp_path.glob("*.gguf")
+    right = read_capture(path)
+    odd = right.dst.copy()
+    odd[0, 3, 5, 7] += np.float32(0.01)
+    write_capture(replace(right, dst=odd), wrong := tmp_path / "wrong.gguf")
+    made = [json.loads(fattn_probe("reproduce", file, "--out", tmp_path / file.stem, "--json").stdout)
+            for file in (path, wrong)]  # fmt: skip
+    assert [one["status"] for one in made] == ["pass", "fail"]
+    assert [one["judged_by"] for one in made] == ["prediction", "prediction"]
+    assert "| 0, 3, 5, 7 |" in (tmp_path / "wrong/README.md").read_text()
+    assert "sim:h200" in (tmp_path / "wrong/README.md").read_text()
 
 
 def test_a_rounding_that_only_the_model_shows(tmp_path):
