@@ -1,5 +1,6 @@
 """The command line of `reproduce`."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,9 @@ from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario.files import one_case
 from fattn_probe.source import DEFAULT_SOURCE
 
+MOST_NAME = 100
+"""Characters of a folder's name."""
+
 
 def reproduce(
     what: Annotated[
@@ -31,7 +35,9 @@ def reproduce(
             autocompletion=flags.complete_scenario,
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="A new folder for the reproduction.", metavar="DIR")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A new folder; default: reproduce-CASE.", metavar="DIR")
+    ] = None,
     case: Annotated[str, typer.Option("--case", help="The case, if there are several.", metavar="NAME")] = "",
     on: Annotated[str, typer.Option("--on", help="Run it here first: sim:ID, gpu, gpu:N, cpu.", metavar="TARGET")] = "",
     wanted: Annotated[
@@ -47,13 +53,14 @@ def reproduce(
     as_json: flags.Json = False,
 ) -> None:
     """Write what shows a failure without fattn-probe: a line for upstream's test, a patch to it, or one C++ file."""
-    check_folder(out)
     subject, known = subject_of(what, case, history_file), load_devices(devices)
+    folder = out or Path(f"reproduce-{file_name(subject.case.name)}")
+    check_folder(folder)
     tree, patches = subject.source if source == DEFAULT_SOURCE else source, [*subject.patches, *patch]
     target = target_of(on or subject.on, known)
     request = Request(
         case=subject.case,
-        out=out,
+        out=folder,
         target=target,
         listed_on=target or parse_target(setup.SIMULATED, known),
         wanted=wanted,
@@ -93,6 +100,11 @@ def target_of(words: str, known: Mapping[str, Device]) -> Target | None:
 def spelled(path: Path) -> str:
     """How a command line names a scenario: by its name if it is a shipped one."""
     return shipped.name_of("scenario", path) if path.is_relative_to(shipped.folder("scenario")) else str(path)
+
+
+def file_name(name: str) -> str:
+    """A case's name as that of a folder."""
+    return re.sub(r"[^\w.=+-]+", "-", name).strip("-")[:MOST_NAME]
 
 
 def source_words(source: str) -> tuple[str, ...]:

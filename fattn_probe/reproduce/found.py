@@ -15,7 +15,7 @@ from fattn_probe.compare.judge.limits import Limits, choose_limits
 from fattn_probe.compare.judge.verdict import Status
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError, LostError
-from fattn_probe.launch.architecture import arch_number
+from fattn_probe.launch.architecture import arch_number, is_nvcc_arch
 from fattn_probe.op.gguf_file import read_gguf
 from fattn_probe.run.capture import Capture, read_capture
 from fattn_probe.run.provenance import versions
@@ -112,10 +112,9 @@ def capture_of(case: Case) -> Capture | None:
 def found_in_capture(case: Case, capture: Capture) -> Found:
     """The judgement of a recorded output by its own launches."""
     reference, on = reference_of(case.op, capture.inputs, case.name), capture.provenance.get("device", capture.device)
-    expected = None
-    if capture.launches:
-        arch = arch_number(capture.provenance["arch"])
-        expected = expected_of(case, capture.inputs, capture, arch, "auto")
+    expected, arch = None, capture.provenance.get("arch", "")
+    if capture.launches and is_nvcc_arch(arch):
+        expected = expected_of(case, capture.inputs, capture, arch_number(arch), "auto")
     masked = fully_masked_of(case.op, capture.inputs)
     judgement = judgement_of(case, on, capture, reference, masked, expected=expected)
     judgement = replace(judgement, digest=case.digest)

@@ -15,6 +15,7 @@ from fattn_probe.compare.judge.verdict import judge
 from fattn_probe.errors import InputError
 from fattn_probe.op.case_file import read_case
 from fattn_probe.op.gguf_file import read_gguf
+from fattn_probe.reproduce.cli import file_name
 from fattn_probe.reproduce.program import program_text, setters_of, write_inputs
 from fattn_probe.scenario import expand, loads
 from fattn_probe.scenario.inputs import make_inputs
@@ -159,6 +160,13 @@ def test_a_case_that_is_not_run_is_written(tmp_path):
     text = (tmp_path / "out/README.md").read_text()
     assert "Not run yet" in text and "fattn-probe compare inputs.gguf" in text
     assert not list(Path(tmp_path).glob(".*"))
+
+
+@pytest.mark.network
+def test_the_folder_has_the_cases_name(tmp_path):
+    fattn_probe("reproduce", "tile", "--case", "tile-hsk=40-n_q=1", cwd=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["reproduce-tile-hsk=40-n_q=1"]
+    assert file_name("FLASH_ATTN_EXT(hsk=64,nr23=[4,1]) ../x") == "FLASH_ATTN_EXT-hsk=64-nr23=-4-1-..-x"
 
 
 @pytest.mark.network
