@@ -62,7 +62,7 @@ def reproduce(
         case=subject.case,
         out=folder,
         target=target,
-        listed_on=target or parse_target(setup.SIMULATED, known),
+        listed_on=target if target and target.engine != "cpu" else parse_target(setup.SIMULATED, known),
         wanted=wanted,
         told=(subject.file, *(word for name in patches for word in ("--patch", name)), *source_words(tree)),
         timeout=timeout,

@@ -1,7 +1,8 @@
 """How a failure is shown to a maintainer: upstream's own test, a patch that adds a case to it, or a file of our own."""
 
+import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -80,20 +81,20 @@ class Chooser:
             return self.required(self.line())
         if wanted == "patch":
             return self.required(self.patch())
-        if wanted == "file" or not fails or self.target is None:
+        if wanted == "file" or not fails or not self.runs:
             return Chosen("file")
         reasons: list[str] = []
-        for attempt in self.attempts():
-            found = attempt()
+        for attempt in (self.line, self.patch):
+            found = reason_or(attempt)
             if isinstance(found, Chosen) and found.shown is not None and found.shown.fails:
                 return replace(found, reasons=tuple(reasons))
             reasons.append(found if isinstance(found, str) else f"{found.way}: {found.shown}")
         return Chosen("file", tuple(reasons))
 
-    def attempts(self) -> Iterator[Callable[[], Chosen | str]]:
-        """The ways that upstream's test offers, the shortest first."""
-        yield self.line
-        yield self.patch
+    @property
+    def runs(self) -> bool:
+        """Whether upstream's test can be run: it compares with ggml's CPU backend, which it does not test itself."""
+        return self.target is not None and self.target.engine != "cpu"
 
     @staticmethod
     def required(found: Chosen | str) -> Chosen:
@@ -104,10 +105,9 @@ class Chooser:
 
     def line(self) -> Chosen | str:
         """A line that runs a case of upstream's list; or why there is none."""
-        listed = self.listed()
-        if listed is None:
+        if self.listed is None:
             return f"line: none of the cases of this source's test-backend-ops is this op{self.views()}"
-        return Chosen("line", case=listed, shown=self.run(self.session, listed))
+        return Chosen("line", case=self.listed, shown=self.run(self.session, self.listed))
 
     def patch(self) -> Chosen | str:
         """A patch that adds the op to upstream's list; or why that is not possible."""
@@ -115,7 +115,7 @@ class Chooser:
         case = as_case(self.op, tests)
         if case is None:
             return f"patch: test_flash_attn_ext has no parameters for this op{self.views()}"
-        if self.listed() is not None:
+        if self.listed is not None:
             return "patch: test-backend-ops has this op in its list already (--as line)"
         diff = add_case(tests, case, ABOUT)
         patch = Patch("add-case", Path(ADDED), "", (), diff)
@@ -128,6 +128,7 @@ class Chooser:
         offsets = [name for name, view in self.op.tensors.items() if view.offset]
         return f" (it has no offsets, as {', '.join(offsets)} here)" if offsets else ""
 
+    @functools.cached_property
     def listed(self) -> str | None:
         """The case of upstream's list that is this op."""
         self.step("listing the cases of test-backend-ops")
@@ -136,7 +137,7 @@ class Chooser:
 
     def run(self, session: Session, case: str) -> Shown | None:
         """Run a case with upstream's data, several times; None without a target."""
-        if self.target is None:
+        if self.target is None or not self.runs:
             return None
         results: list[OpResult] = []
         for number in range(RUNS):
@@ -147,6 +148,14 @@ class Chooser:
             results += report.results[:1]
         wrong = [result for result in results if result.status == "fail"]
         return Shown(len(results), len(wrong), words_of(wrong[-1]) if wrong else "")
+
+
+def reason_or(attempt: Callable[[], Chosen | str]) -> Chosen | str:
+    """What an attempt finds, or why this source has no test that could show it."""
+    try:
+        return attempt()
+    except InputError as error:
+        return f"line or patch: {error}"
 
 
 def words_of(result: OpResult) -> str:

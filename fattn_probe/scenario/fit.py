@@ -1,25 +1,28 @@
 """Fit what a scenario can say to a recorded op: distributions, places in memory, the mask."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from fattn_probe.arrays import I64, Bytes, Floats
+from fattn_probe.arrays import I64, Bools, Bytes, Floats
 from fattn_probe.op import Op, TensorView
 from fattn_probe.op.ggml_types import block_size, row_size, type_size
 
 from .layout import Contiguous, MaskLayout, View, place, place_mask
 from .mask import Alibi, AnyMask, Causal, MaskedTiles, MaskShape, Sequences, SlidingWindow, Sparse
 from .mask_rows import some_rows
-from .statistics import FAR, Spread, mask_of
+from .statistics import FAR, MOST_QUERIES, Spread, mask_of, spaced
 
 Settings = dict[str, Any]
 FLAT, HEAVY = 2.2, 3.3
 """Kurtosis below which elements are drawn uniformly, and above which with outliers."""
 CHANCE = 4.0
 """Standard errors of the kurtosis that are taken for chance."""
+MOST_PASTS = 4
+"""Positions of the first query that are tried, the most common ones."""
 MOST_SEQUENCES = 16
 """Sequences in one cache that are tried."""
 LARGEST_F16, MOST_STDS = 65500.0, 6.0
@@ -150,45 +153,47 @@ def mask_layout_of(op: Op) -> Settings | None:
 
 
 def mask_like(op: Op, inputs: Mapping[str, Bytes]) -> tuple[AnyMask, float]:
-    """The mask of the known kinds with most of the recorded entries, and the share that it has."""
-    recorded = np.stack([mask_of(op, inputs, s) for s in range(op.tensors["mask"].ne[3])])
+    """The mask of the known kinds with most of the recorded entries, and the share that it has; of some queries."""
+    queries = spaced(np.arange(op.sizes.n_q), MOST_QUERIES)
+    recorded = np.stack([mask_of(op, inputs, s)[queries] for s in range(op.tensors["mask"].ne[3])])
     shape = MaskShape(op.sizes.n_kv, op.sizes.n_q, len(recorded), 0, op.params.n_kv_max)
     best: tuple[AnyMask, float] = (MaskedTiles(kind="masked_tiles"), -1.0)
-    for mask in kinds(recorded, op.params.n_kv_max):
-        share = equal_share(mask, shape, recorded)
+    for mask in kinds(recorded, queries, op.params.n_kv_max):
+        made = np.stack([some_rows(mask, shape, sequence, queries) for sequence in range(shape.n_seq)])
+        share = float(np.mean(made == recorded))
         best = (mask, share) if share > best[1] else best
         if share == 1.0:
             break
     return best
 
 
-def equal_share(mask: AnyMask, shape: MaskShape, recorded: Floats) -> float:
-    """The share of entries of a mask that are the recorded ones."""
-    queries = np.arange(shape.n_q)
-    made = [some_rows(mask, shape, sequence, queries) for sequence in range(shape.n_seq)]
-    return float(np.mean(np.stack(made) == recorded))
-
-
-def kinds(recorded: Floats, n_kv_max: int) -> Iterator[AnyMask]:
+def kinds(recorded: Floats, queries: I64, n_kv_max: int) -> Iterator[AnyMask]:
     """The masks that a recorded one (sequences, queries, KV rows) may be, the simplest first."""
     seen = np.isfinite(recorded)
+    n_seq, _, n_kv = seen.shape
     first, last, most = ends(seen)
     if seen.all():
         yield MaskedTiles(kind="masked_tiles")
-    for past in dict.fromkeys(int(value) for value in np.maximum(0, last - np.arange(seen.shape[1]))):
+    for past, _ in Counter(np.maximum(0, last - queries).tolist()).most_common(MOST_PASTS):
         yield Causal(kind="causal", past=past)
         yield SlidingWindow(kind="sliding_window", past=past, window=max(1, most))
         yield Alibi(kind="alibi", past=past)
         yield Alibi(kind="alibi", past=past, causal=False)
-    yield MaskedTiles(kind="masked_tiles", leading=int(first.min()), trailing=int(seen.shape[2] - 1 - last.max()))
-    for count in range(2, min(MOST_SEQUENCES, seen.shape[1]) + 1):
-        for interleaved, causal in ((False, True), (True, True), (False, False), (True, False)):
-            yield Sequences(kind="sequences", count=count, interleaved=interleaved, causal=causal)
+    yield MaskedTiles(kind="masked_tiles", leading=int(first.min()), trailing=int(n_kv - 1 - last.max()))
+    if n_seq == 1:
+        yield from shared_caches(int(queries[-1]) + 1)
     if n_kv_max:
         yield Sparse(kind="sparse", finite=max(1, most))
 
 
-def ends(seen: Any) -> tuple[I64, I64, int]:  # noqa: ANN401 - an array of bool with three dimensions
+def shared_caches(n_q: int) -> Iterator[AnyMask]:
+    """Several sequences in one cache."""
+    for count in range(2, min(MOST_SEQUENCES, n_q) + 1):
+        for interleaved, causal in ((False, True), (True, True), (False, False), (True, False)):
+            yield Sequences(kind="sequences", count=count, interleaved=interleaved, causal=causal)
+
+
+def ends(seen: Bools) -> tuple[I64, I64, int]:
     """By query, the first and the last KV row that it sees in the first sequence; and the most that any sees."""
     first = seen[0].argmax(axis=1)
     last = seen.shape[2] - 1 - seen[0, :, ::-1].argmax(axis=1)
