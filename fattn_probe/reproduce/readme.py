@@ -14,7 +14,7 @@ from fattn_probe.reproduce.ways import ADDED, Chosen, pattern_of
 from fattn_probe.scenario import Case
 
 BUILD = "cmake -B build -DGGML_CUDA=ON && cmake --build build --target test-backend-ops"
-NAMES = ("source", "build_number", "patches", "device", "driver", "engine", "compilers", "fattn-probe")
+NAMES = ("source", "build_number", "patches", "device", "arch", "driver", "engine", "compilers", "fattn-probe")
 EXACT = "The expected output is exact attention in float64, rounded to float32."
 YARDSTICKS: dict[By, str] = {
     "prediction": f"{EXACT} The bounds are what the roundings of this kernel can make of it.",
@@ -52,6 +52,7 @@ def words(case: Case, found: Found, chosen: Chosen, probe: str) -> dict[str, Any
         "reason": "" if judgement is None else sentence(judgement.reason.partition("\n")[0]),
         "stack": "" if judgement is None else judgement.reason.partition("\n")[2].rstrip(),
         "no_output": judgement is not None and found.output is None,
+        "simulated": judgement is not None and found.provenance.get("device", "").startswith("sim:"),
         "facts": list(facts(found)),
         "way": chosen.way,
         "build": BUILD,

@@ -167,7 +167,8 @@ def test_the_output_in_a_capture_is_judged(tmp_path):
     assert [one["status"] for one in made] == ["pass", "fail"]
     assert [one["judged_by"] for one in made] == ["prediction", "prediction"]
     assert "| 0, 3, 5, 7 |" in (tmp_path / "wrong/README.md").read_text()
-    assert "sim:h200" in (tmp_path / "wrong/README.md").read_text()
+    assert "On **sim:h200**: **fail**" in (tmp_path / "wrong/README.md").read_text()
+    assert "Nothing\nwas run on a real GPU." in (tmp_path / "wrong/README.md").read_text()
 
 
 def test_a_rounding_that_only_the_model_shows(tmp_path):
