@@ -45,6 +45,10 @@ COMMANDS = {
         "fattn_probe.models.cli:capture",
         "Run a prompt through a model, and record its attention ops as case files.",
     ),
+    "reproduce": (
+        "fattn_probe.reproduce.cli:reproduce",
+        "Write what shows a failure without fattn-probe: a line for upstream's test, a patch to it, or one C++ file.",
+    ),
     "study": (
         "fattn_probe.study.cli:study",
         "Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it.",

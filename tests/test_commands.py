@@ -89,7 +89,7 @@ def test_the_pytest_plugin_imports_nothing_heavy():
 
 def test_commands_are_completed():
     assert completed("d") == ["demo", "doctor", "debug", "diff", "device"]
-    assert completed("scenario", "") == ["list", "show", "check", "new", "from-ops"]
+    assert completed("scenario", "") == ["list", "show", "check", "new", "from-ops", "from-capture"]
 
 
 def test_options_and_values_are_completed():

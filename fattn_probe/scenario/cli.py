@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fattn_probe import flags
-from fattn_probe.console import OUT, show
+from fattn_probe.console import NOTES, OUT, show
 from fattn_probe.scenario import command as scenarios
 
 scenario_app = typer.Typer(help="List, show, check and create scenario files.", no_args_is_help=True)
@@ -54,3 +54,27 @@ def scenario_from_ops(
 ) -> None:
     """Print the scenario of one of upstream's test cases."""
     print(scenarios.from_ops_yaml(text), end="")
+
+
+@scenario_app.command("from-capture")
+def scenario_from_capture(
+    paths: Annotated[list[Path], typer.Argument(help="Captures, or case files.", metavar="FILE.gguf...")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A folder for the scenarios; default: they are printed.", metavar="DIR")
+    ] = None,
+    as_json: flags.Json = False,
+) -> None:
+    """Make small scenarios like recorded ops: the same shape, layout and mask, and made data with like statistics."""
+    from fattn_probe.scenario import from_capture  # numpy, for this command only
+
+    found = [from_capture.of_file(path) for path in paths]
+    if out is not None:
+        for path in scenarios.write([one.scenario for one in found], out):
+            NOTES.print(f"wrote {path}", markup=False)
+        show([from_capture.to_json(one) for one in found], lambda: from_capture.render(found), as_json)
+        return
+    if as_json:
+        show([from_capture.to_json(one) for one in found], str, as_json)
+        return
+    NOTES.print(from_capture.render(found))
+    print("---\n".join(scenarios.to_yaml(one.scenario) for one in found), end="")

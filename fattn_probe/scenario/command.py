@@ -12,7 +12,7 @@ from rich.text import Text
 
 from .. import shipped
 from ..errors import InputError
-from ..files import is_folder
+from ..files import is_folder, make_folder, write_text
 from ..tables import Table
 from .cases import Case, Recording
 from .files import read_cases
@@ -92,6 +92,18 @@ def from_ops_yaml(text: str, *, separate_V: bool = False) -> str:
     made = to_yaml(from_ops(text, separate_V=separate_V))
     filled = ", ".join(f"{key}={value}" for key, value in defaults_in(text).items())
     return f"# left out, so test-backend-ops' defaults: {filled}\n{made}" if filled else made
+
+
+def write(made: Sequence[Scenario], folder: Path) -> list[Path]:
+    """Write scenarios to a folder under their names; InputError, and no file, if one exists or two have one name."""
+    paths = [folder / f"{scenario.name}.yaml" for scenario in made]
+    taken = [path for path in paths if path.exists() or paths.count(path) > 1]
+    if taken:
+        raise InputError(f"{taken[0]}: exists, or two scenarios have this name; allowed: a new file for each")
+    make_folder(folder, "--out")
+    for scenario, path in zip(made, paths, strict=True):
+        write_text(path, to_yaml(scenario))
+    return paths
 
 
 def to_yaml(scenario: Scenario) -> str:

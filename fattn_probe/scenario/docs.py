@@ -17,7 +17,8 @@ A scenario is one YAML file: one `FLASH_ATTN_EXT` op, its inputs, and the expect
 cases of one file. `fattn-probe scenario list` lists the shipped ones, `scenario show FILE` prints the resolved
 cases of a file, `scenario check FILE...` reports its mistakes, `scenario new FILE` writes a file to start from, and
 `scenario from-ops 'FLASH_ATTN_EXT(hsk=64,...)'` converts a case of `test-backend-ops`; upstream's defaults fill the
-parameters that it leaves out.
+parameters that it leaves out. `scenario from-capture FILE.gguf` makes a scenario like a recorded op
+([models.md](models.md)).
 
 This page and `scenario.schema.json` are written from the schema in `fattn_probe/scenario/`. Editors use the latter with
 `# yaml-language-server: $schema=PATH/scenario.schema.json` on the first line of a file. Dimensions are in ggml's order,

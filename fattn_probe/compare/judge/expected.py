@@ -136,7 +136,7 @@ def _against_prediction(dst: F32, reference: F64, prediction: Prediction) -> Hel
     by_row = np.where(prediction.sampled, by_row, 0.0)  # an unsampled row's prediction is only an estimate
     rmse = float(np.sqrt((error**2).sum() / max(1, int(finite.sum()))))
     whole = rmse / prediction.rmse if prediction.rmse else float(np.inf if rmse else 0.0)
-    limit = RMSE_LIMIT * float(np.sqrt(1 + SAMPLING * prediction.relative_standard_error))
+    limit = rmse_limit(prediction)
     problems = [
         _limit("an error is {} times its bound", float(by_bound.max()), 1.0),
         _limit("the RMSE is {} times the predicted RMSE", whole, limit),
@@ -167,11 +167,9 @@ def _against_model(dst: F32, reference: F64, model: F32) -> Held:
     both = np.isfinite(dst) & np.isfinite(model)
     with np.errstate(invalid="ignore"):
         off = np.where(both, np.abs(dst.astype(np.float64) - model), 0.0)
-        own = np.where(np.isfinite(model), model - reference, 0.0)
-    floor = LEAST_ULPS * np.finfo(np.float32).eps * _root_mean_square(reference)
-    unit, rows = np.hypot(_root_mean_square(own), floor / MODEL_ROW_LIMIT), _root_mean_square(off)
+    floor, unit, spread = model_units(reference, model)
+    rows = _root_mean_square(off)
     by_row = np.divide(rows, unit, out=np.zeros_like(rows), where=rows > 0)
-    spread = float(np.hypot(np.sqrt(np.mean(own**2)), np.sqrt(np.mean(floor**2)) / MODEL_LIMIT))
     distance = float(np.sqrt(np.mean(off**2)))
     whole = distance / spread if distance else 0.0
     unlike = ~both & ~equal
@@ -192,6 +190,24 @@ def _against_model(dst: F32, reference: F64, model: F32) -> Held:
         equal_bits=share,
     )
     return Held(design, Deviation(wrong, np.where(np.isfinite(model), model, reference), unit))
+
+
+def rmse_limit(prediction: Prediction) -> float:
+    """The largest measured / predicted RMSE of a correct output."""
+    return RMSE_LIMIT * float(np.sqrt(1 + SAMPLING * prediction.relative_standard_error))
+
+
+def model_units(reference: F64, model: F32) -> tuple[F64, F64, float]:
+    """What differences from a rounding model are measured by, absolute.
+
+    By row, the difference that is ignored and the model's own error; and the own error of the whole output.
+    """
+    with np.errstate(invalid="ignore"):
+        own = np.where(np.isfinite(model), model - reference, 0.0)
+    floor = LEAST_ULPS * np.finfo(np.float32).eps * _root_mean_square(reference)
+    unit = np.hypot(_root_mean_square(own), floor / MODEL_ROW_LIMIT)
+    spread = float(np.hypot(np.sqrt(np.mean(own**2)), np.sqrt(np.mean(floor**2)) / MODEL_LIMIT))
+    return floor, unit, spread
 
 
 def _limit(words: str, value: float, most: float) -> str:
