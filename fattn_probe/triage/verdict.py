@@ -1,0 +1,139 @@
+"""Name the guilty: the first of all suspects in the order of computation, since what comes later may follow from it."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+
+from fattn_probe.models.node import Node
+from fattn_probe.triage.attention import AttentionOp, suspect_of, warnings_by_layer
+from fattn_probe.triage.guilty import Answer, AsDesigned, Culprit, Innocent, NotFinite, OtherOpWrong, PartsWithout
+from fattn_probe.triage.limits import allowed, is_wrong
+
+ATTENTION = "FLASH_ATTN_EXT"
+ON_PURPOSE = frozenset({"FILL"})
+"""Ops that write -inf on purpose, into masks."""
+PASS_ON = frozenset({"CPY", "CONT", "DUP", "REPEAT", "CONCAT", "PAD", "GET_ROWS", "SET_ROWS"})
+"""Ops that copy the -inf of a mask."""
+LEAST_CHANGE, GROWTH = 0.05, 20.0
+"""Two runs part where the largest magnitude of a tensor changes by so much, and by so many times more than before.
+
+The CPU sums V in f16, an NMSE of 5e-6 at 300 rows, which is 0.2 % of an element, and the next layers pass it on. A
+largest magnitude changes by no more than the error of one element. Of the same graph, it therefore changes slowly; an
+op that gets another mask, scale or softcap without flash attention changes it at once.
+"""
+Moment = tuple[int, int, int]
+"""(step, part, index in the graph)."""
+Key = tuple[int, int, str, str, tuple[int, int, int, int]]
+UNNAMED = re.compile(r"(node|leaf)_\d+")
+Suspects = list[tuple[Moment, int, Culprit]]
+
+
+def verdict_of(
+    ops: Sequence[AttentionOp], nodes: Sequence[Node], without: Sequence[Node] = (), positions: int = 0
+) -> Answer:
+    """The verdict on a run: its attention ops, its tensors, and those of a run without flash attention.
+
+    `positions` are those of the longest sequence. Of suspects at one op, attention on a device comes first.
+    """
+    found: Suspects = [
+        *((moment_of_op(op, nodes), 0, suspect) for op in ops for suspect in attention_suspects(op)),
+        *((moment(suspect.node), 1, suspect) for suspect in wrong_ops(nodes, positions)),
+        *((moment(suspect.node), 2, suspect) for suspect in not_finite(nodes, without)),
+        *((moment(suspect.node), 3, suspect) for suspect in parting(nodes, without)),
+    ]
+    found.sort(key=lambda item: item[:2])
+    first = {kind_of(suspect): suspect for _, _, suspect in reversed(found)}
+    culprits = [suspect for _, _, suspect in found if first[kind_of(suspect)] is suspect]
+    if culprits:
+        return Answer(culprits[0], tuple(culprits[1:]))
+    warnings = warnings_by_layer(ops)
+    return Answer(AsDesigned(warnings) if warnings else Innocent())
+
+
+def kind_of(suspect: Culprit) -> tuple[type, str]:
+    """What a suspect is and on which target; the model's own run has none."""
+    return type(suspect), getattr(suspect, "target", "")
+
+
+def moment(node: Node) -> Moment:
+    """When a tensor is computed."""
+    return node.step, node.part, node.index
+
+
+def moment_of_op(op: AttentionOp, nodes: Sequence[Node]) -> Moment:
+    """When an attention op is computed: with its tensor; without one, after all of its layer, or in order of layers."""
+    here = [node for node in nodes if (node.step, node.part, node.layer) == (op.step, op.part, op.layer)]
+    own = [node.index for node in here if node.op == ATTENTION]
+    return op.step, op.part, min(own, default=max((node.index for node in here), default=op.layer))
+
+
+def attention_suspects(op: AttentionOp) -> Iterator[Culprit]:
+    """What an attention op is accused of, on each target."""
+    return (suspect for found in op.found if (suspect := suspect_of(op, found)) is not None)
+
+
+def wrong_ops(nodes: Sequence[Node], positions: int = 0) -> Iterator[OtherOpWrong]:
+    """The ops other than attention that a target computes wrongly of finite inputs."""
+    for node in nodes:
+        if node.op == ATTENTION or node.nan or node.inputs_nan:
+            continue
+        for target, found in node.on.items():
+            if found is not None and is_wrong(node, found, positions):
+                yield OtherOpWrong(node, target, found, allowed(node, positions))
+
+
+def not_finite(nodes: Sequence[Node], without: Sequence[Node] = ()) -> Iterator[NotFinite]:
+    """The first tensor that is not finite, except for the -inf of masks."""
+    for node in nodes:
+        if spoils(node):
+            reach = [other.largest for other in inputs_of(node, nodes)]
+            other = next((one for one in without if key_of(one) == key_of(node) is not None), None)
+            yield NotFinite(node, max(reach, default=None), None if other is None else not (other.nan or other.inf))
+            return
+
+
+def spoils(node: Node) -> bool:
+    """Whether a tensor has NaN or infinities that are not a mask's."""
+    by_mask = node.op in ON_PURPOSE or (node.op in PASS_ON and node.inputs_inf > 0)
+    return node.nan > 0 or (node.inf > 0 and not by_mask)
+
+
+def inputs_of(node: Node, nodes: Sequence[Node]) -> list[Node]:
+    """The tensors of the graph that an op reads, as they were last computed before it."""
+    before = {one.name: one for one in takewhile(lambda one: one is not node, nodes)}
+    return [before[name] for name in node.inputs if name in before]
+
+
+def key_of(node: Node) -> Key | None:
+    """What two runs know the same tensor by; None if ggml numbered it, which depends on the graph.
+
+    The name alone would not do: llama.cpp names a projection, its sum with the bias and its rotation alike.
+    """
+    if UNNAMED.match(node.name):
+        return None
+    return node.step, node.part, node.name, node.op, node.ne
+
+
+def parting(nodes: Sequence[Node], without: Sequence[Node]) -> Iterator[PartsWithout]:
+    """The first tensor of the first step that parts from the run without flash attention.
+
+    Later steps are left out: they may have other tokens.
+    """
+    first = min((node.step for node in nodes), default=0)
+    others = {key_of(node): node for node in without if node.step == first}
+    before = 0.0
+    for node in nodes:
+        key = key_of(node)
+        other = None if key is None else others.get(key)
+        if other is None or spoils(node) or spoils(other):
+            continue
+        change = change_of(node.largest, other.largest)
+        if change > max(LEAST_CHANGE, GROWTH * before):
+            yield PartsWithout(node, other, change, before)
+            return
+        before = max(before, change)
+
+
+def change_of(a: float, b: float) -> float:
+    """The difference of two magnitudes as a share of the larger one."""
+    return abs(a - b) / max(a, b) if a != b else 0.0
