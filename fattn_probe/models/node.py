@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fattn_probe.run.outcome import Failed, Fault
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -27,7 +29,8 @@ class Node:
 
     `step` is the evaluation, `part` the part of it, `index` the position in the graph. `nan`, `inf` (of both signs) and
     `largest` (finite magnitude) are of the model's own output, on the CPU; `inputs_nan` and `inputs_inf` of the sources
-    as they were when the op ran. `on` has what each target ("sim:h200") makes of it; None: it does not run this op.
+    as they were when the op ran. `on` has what each target ("sim:h200") makes of it: a fault in the op's kernel or an
+    error of ggml's if it did not come to an end there; None if the target does not run this op.
     """
 
     step: int
@@ -44,4 +47,4 @@ class Node:
     inputs: tuple[str, ...]
     inputs_nan: int
     inputs_inf: int
-    on: Mapping[str, Difference | None]
+    on: Mapping[str, Difference | Fault | Failed | None]
