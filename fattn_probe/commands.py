@@ -45,6 +45,10 @@ COMMANDS = {
         "fattn_probe.models.cli:capture",
         "Run a prompt through a model, and record its attention ops as case files.",
     ),
+    "triage": (
+        "fattn_probe.triage.cli:triage",
+        "Run a prompt through a model, and name the first op that is wrong: attention, another one, or none.",
+    ),
     "study": (
         "fattn_probe.study.cli:study",
         "Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it.",

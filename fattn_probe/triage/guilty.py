@@ -7,6 +7,7 @@ from fattn_probe.compare.judge.finding import Finding
 from fattn_probe.compare.judge.metrics import Coordinate
 from fattn_probe.launch.tiles import Tile
 from fattn_probe.models.node import Difference, Node
+from fattn_probe.run.outcome import Failed, Fault
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,14 @@ class AttentionOverflows:
 
 @dataclass(frozen=True)
 class OtherOpWrong:
-    """An op other than attention whose output on a target is wrong; `allowed` is the NMSE of a right one."""
+    """An op other than attention that is wrong on a target; `allowed` is the largest NMSE of a right output.
+
+    `found` is the difference from the CPU's output, or how the op ended without one.
+    """
 
     node: Node
     target: str
-    difference: Difference
+    found: Difference | Fault | Failed
     allowed: float
 
 

@@ -1,6 +1,7 @@
 """Name the guilty: the first of all suspects in the order of computation, since what comes later may follow from it."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
@@ -23,8 +24,9 @@ op that gets another mask, scale or softcap without flash attention changes it a
 """
 Moment = tuple[int, int, int]
 """(step, part, index in the graph)."""
-Key = tuple[int, int, str, str, tuple[int, int, int, int]]
-UNNAMED = re.compile(r"(node|leaf)_\d+")
+Key = tuple[int, int, str, str, tuple[int, int, int, int], int]
+"""(step, part, name, op, ne, number of the same before it)"""
+UNNAMED = re.compile(r"(node|leaf)_\d+.*")
 Suspects = list[tuple[Moment, int, Culprit]]
 
 
@@ -84,12 +86,12 @@ def wrong_ops(nodes: Sequence[Node], positions: int = 0) -> Iterator[OtherOpWron
 
 def not_finite(nodes: Sequence[Node], without: Sequence[Node] = ()) -> Iterator[NotFinite]:
     """The first tensor that is not finite, except for the -inf of masks."""
-    for node in nodes:
-        if spoils(node):
-            reach = [other.largest for other in inputs_of(node, nodes)]
-            other = next((one for one in without if key_of(one) == key_of(node) is not None), None)
-            yield NotFinite(node, max(reach, default=None), None if other is None else not (other.nan or other.inf))
-            return
+    node = next(filter(spoils, nodes), None)
+    if node is not None:
+        reach = [other.largest for other in inputs_of(node, nodes)]
+        keys = [key for key, one in by_key(nodes).items() if one is node]
+        other = next((found for key in keys if (found := by_key(without).get(key))), None)
+        yield NotFinite(node, max(reach, default=None), None if other is None else not (other.nan or other.inf))
 
 
 def spoils(node: Node) -> bool:
@@ -104,14 +106,19 @@ def inputs_of(node: Node, nodes: Sequence[Node]) -> list[Node]:
     return [before[name] for name in node.inputs if name in before]
 
 
-def key_of(node: Node) -> Key | None:
-    """What two runs know the same tensor by; None if ggml numbered it, which depends on the graph.
+def by_key(nodes: Sequence[Node]) -> dict[Key, Node]:
+    """The tensors of a run by what another run knows them by, without those that ggml numbered by their graph.
 
-    The name alone would not do: llama.cpp names a projection, its sum with the bias and its rotation alike.
+    The name alone would not do: llama.cpp names a projection, its sum with the bias and its rotation alike, and the
+    norms of a layer too, so that the number of tensors of the same name before it is a part of the key.
     """
-    if UNNAMED.match(node.name):
-        return None
-    return node.step, node.part, node.name, node.op, node.ne
+    found, seen = dict[Key, Node](), Counter[Key]()
+    for node in nodes:
+        if not UNNAMED.fullmatch(node.name):
+            key = (node.step, node.part, node.name, node.op, node.ne, 0)
+            found[(*key[:5], seen[key])] = node
+            seen[key] += 1
+    return found
 
 
 def parting(nodes: Sequence[Node], without: Sequence[Node]) -> Iterator[PartsWithout]:
@@ -120,11 +127,10 @@ def parting(nodes: Sequence[Node], without: Sequence[Node]) -> Iterator[PartsWit
     Later steps are left out: they may have other tokens.
     """
     first = min((node.step for node in nodes), default=0)
-    others = {key_of(node): node for node in without if node.step == first}
+    others = by_key([node for node in without if node.step == first])
     before = 0.0
-    for node in nodes:
-        key = key_of(node)
-        other = None if key is None else others.get(key)
+    for key, node in by_key(nodes).items():
+        other = others.get(key)
         if other is None or spoils(node) or spoils(other):
             continue
         change = change_of(node.largest, other.largest)

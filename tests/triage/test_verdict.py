@@ -16,6 +16,7 @@ from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.judge.metrics import Coordinate, measure
 from fattn_probe.compare.judge.verdict import Accuracy, Status, Verdict
 from fattn_probe.models.node import Difference, Node
+from fattn_probe.run.outcome import Fault
 from fattn_probe.scenario.schema import Tolerance
 from fattn_probe.triage.attention import AttentionOp
 from fattn_probe.triage.guilty import (
@@ -141,13 +142,19 @@ def test_another_op_on_a_device():
     found = verdict_of(ops(), nodes(Qcur_1={"on": {H200: WRONG, OTHER: RIGHT}}))
     guilty = found.guilty
     assert isinstance(guilty, OtherOpWrong)
-    assert (guilty.node.name, guilty.target, guilty.difference, guilty.allowed) == ("Qcur-1", H200, WRONG, 1e-7)
+    assert (guilty.node.name, guilty.target, guilty.found, guilty.allowed) == ("Qcur-1", H200, WRONG, 1e-7)
 
 
 @pytest.mark.parametrize("difference", [Difference(0.0, 0.0, (0,) * 4, 1, 0), Difference(0.0, 0.0, (0,) * 4, 0, 1)])
 def test_a_device_that_alone_has_nan_or_infinities_is_wrong(difference):
     found = verdict_of(ops(), nodes(embd={"on": {H200: difference}}))
     assert isinstance(found.guilty, OtherOpWrong)
+
+
+def test_an_op_that_ended_the_run_is_wrong():
+    fault = Fault("out-of-bounds", "a write is outside of its allocation")
+    guilty = verdict_of(ops(), nodes(cache_v_l0={"on": {H200: fault}})).guilty
+    assert isinstance(guilty, OtherOpWrong) and guilty.found == fault
 
 
 def test_a_difference_of_attention_itself_is_left_to_its_judgement():
@@ -206,6 +213,21 @@ def test_a_tensor_that_parts_without_flash_attention():
 def test_rounding_that_grows_from_layer_to_layer_is_no_parting():
     other = nodes(ffn_out_0={"largest": 1.01}, ffn_out_1={"largest": 1.1}, result={"largest": 1.6})
     assert verdict_of(ops(), nodes(), other).guilty == Innocent()
+
+
+def test_tensors_of_one_name_are_compared_in_their_order():
+    """The two norms of a layer have one name."""
+    same = {"name": "norm-0", "op": "RMS_NORM"}
+    run = nodes(embd={**same, "largest": 4.0}, result={**same, "largest": 8.0})
+    assert verdict_of(ops(), run, run).guilty == Innocent()
+    other = nodes(embd={**same, "largest": 4.0}, result={**same, "largest": 5.0})
+    guilty = verdict_of(ops(), run, other).guilty
+    assert isinstance(guilty, PartsWithout) and guilty.node.index == 8
+
+
+def test_tensors_that_ggml_numbered_are_not_compared():
+    run, other = nodes(embd={"name": "node_7"}), nodes(embd={"name": "node_7", "largest": 9.0})
+    assert verdict_of(ops(), run, other).guilty == Innocent()
 
 
 def test_later_steps_may_have_other_tokens():
