@@ -1,6 +1,7 @@
 """The answer for people: a sentence, the evidence by layer, and what to do next."""
 
 import io
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
@@ -15,6 +16,7 @@ from fattn_probe.triage.result import Result
 from fattn_probe.triage.words import said_of, sentence, warnings_in_words
 
 COLUMNS = ("layer", "on", "attention", "other ops", "nearest to its limit", "tensors")
+LINE = 74
 
 
 def render(result: Result, advice: Sequence[Advice], folder: str) -> RenderableType:
@@ -52,9 +54,20 @@ def next_steps(advice: Sequence[Advice]) -> Iterator[RenderableType]:
     """The commands to paste, each on a line of its own."""
     for one in advice:
         yield Text(f"{one.why}:", "dim")
-        yield Text(f"  {one.command}", overflow="fold")
+        yield Text(pasted(one.command))
     if advice:
         yield Text()
+
+
+def pasted(command: str) -> str:
+    """A command over several short lines that a shell takes as one, so that no terminal breaks it elsewhere."""
+    lines: list[str] = []
+    for word in map(shlex.quote, shlex.split(command)):
+        if lines and len(lines[-1]) + len(word) < LINE:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"    {word}" if lines else f"  {word}")
+    return " \\\n".join(lines)
 
 
 def row(layer: Layer) -> tuple[str, ...]:
