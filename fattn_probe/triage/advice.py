@@ -18,11 +18,16 @@ from fattn_probe.triage.guilty import (
 )
 from fattn_probe.triage.result import Result
 
+CACHE = "cache_"
+"""How llama.cpp names the tensors of the cache of K and V."""
+
 
 @dataclass(frozen=True)
 class Flags:
-    """The flags that every further command needs, to run the same build."""
+    """What further commands need to run the same build: the triage's own words, its folder and its flags."""
 
+    command: Sequence[str]
+    folder: Path
     source: str = DEFAULT_SOURCE
     patches: Sequence[str] = ()
     devices: Path | None = None
@@ -43,16 +48,24 @@ class Advice:
     command: str
 
 
-def advice_of(result: Result, folder: Path, flags: Flags) -> list[Advice]:
+def advice_of(result: Result, flags: Flags) -> list[Advice]:
     """What to do next, the most useful first."""
-    files = [str(folder / f"{case}{RECORDED}") for case in result.cases]
+    files = [str(flags.folder / f"{case}{RECORDED}") for case in result.cases]
     guilty = result.answer.guilty
     match guilty:
         case AttentionWrong(target=target):
             return [
                 fattn("see what is wrong, and where", "compare", files, target, flags),
                 fattn("see what the kernel does", "inspect", files, target, flags),
-                fattn("make what a maintainer needs", "reproduce", files, target, flags),
+                fattn(
+                    "make what a maintainer needs",
+                    "reproduce",
+                    files,
+                    target,
+                    flags,
+                    "--out",
+                    f"{flags.folder}-reproduced",
+                ),
             ]
         case AttentionOverflows(target=target):
             return [
@@ -72,16 +85,16 @@ def advice_of(result: Result, folder: Path, flags: Flags) -> list[Advice]:
 
 def around(result: Result, files: Sequence[str], flags: Flags) -> list[Advice]:
     """What to do about a tensor of the model's own run: a cache of wider range, and its layer's attention."""
-    found = []
-    if isinstance(result.answer.guilty, NotFinite) and result.answer.guilty.node.type == "f16":
-        found.append(Advice("try a cache with the range of f32", "llama-cli ... -ctk bf16 -ctv bf16"))
-    if files:
+    found, guilty = [], result.answer.guilty
+    if isinstance(guilty, NotFinite) and guilty.node.type == "f16" and guilty.node.name.startswith(CACHE):
+        words = [*flags.command, "--type-k", "bf16", "--type-v", "bf16", "--out", f"{flags.folder}-bf16"]
+        found.append(Advice("try a cache that has the range of f32", shlex.join(words)))
+    if files and any(op.found for op in result.ops if op.case in result.cases):
         found.append(fattn("judge the layer's attention", "compare", files[:1], result.targets[0], flags))
     return found
 
 
 def fattn(why: str, command: str, files: Sequence[str], target: str, flags: Flags, *rest: str) -> Advice:
-    """A command of fattn-probe on case files and a target; `reproduce` gets a folder beside the first one."""
-    out = ["--out", str(Path(files[0]).with_suffix("")) + "-reproduced"] if command == "reproduce" else []
-    words = ["fattn-probe", command, *files, "--on", target, *rest, *flags.words, *out]
+    """A command of fattn-probe on case files and a target."""
+    words = ["fattn-probe", command, *files, "--on", target, *flags.words, *rest]
     return Advice(why, shlex.join(words))

@@ -103,9 +103,14 @@ def spoils(node: Node) -> bool:
 
 
 def inputs_of(node: Node, nodes: Sequence[Node]) -> list[Node]:
-    """The tensors of the graph that an op reads, as they were last computed before it."""
-    before = {one.name: one for one in takewhile(lambda one: one is not node, nodes)}
-    return [before[name] for name in node.inputs if name in before]
+    """The tensors of the graph that an op reads, directly or through views, as they were last computed before it."""
+    before = {tensor_of(one.name): one for one in takewhile(lambda one: one is not node, nodes)}
+    return [before[tensor_of(name)] for name in node.inputs if tensor_of(name) in before]
+
+
+def tensor_of(name: str) -> str:
+    """The name of the tensor that a view is of: `Vcur-1` of `Vcur-1 (view) (permuted)`."""
+    return name.partition(" (")[0]
 
 
 def by_key(nodes: Sequence[Node]) -> dict[Key, Node]:

@@ -16,8 +16,11 @@ from fattn_probe.triage.guilty import (
 )
 from fattn_probe.triage.limits import MANTISSA
 from fattn_probe.triage.result import Result
+from fattn_probe.triage.verdict import ATTENTION
 
 LARGEST_F16 = 65504.0
+MASKED = frozenset({ATTENTION, "SOFT_MAX"})
+"""Ops that read a mask, whose -inf spoil nothing."""
 
 
 def sentence(result: Result) -> str:
@@ -87,10 +90,12 @@ def not_finite(guilty: NotFinite) -> str:
     number = " and ".join(f"{count} {name}" for count, name in ((node.nan, "NaN"), (node.inf, "infinities")) if count)
     words = f"The model itself: {named(node)} is the first tensor that is not finite, with {number}"
     reach = guilty.inputs_largest
-    if node.inputs_nan or node.inputs_inf:
-        words += ", and so are its inputs, which the graph does not compute: weights or a mask"
+    if node.inputs_nan or (node.inputs_inf and node.op not in MASKED):
+        words += ", and so are its inputs, which the graph does not compute"
     elif node.type in MANTISSA and reach is not None and reach > LARGEST_F16:
         words += f"; its inputs reach {reach:.3g}, and the largest f16 is {LARGEST_F16:.0f}"
+    elif node.op == ATTENTION:
+        words += "; the CPU sums V in f16"
     if guilty.finite_without:
         words += "; without flash attention it is finite"
     return words

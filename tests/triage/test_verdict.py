@@ -36,7 +36,7 @@ EXACT = np.ones((1, 2, 3, 4))
 GRAPH = (
     ("embd", "GET_ROWS", None, ()),
     ("Qcur-0", "ROPE", 0, ("embd",)),
-    ("cache_v_l0", "SET_ROWS", 0, ("embd",)),
+    ("cache_v_l0", "SET_ROWS", 0, ("embd (view)",)),
     ("__fattn__-0", "FLASH_ATTN_EXT", 0, ("Qcur-0", "cache_v_l0")),
     ("ffn_out-0", "MUL_MAT", 0, ("__fattn__-0",)),
     ("Qcur-1", "ROPE", 1, ("ffn_out-0",)),
