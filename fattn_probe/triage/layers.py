@@ -57,7 +57,7 @@ def layer_of(layer: int | None, on: str, ops: Sequence[AttentionOp], nodes: Sequ
     return Layer(
         layer=layer,
         on=on,
-        attention=Counter(statuses),
+        attention=dict(Counter(statuses)),
         ran=len(ran),
         wrong=sum(is_wrong(node, found, positions) for node, found in ran),
         worst=worst,

@@ -3,14 +3,16 @@
 import io
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from fattn_probe.compare.present.tables import render as compared
 from fattn_probe.console import PIPE_WIDTH
 from fattn_probe.tables import Table, listed
 from fattn_probe.triage.advice import Advice
-from fattn_probe.triage.guilty import AsDesigned
+from fattn_probe.triage.guilty import AsDesigned, AttentionOverflows, AttentionWrong
 from fattn_probe.triage.layers import Layer, layers_of
 from fattn_probe.triage.result import Result
 from fattn_probe.triage.words import said_of, sentence, warnings_in_words
@@ -62,12 +64,23 @@ def next_steps(advice: Sequence[Advice]) -> Iterator[RenderableType]:
 def pasted(command: str) -> str:
     """A command over several short lines that a shell takes as one, so that no terminal breaks it elsewhere."""
     lines: list[str] = []
-    for word in map(shlex.quote, shlex.split(command)):
-        if lines and len(lines[-1]) + len(word) < LINE:
-            lines[-1] += f" {word}"
+    for words in with_values(shlex.split(command)):
+        if lines and len(lines[-1]) + len(words) < LINE:
+            lines[-1] += f" {words}"
         else:
-            lines.append(f"    {word}" if lines else f"  {word}")
+            lines.append(f"    {words}" if lines else f"  {words}")
     return " \\\n".join(lines)
+
+
+def with_values(words: Sequence[str]) -> list[str]:
+    """The words of a command, quoted, each option with its value."""
+    found: list[str] = []
+    for before, word in pairwise(["", *words]):
+        if before.startswith("--") and not word.startswith("--"):
+            found[-1] += f" {shlex.quote(word)}"
+        else:
+            found.append(shlex.quote(word))
+    return found
 
 
 def row(layer: Layer) -> tuple[str, ...]:
@@ -81,14 +94,23 @@ def row(layer: Layer) -> tuple[str, ...]:
 
 
 def report(result: Result, advice: Sequence[Advice], provenance: Mapping[str, object]) -> str:
-    """The report as Markdown, to be attached to an issue."""
-    text = io.StringIO()
-    Console(file=text, width=PIPE_WIDTH, color_system=None).print(Group(*evidence(result)))
-    lines = [f"# {sentence(result)}", "", "```", *trimmed(text.getvalue()), "```", ""]
+    """The report as Markdown, to be attached to an issue; with what `compare` says of a guilty attention op."""
+    lines = [f"# {sentence(result)}", "", *block(Group(*evidence(result)))]
+    guilty = result.answer.guilty
+    if isinstance(guilty, AttentionWrong | AttentionOverflows):
+        found = next(one for one in result.judgements if (one.case, one.on) == (guilty.case, guilty.target))
+        lines += [f"The judgement of {guilty.case}:", "", *block(compared([found], maps=False))]
     for one in advice:
         lines += [f"{one.why[0].upper()}{one.why[1:]}:", "", f"    {one.command}", ""]
     lines += ["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in provenance.items()), ""]
     return "\n".join(lines)
+
+
+def block(shown: RenderableType) -> list[str]:
+    """The lines of a block of Markdown with what the terminal shows."""
+    text = io.StringIO()
+    Console(file=text, width=PIPE_WIDTH, color_system=None).print(shown)
+    return ["```", *trimmed(text.getvalue()), "```", ""]
 
 
 def trimmed(text: str) -> list[str]:

@@ -159,6 +159,14 @@ def test_how_the_command_ends(status, error):
     raise_if_wrong(result_of(ops()), "")
 
 
+def test_the_report_has_the_judgement_of_a_guilty_op():
+    text = report(SAID["attention"][0], [], {"command": "fattn-probe triage"})
+    assert text.startswith("# Attention is wrong on sim:h200")
+    assert "what:  the logits are not divided by the softcap" in text
+    assert "| command | fattn-probe triage |" in text
+    assert "The judgement of" not in report(SAID["op"][0], [], {})
+
+
 def test_a_command_is_pasted_as_it_is():
     command = shlex.join(["fattn-probe", "compare", "a folder/" + "x" * 90, "--on", "sim:h200", "--patch", "it's"])
     lines = pasted(command).splitlines()

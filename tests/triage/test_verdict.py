@@ -95,7 +95,8 @@ def overflowing():
 
 
 def op(layer, *found, step=0):
-    return AttentionOp(layer, step, 0, "prompt", f"layer-{layer:02}-step-{step:04}", found)
+    name = f"layer-{layer:02}-step-{step:04}"
+    return AttentionOp(layer, step, 0, "prompt", name, tuple(replace(one, case=name) for one in found))
 
 
 def ops(first=None, second=None):
