@@ -92,8 +92,7 @@ class Walk:
         build_libllama(self.session, self.target, self.architecture, self.step)
         if self.target.engine == "cpu":
             return self.run(self.request, ())
-        ops = self.compile_ops()
-        return self.run(self.request, ops)
+        return self.run(self.request, self.compile_ops())
 
     def compile_ops(self) -> tuple[str, ...]:
         """Compile the ops of the model's graph for the device; returns those that it can run."""
