@@ -21,8 +21,9 @@ COUNTERS = "sim/counters.cpp"  # gcov's library
 # For all except the mma and vec kernels. Tile kernels, whose unrolled code is huge, compile in half the time of -O2,
 # with the same speed and the same bits. -fexpensive-optimizations fuses the multiply-adds.
 SIM_QUICK = ("-O1", "-fexpensive-optimizations")
-GROUPED = ("softmax.cu",)  # of ggml-cuda/: includes cooperative_groups.h, which the simulator has for whole programs
-GROUPS = "-Inative/sim/program/include"
+# Of ggml-cuda/: these include cooperative_groups.h and mma.h, which the simulator has for whole programs.
+LIKE_PROGRAMS = ("softmax.cu", "lightning-indexer.cu")
+PROGRAM_HEADERS = "-Inative/sim/program/include"
 NVCC_OPTIMISATION = {"release": ("-O3", "-DNDEBUG"), "debug": ("-G", "-g", "-O0")}
 
 
@@ -80,8 +81,8 @@ class Flags:
         """A rewritten .cu file as C++; ggml-cuda.cu, which has no attention kernel, is the same in every flavour."""
         flags = replace(self.simulator, flavour="release", lanes_apart=False) if source == BACKEND else self.simulator
         simple = flags.flavour in ("debug", "coverage") or re.search(r"-(?:mma|vec)-", source)
-        groups = (GROUPS,) if source in GROUPED else ()
-        return flags.device(*(() if simple else SIM_QUICK), *groups, *self.cuda_common())
+        headers = (PROGRAM_HEADERS,) if source in LIKE_PROGRAMS else ()
+        return flags.device(*(() if simple else SIM_QUICK), *headers, *self.cuda_common())
 
     def nvcc(self) -> tuple[str, ...]:
         """A .cu file compiled by nvcc, with the register counts of its kernels on stderr."""

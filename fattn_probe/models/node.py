@@ -12,8 +12,8 @@ class Difference:
 
     `nmse` is sum((device - cpu)^2) / sum(cpu^2) over values that are finite on both; 0 if both are all zero. `max_abs`
     is the largest difference of these, `at` its place in ggml's ne order. `nan` and `inf` count values that are so on
-    the device and not on the CPU: equal infinities are equal, since masks hold -inf on purpose. If there are any, `at`
-    is the first of them.
+    one of the two only: equal infinities are equal, since masks hold -inf on purpose. If there are any, `at` is the
+    first of them.
     """
 
     nmse: float

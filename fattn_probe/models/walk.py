@@ -10,7 +10,7 @@ from fattn_probe.build import RUNNER, Build
 from fattn_probe.build.key import CAPTURE
 from fattn_probe.device import Target
 from fattn_probe.errors import LostError
-from fattn_probe.models.capture import CPU, build_libllama, known_architecture, program_words
+from fattn_probe.models.capture import CPU, available_memory, build_libllama, known_architecture, program_words
 from fattn_probe.models.device_ops import device_ops, files_of_ops
 from fattn_probe.models.dialogue import converse, missing_or_error
 from fattn_probe.models.node import Difference, Node
@@ -92,8 +92,7 @@ class Walk:
         build_libllama(self.session, self.target, self.architecture, self.step)
         if self.target.engine == "cpu":
             return self.run(self.request, ())
-        ops = self.compile_ops()
-        return self.run(self.request, ops)
+        return self.run(self.request, self.compile_ops())
 
     def compile_ops(self) -> tuple[str, ...]:
         """Compile the ops of the model's graph for the device; returns those that it can run."""
@@ -111,7 +110,8 @@ class Walk:
         """Run the program; again without an op that ended it."""
         with scratch() as folder:
             words = program_words(self.session, request, folder, folder / "raw")
-            words += ["--walk", *(word for op in ops for word in ("--device-op", op))]
+            words += ["--memory", str(available_memory()), "--walk"]
+            words += [word for op in ops for word in ("--device-op", op)]
 
             def attempt(build: Build) -> Missing | Reached:
                 return self.attempt([str(build.program(CAPTURE)), *words])

@@ -5,13 +5,16 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fattn_probe.device import load_devices, parse_targets
 from fattn_probe.errors import LostError
+from fattn_probe.models.capture import ModelCapture
 from fattn_probe.models.node import Difference, Node
 from fattn_probe.models.request import Prompt, Request
 from fattn_probe.models.walk import Reader, difference_of, layer_of, merged, node_of, walk
+from fattn_probe.run.capture import read_capture
 from fattn_probe.run.outcome import Fault
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.source import DEFAULT_SOURCE, resolve
@@ -183,6 +186,21 @@ def test_several_sequences_with_a_quantised_cache(session, tmp_path):
 
 
 @pytest.mark.build
+def test_what_a_tensor_holds_is_what_capture_records(session, tmp_path):
+    request = request_of(tmp_path)
+    index = ModelCapture(session, request, NOWHERE, tmp_path / "ops", lambda note: None).run()
+    outputs = {
+        (entry.offer.step, entry.offer.part, entry.offer.layer): read_capture(tmp_path / "ops" / entry.file).dst
+        for entry in index.entries
+    }
+    found = [node for node in walk(session, request, []) if node.op == "FLASH_ATTN_EXT"]
+    assert [(node.step, node.part, node.layer) for node in found] == list(outputs)
+    for node, dst in zip(found, outputs.values(), strict=True):
+        assert node.ne[::-1] == dst.shape
+        assert node.largest == np.abs(dst).max()
+
+
+@pytest.mark.build
 def test_weights_that_overflow_f16_are_infinite_in_the_cache_first(session, tmp_path):
     nodes = walk(session, request_of(tmp_path, scales={"blk.1.attn_v.weight": 1e5}), [H200])
     first = next(node for node in nodes if node.inf)
@@ -217,6 +235,19 @@ def test_a_wrong_rotation_is_found(tree, tmp_path):
     assert (first.op, first.layer, first.step) == ("ROPE", 0, 0)
     wrong = {node.op for node, found in compared(nodes) if found.nmse >= NMSE[node.op]}
     assert wrong == {"ROPE"}  # every op has the CPU's inputs, so a fault stays where it is
+
+
+@pytest.mark.build
+@pytest.mark.slow
+def test_how_far_an_output_is_from_the_right_one(tree, tmp_path):
+    """An output that is twice the right one is as far from it as that is from zero."""
+    faulty = patched(tree, tmp_path, "scale.cu", "(scale * ggml_cuda_cast", "(2 * scale * ggml_cuda_cast")
+    nodes = walk(faulty, request_of(tmp_path, "gemma2"), [H200])
+    scaled = [(node, found) for node, found in compared(nodes) if node.op == "SCALE"]
+    assert scaled
+    for node, found in scaled:
+        assert (found.nmse, found.max_abs) == (1.0, node.largest)
+        assert all(0 <= place < size for place, size in zip(found.at, node.ne, strict=True))
 
 
 @pytest.mark.build

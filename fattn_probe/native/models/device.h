@@ -1,10 +1,10 @@
 // A CUDA device, simulated or real, that runs single ops of a model's graph on the model's values.
 #pragma once
 
-#include "ggml-backend.h"
-#include "ggml.h"
 #include "options.h"
+#include "tensor.h"
 
+#include <algorithm>
 #include <dlfcn.h>
 #include <map>
 #include <memory>
@@ -14,11 +14,6 @@
 struct FreeContext {
     void operator()(ggml_context *context) const { ggml_free(context); }
 };
-
-// The tensor whose memory another one is a view of; itself for one that is no view.
-inline const ggml_tensor *root_of(const ggml_tensor *tensor) {
-    return tensor->view_src != nullptr ? tensor->view_src : tensor;
-}
 
 // One op on a device: the same tensors with the same strides, views and places in their roots.
 //
@@ -109,7 +104,7 @@ class DeviceOp {
     }
 
     void upload(const ggml_tensor *tensor) {
-        const ggml_tensor *const root = root_of(tensor);
+        const ggml_tensor *const root = base_of(tensor);
         ggml_backend_tensor_set(add(root), root->data, 0, ggml_nbytes(root));
     }
 
@@ -136,7 +131,10 @@ class Device {
     }
 
     bool runs(const ggml_tensor *op) const {
-        return ops_.count(ggml_op_name(op->op)) > 0 && ggml_backend_supports_op(backend_.get(), op);
+        const bool readable = std::all_of(std::begin(op->src), std::end(op->src), [](const ggml_tensor *source) {
+            return source == nullptr || in_host_memory(source);
+        });
+        return readable && ops_.count(ggml_op_name(op->op)) > 0 && ggml_backend_supports_op(backend_.get(), op);
     }
 
     std::vector<char> run(const ggml_tensor *op) const { return DeviceOp(backend_.get(), op).run(); }

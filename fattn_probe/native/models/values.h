@@ -94,9 +94,9 @@ struct Contrast {
     double error = 0;  // sum of squared differences, where both are finite
     double signal = 0; // sum of the CPU's squares, there
     double max_abs = 0;
-    Place at = {0, 0, 0, 0}; // of the first new NaN or infinity, or of the largest difference
-    int64_t nan = 0;
-    int64_t inf = 0; // infinities that the CPU does not have, in this sign
+    Place at = {0, 0, 0, 0}; // of the first NaN or infinity of one side only, or of the largest difference
+    int64_t nan = 0;         // of one side only
+    int64_t inf = 0;         // of one side only, or of another sign; not beside a NaN
 
     void add(float device, float cpu, const Place &place) {
         if (std::isfinite(device) && std::isfinite(cpu)) {
@@ -107,9 +107,9 @@ struct Contrast {
                 max_abs = std::fabs(difference);
                 at = nan + inf > 0 ? at : place;
             }
-        } else if (std::isnan(device) ? !std::isnan(cpu) : std::isinf(device) && device != cpu) {
+        } else if (std::isnan(device) != std::isnan(cpu) || (!std::isnan(cpu) && device != cpu)) {
             at = nan + inf > 0 ? at : place;
-            (std::isnan(device) ? nan : inf)++;
+            (std::isnan(device) || std::isnan(cpu) ? nan : inf)++;
         }
     }
 

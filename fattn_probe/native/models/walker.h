@@ -93,19 +93,16 @@ class Walker : public Observer {
     }
 
     // Weights do not change, and are read once. What is in a layout of the CPU backend's own is not read.
-    const Census &census_of_source(const ggml_tensor *tensor) {
-        const ggml_backend_buffer_t buffer = root_of(tensor)->buffer;
-        static const Census unread;
-        if (buffer == nullptr || !ggml_backend_buffer_is_host(buffer)) {
-            return unread;
+    Census census_of_source(const ggml_tensor *tensor) {
+        if (!in_host_memory(tensor)) {
+            return {};
         }
-        if (ggml_backend_buffer_get_usage(buffer) != GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
-            source_ = census_of(tensor, static_cast<const char *>(tensor->data));
-            return source_;
+        const char *const data = static_cast<const char *>(tensor->data);
+        if (ggml_backend_buffer_get_usage(buffer_of(tensor)) != GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
+            return census_of(tensor, data);
         }
         const auto found = weights_.find(tensor);
-        return found != weights_.end() ? found->second
-                                       : weights_[tensor] = census_of(tensor, static_cast<const char *>(tensor->data));
+        return found != weights_.end() ? found->second : weights_[tensor] = census_of(tensor, data);
     }
 
     std::string describe(const ggml_tensor *tensor) const {
@@ -141,7 +138,6 @@ class Walker : public Observer {
     int part_ = -1;
     int index_ = 0;
     Census inputs_;
-    Census source_;
     bool ran_ = false;
     std::vector<char> output_;
     std::map<const ggml_tensor *, Census> weights_;
