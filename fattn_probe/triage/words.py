@@ -78,7 +78,7 @@ def how_wrong(guilty: OtherOpWrong) -> str:
     if not isinstance(found, Difference):
         return found.message
     if found.nan or found.inf:
-        return f"{found.nan + found.inf} values are not finite there, but on the CPU"
+        return f"{found.nan + found.inf} values are finite only there or only on the CPU"
     return (
         f"NMSE {found.nmse:.2g} against the CPU on the same inputs, where a right one has at most {guilty.allowed:.1g}"
     )

@@ -19,6 +19,7 @@ from fattn_probe.run.outcome import Fault
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.source import DEFAULT_SOURCE, resolve
 from fattn_probe.source.patches import load
+from tests.models.fault import fault_in
 from tests.models.make import MODELS, make_model
 
 H200, V100 = parse_targets("sim:h200,sim:v100", load_devices(None))
@@ -211,16 +212,7 @@ def test_weights_that_overflow_f16_are_infinite_in_the_cache_first(session, tmp_
 
 def patched(tree, tmp_path, file, old, new):
     """A session with a line of a file of ggml-cuda/ replaced, wherever it stands."""
-    path = f"ggml/src/ggml-cuda/{file}"
-    lines = (tree.root / path).read_text().splitlines()
-    hunks = [
-        f"@@ -{number},1 +{number},1 @@\n-{line}\n+{line.replace(old, new)}\n"
-        for number, line in enumerate(lines, 1)
-        if old in line
-    ]
-    assert hunks
-    fault = tmp_path / "fault.patch"
-    fault.write_text("".join([f"--- a/{path}\n+++ b/{path}\n", *hunks]))
+    fault = fault_in(tree, tmp_path, f"ggml/src/ggml-cuda/{file}", old, new)
     return Session(RunOptions(tree, patches=(load(fault),)))
 
 
