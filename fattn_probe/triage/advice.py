@@ -18,15 +18,11 @@ from fattn_probe.triage.guilty import (
 )
 from fattn_probe.triage.result import Result
 
-CACHE = "cache_"
-"""How llama.cpp names the tensors of the cache of K and V."""
-
 
 @dataclass(frozen=True)
 class Flags:
-    """What further commands need to run the same build: the triage's own words, its folder and its flags."""
+    """What further commands need: the folder with the case files, and the flags that select the same build."""
 
-    command: Sequence[str]
     folder: Path
     source: str = DEFAULT_SOURCE
     patches: Sequence[str] = ()
@@ -42,10 +38,10 @@ class Flags:
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing to do: why, and the command."""
+    """One thing to do: why, and the command, if it is one."""
 
     why: str
-    command: str
+    command: str = ""
 
 
 def advice_of(result: Result, flags: Flags) -> list[Advice]:
@@ -84,12 +80,13 @@ def advice_of(result: Result, flags: Flags) -> list[Advice]:
 
 
 def around(result: Result, files: Sequence[str], flags: Flags) -> list[Advice]:
-    """What to do about a tensor of the model's own run: a cache of wider range, and its layer's attention."""
+    """What to do about a tensor of the model's own run: look at the model, and at the attention of its layer."""
     found, guilty = [], result.answer.guilty
-    if isinstance(guilty, NotFinite) and guilty.node.type == "f16" and guilty.node.name.startswith(CACHE):
-        words = [*flags.command, "--type-k", "bf16", "--type-v", "bf16", "--out", f"{flags.folder}-bf16"]
-        found.append(Advice("try a cache that has the range of f32", shlex.join(words)))
-    if files and any(op.found for op in result.ops if op.case in result.cases):
+    if isinstance(guilty, NotFinite):
+        found.append(Advice("look at the model: its values leave the range of a type, whatever runs attention"))
+    if isinstance(guilty, PartsWithout):
+        found.append(Advice("look at the graph: what it gives attention, with and without flash attention"))
+    if any(op.found for op in result.ops if op.case in result.cases):
         found.append(fattn("judge the layer's attention", "compare", files[:1], result.targets[0], flags))
     return found
 

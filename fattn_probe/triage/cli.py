@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -74,9 +73,8 @@ def triage(
         options = chosen.run_options(NOTES, Simulation(threads=threads), timeout=timeout)
         session = setup.session_of(options, activity)
         result = Triage(session, request, targets, recorded, activity).run()
-        command = ["fattn-probe", *sys.argv[1:]]
-        advice = advice_of(result, Flags(command, folder, source, patch, devices))
-        provenance = provenance_of(result, command)
+        advice = advice_of(result, Flags(folder, source, patch, devices))
+        provenance = provenance_of(result)
         document = document_of(result, advice, provenance)
         files = [recorded / f"{case}{RECORDED}" for case in result.cases]
         write_folder(folder, document, report(result, advice, provenance), files)
@@ -84,10 +82,10 @@ def triage(
     raise_if_wrong(result, sentence(result))
 
 
-def provenance_of(result: Result, command: Sequence[str]) -> dict[str, str]:
+def provenance_of(result: Result) -> dict[str, str]:
     """The command, what ran, and the versions of the programs that ran it."""
     run = result.run
-    found = {"command": shlex.join(command)}
+    found = {"command": shlex.join(["fattn-probe", *sys.argv[1:]])}
     found |= {"model": f"{run['model']['file']} ({run['model'].get('description', '?')})"}
     found |= {"source": f"{run['source']} (b{run['build_number']})", "driver": driver() or "none"}
     return found | versions()

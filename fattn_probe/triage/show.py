@@ -55,8 +55,9 @@ def remarks(result: Result) -> Iterator[str]:
 def next_steps(advice: Sequence[Advice]) -> Iterator[RenderableType]:
     """The commands to paste, each on a line of its own."""
     for one in advice:
-        yield Text(f"{one.why}:", "dim")
-        yield Text(pasted(one.command))
+        yield Text(f"{one.why}:" if one.command else one.why, "dim")
+        if one.command:
+            yield Text(pasted(one.command))
     if advice:
         yield Text()
 
@@ -101,7 +102,8 @@ def report(result: Result, advice: Sequence[Advice], provenance: Mapping[str, ob
         found = next(one for one in result.judgements if (one.case, one.on) == (guilty.case, guilty.target))
         lines += [f"The judgement of {guilty.case}:", "", *block(compared([found], maps=False))]
     for one in advice:
-        lines += [f"{one.why[0].upper()}{one.why[1:]}:", "", f"    {one.command}", ""]
+        why = f"{one.why[0].upper()}{one.why[1:]}"
+        lines += [f"{why}:", "", f"    {one.command}", ""] if one.command else [f"{why}.", ""]
     lines += ["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in provenance.items()), ""]
     return "\n".join(lines)
 

@@ -33,11 +33,7 @@ def result_of(judged, graph=(), other=()):
     return Result(verdict_of(judged, graph, other), judged, graph, [H200], RUN)
 
 
-COMMAND = [
-    *("fattn-probe", "triage", "m.gguf", "--tokens", "9", "--on", H200),
-    *("--source", "git:master", "--patch", "fault-many", "--devices", "gpus.yaml"),
-]
-FLAGS = Flags(COMMAND, Path("out"), "git:master", ["fault-many"], Path("gpus.yaml"))
+FLAGS = Flags(Path("out"), "git:master", ["fault-many"], Path("gpus.yaml"))
 FAULT = Fault("out-of-bounds", "a write is outside of its allocation")
 CACHE = {"type": "f16", "inf": 4}
 SAID = {
@@ -117,7 +113,7 @@ def test_the_advice_is_of_commands_that_can_be_parsed(kind):
     result, _ = SAID[kind]
     for one in advice_of(result, FLAGS):
         words = shlex.split(one.command)
-        if words[0] != "fattn-probe" or words[1] in ELSEWHERE:
+        if words[:1] != ["fattn-probe"] or words[1] in ELSEWHERE:
             continue
         command = typer.main.get_group(app).commands[words[1]]
         found = getattr(command, "loaded", command).make_context(words[1], words[2:]).params
