@@ -15,6 +15,7 @@ from fattn_probe.triage.guilty import (
     NotFinite,
     OtherOpWrong,
     PartsWithout,
+    Unknown,
 )
 from fattn_probe.triage.result import Result
 
@@ -75,7 +76,7 @@ def advice_of(result: Result, flags: Flags) -> list[Advice]:
         case AsDesigned():
             target = next(found.on for found in result.judgements if found.warning)
             return [fattn("see the error that the kernel's arithmetic makes", "compare", files, target, flags)]
-        case Innocent():
+        case Innocent() | Unknown():
             return []
 
 

@@ -79,7 +79,7 @@ def triage(
         files = [recorded / f"{case}{RECORDED}" for case in result.cases]
         write_folder(folder, document, report(result, advice, provenance), files)
     show(document | {"folder": str(folder)}, lambda: render(result, advice, str(folder)), as_json)
-    raise_if_wrong(result, sentence(result))
+    raise_if_wrong(result.answer, sentence(result))
 
 
 def provenance_of(result: Result) -> dict[str, str]:

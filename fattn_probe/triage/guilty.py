@@ -105,8 +105,16 @@ class Innocent:
     """No op is wrong, and none is inaccurate."""
 
 
+@dataclass(frozen=True)
+class Unknown:
+    """No op is known to be wrong, but a run was lost, or no attention op was judged; `reason` says which and why."""
+
+    reason: str
+    lost: bool = False
+
+
 Culprit = AttentionWrong | AttentionOverflows | OtherOpWrong | NotFinite | PartsWithout
-Guilty = Culprit | AsDesigned | Innocent
+Guilty = Culprit | AsDesigned | Innocent | Unknown
 
 
 @dataclass(frozen=True)
@@ -119,4 +127,4 @@ class Answer:
     @property
     def is_wrong(self) -> bool:
         """Whether there is a culprit."""
-        return not isinstance(self.guilty, AsDesigned | Innocent)
+        return not isinstance(self.guilty, AsDesigned | Innocent | Unknown)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fattn_probe.compare.judge.judgement import Judgement
-from fattn_probe.compare.judge.verdict import Status
 from fattn_probe.errors import ComparisonError, LostError
 from fattn_probe.models.node import Node
 from fattn_probe.triage.attention import AttentionOp
@@ -19,6 +18,7 @@ from fattn_probe.triage.guilty import (
     NotFinite,
     OtherOpWrong,
     PartsWithout,
+    Unknown,
 )
 
 
@@ -63,19 +63,16 @@ def cases_of(guilty: Guilty, ops: Sequence[AttentionOp]) -> tuple[str, ...]:
             return tuple(op.case for op in ops if (op.layer, op.step, op.part) == (node.layer, node.step, node.part))
         case AsDesigned():
             return next((op.case,) for op in ops if any(found.warning for found in op.found))
-        case Innocent():
+        case Innocent() | Unknown():
             return ()
 
 
-def raise_if_wrong(result: Result, sentence: str) -> None:
-    """End the command by its answer; returns if nothing is wrong, and something was judged.
+def raise_if_wrong(answer: Answer, sentence: str) -> None:
+    """End the command by its answer; returns if nothing is wrong.
 
-    Raises ComparisonError (exit 5) for a culprit, or if no target supports an op; LostError (4) if a run was lost.
+    Raises ComparisonError (exit 5) for a culprit, or if no attention op was judged; LostError (4) if a run was lost.
     """
-    if result.answer.is_wrong:
+    if isinstance(answer.guilty, Unknown) and answer.guilty.lost:
+        raise LostError(sentence)
+    if answer.is_wrong or isinstance(answer.guilty, Unknown):
         raise ComparisonError(sentence)
-    lost = [found for found in result.judgements if found.status is Status.LOST]
-    if lost:
-        raise LostError(f"{len(lost)} ops were lost: {lost[0].case} on {lost[0].on}: {lost[0].reason}")
-    if all(found.status is Status.UNSUPPORTED for found in result.judgements):
-        raise ComparisonError("no attention op was judged: none is supported on its target")

@@ -5,9 +5,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
+from fattn_probe.compare.judge.verdict import Status
 from fattn_probe.models.node import Node
 from fattn_probe.triage.attention import AttentionOp, suspect_of, warnings_by_layer
-from fattn_probe.triage.guilty import Answer, AsDesigned, Culprit, Innocent, NotFinite, OtherOpWrong, PartsWithout
+from fattn_probe.triage.guilty import (
+    Answer,
+    AsDesigned,
+    Culprit,
+    Innocent,
+    NotFinite,
+    OtherOpWrong,
+    PartsWithout,
+    Unknown,
+)
 from fattn_probe.triage.limits import allowed, is_wrong
 
 ATTENTION = "FLASH_ATTN_EXT"
@@ -51,7 +61,19 @@ def verdict_of(
     if culprits:
         return Answer(culprits[0], tuple(culprits[1:]))
     warnings = warnings_by_layer(ops)
-    return Answer(AsDesigned(warnings) if warnings else Innocent())
+    return Answer(unknown(ops) or (AsDesigned(warnings) if warnings else Innocent()))
+
+
+def unknown(ops: Sequence[AttentionOp]) -> Unknown | None:
+    """What is missing for a verdict: a run that was lost, or any judgement; None if nothing is."""
+    found = [one for op in ops for one in op.found]
+    lost = [one for one in found if one.status is Status.LOST]
+    if lost:
+        return Unknown(f"{len(lost)} of {len(found)} runs were lost, first {lost[0].case} on {lost[0].on}", lost=True)
+    if any(one.status is Status.PASS for one in found):
+        return None
+    reasons = [*(op.unjudged for op in ops if op.unjudged), *(f"{one.on}: {one.reason}" for one in found)]
+    return Unknown(f"no attention op was judged ({next(iter(reasons), 'there is none')})")
 
 
 def kind_of(suspect: Culprit) -> tuple[type, str]:

@@ -13,6 +13,7 @@ from fattn_probe.triage.guilty import (
     NotFinite,
     OtherOpWrong,
     PartsWithout,
+    Unknown,
 )
 from fattn_probe.triage.limits import MANTISSA
 from fattn_probe.triage.result import Result
@@ -28,6 +29,8 @@ def sentence(result: Result) -> str:
     guilty = result.answer.guilty
     if isinstance(guilty, Innocent):
         return f"Nothing is wrong: {scope(result)}."
+    if isinstance(guilty, Unknown):
+        return f"Nothing is known to be wrong, but {guilty.reason}."
     if isinstance(guilty, AsDesigned):
         layers = ", ".join(map(str, guilty.warnings))
         return f"The model itself: nothing is wrong, but attention is inaccurate by design in layers {layers}."

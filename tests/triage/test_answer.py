@@ -145,14 +145,18 @@ def test_an_op_whose_inputs_are_not_finite_is_not_judged():
 
 
 @pytest.mark.parametrize(
-    ("status", "error"),
-    [(Status.LOST, LostError), (Status.UNSUPPORTED, ComparisonError), (Status.FAIL, ComparisonError)],
+    ("status", "error", "said"),
+    [
+        (Status.LOST, LostError, "but 1 of 1 runs were lost, first layer-00-step-0000 on sim:h200"),
+        (Status.UNSUPPORTED, ComparisonError, r"but no attention op was judged \(sim:h200: no kernel\)"),
+        (Status.FAIL, ComparisonError, "Attention is wrong"),
+    ],
 )
-def test_how_the_command_ends(status, error):
-    found = Judgement("op", H200, Tolerance(), Verdict(status, "no GPU"))
-    with pytest.raises(error):
-        raise_if_wrong(result_of([op(0, found)]), "it is wrong")
-    raise_if_wrong(result_of(ops()), "")
+def test_how_the_command_ends(status, error, said):
+    found = result_of([op(0, Judgement("op", H200, Tolerance(), Verdict(status, "no kernel")))])
+    with pytest.raises(error, match=said):
+        raise_if_wrong(found.answer, sentence(found))
+    raise_if_wrong(result_of(ops()).answer, "")
 
 
 def test_the_report_has_the_judgement_of_a_guilty_op():
