@@ -21,6 +21,8 @@ from fattn_probe.run.session import Session
 from fattn_probe.scratch import scratch
 
 Nodes = tuple[Node, ...]
+LIMITS = frozenset({"unsupported", "unknown-ptx"})
+"""Findings that say what the simulator lacks."""
 # `Qcur-3`, `cache_k_l3 (view)`, `blk.3.attn_norm.weight`
 LAYER = re.compile(r"-(\d+)(?![\w.])|_l(\d+)\b|^blk\.(\d+)\.")
 
@@ -101,7 +103,7 @@ class Walk:
         self.step("finding the ops of the model")
         one = replace(self.request, prompt=Prompt(tokens=1), generate=0, context=0, sequences=1)
         found = {node.op for node in self.run(one, ())}
-        files = device_ops(tree, simulated=self.target.engine == "sim")
+        files = device_ops(tree)
         self.step(f"compiling the ops of the model for {self.target}")
         self.session.add_kernels(self.target, (), RUNNER, sources=files_of_ops(files, found))
         return tuple(sorted(files))
@@ -122,7 +124,7 @@ class Walk:
             return found.nodes
         rest = self.run(request, [op for op in ops if op != found.op])
         number = len(found.nodes)
-        own = replace(rest[number], on={str(self.target): found.ending})
+        own = replace(rest[number], on={str(self.target): blamed(found.ending)})
         return (*found.nodes, own, *rest[number + 1 :])
 
     def attempt(self, argv: list[str]) -> Missing | Reached:
@@ -135,6 +137,11 @@ class Walk:
             shown = symbolised(ending) if isinstance(ending, Fault) else ending
             return Reached(tuple(reader.nodes), reader.running.partition(" ")[0], shown)
         return missing_or_error(done, str(self.request.model)) or Reached(tuple(reader.nodes))
+
+
+def blamed(ending: Fault | Failed) -> Fault | Failed | None:
+    """What an op that did not come to an end is blamed for; None if the simulator cannot run it."""
+    return None if isinstance(ending, Fault) and ending.kind in LIMITS else ending
 
 
 def node_of(said: Mapping[str, Any], target: Target) -> Node:

@@ -30,8 +30,8 @@ static bool ggml_cuda_compute_forward(ggml_backend_cuda_context & ctx, struct gg
         case GGML_OP_MUL_MAT:
             ggml_cuda_mul_mat(ctx, dst->src[0], dst->src[1], dst);
             break;
-        case GGML_OP_ARGSORT:
-            ggml_cuda_op_argsort(ctx, dst);
+        case GGML_OP_SOLVE_TRI:
+            ggml_cuda_op_solve_tri(ctx, dst);
             break;
         case GGML_OP_FLASH_ATTN_EXT:
             ggml_cuda_flash_attn_ext(ctx, dst);
@@ -51,7 +51,7 @@ FILES = {
     "ggml-cuda.cu": DISPATCH + "static void ggml_cuda_mul_mat(int x) {\n}\n",
     "binbcast.cu": "void ggml_cuda_op_add(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {\n}\n",
     "unary.cu": "void ggml_cuda_op_abs(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {\n}\n",
-    "argsort.cu": "#    include <cub/cub.cuh>\nvoid ggml_cuda_op_argsort(context & ctx, ggml_tensor * dst) {\n}\n",
+    "solve_tri.cu": "void ggml_cuda_op_solve_tri(context & ctx, ggml_tensor * dst) {\n    cublasSetMathMode(x);\n}\n",
     "fattn.cu": "void ggml_cuda_flash_attn_ext(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {\n}\n",
     "other.cu": "void other() {\n    ggml_cuda_cpy(ctx, a, b);\n}\n",
 }
@@ -64,7 +64,7 @@ def test_the_functions_of_ops():
         "UNARY": "ggml_cuda_op_abs",
         "CPY": "ggml_cuda_cpy",
         "MUL_MAT": "ggml_cuda_mul_mat",
-        "ARGSORT": "ggml_cuda_op_argsort",
+        "SOLVE_TRI": "ggml_cuda_op_solve_tri",
         "FLASH_ATTN_EXT": "ggml_cuda_flash_attn_ext",
     }
 
@@ -78,10 +78,8 @@ def tree(tmp_path):
 
 
 def test_the_files_of_ops(tree):
-    """Not attention, matrix products, what no file defines, nor on a simulated GPU what needs CUB."""
-    simulated = {"ADD": "binbcast.cu", "ADD1": "binbcast.cu", "UNARY": "unary.cu"}
-    assert device_ops(tree, simulated=True) == simulated
-    assert device_ops(tree, simulated=False) == simulated | {"ARGSORT": "argsort.cu"}
+    """Not attention, matrix products, what no file defines, nor what calls cuBLAS."""
+    assert device_ops(tree) == {"ADD": "binbcast.cu", "ADD1": "binbcast.cu", "UNARY": "unary.cu"}
 
 
 def test_the_files_that_a_graph_needs():
