@@ -113,7 +113,7 @@ def attention_beside(result: Result) -> str:
         return "; attention is wrong too, later"
     judged = [found for found in result.judgements if found.status is not Status.UNSUPPORTED]
     passed = [found for found in judged if found.status is Status.PASS]
-    return f"; attention is right, in {len(passed)} of {len(judged)} ops" if passed else ""
+    return f"; attention is right, in {len(passed)} of {len(judged)} judged ops" if passed else ""
 
 
 def scope(result: Result) -> str:
@@ -124,7 +124,7 @@ def scope(result: Result) -> str:
     if compared:
         words.append(f"so are {many(compared, 'other op')[:-4]}")
     if result.nodes:
-        words.append(f"{len(result.nodes)} tensors are finite")
+        words.append(f"and {len(result.nodes)} tensors are finite")
     return ", ".join(words)
 
 

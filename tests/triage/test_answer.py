@@ -39,7 +39,7 @@ CACHE = {"type": "f16", "inf": 4}
 SAID = {
     "innocent": (
         result_of(ops(), nodes()),
-        "Nothing is wrong: 2 attention ops are right on sim:h200, so are 18 other ops, 18 tensors are finite.",
+        "Nothing is wrong: 2 attention ops are right on sim:h200, so are 18 other ops, and 18 tensors are finite.",
     ),
     "designed": (
         result_of(ops(passed(warning="increments are lost")), nodes()),
@@ -58,7 +58,7 @@ SAID = {
     "op": (
         result_of(ops(), nodes(Qcur_1={"on": {H200: WRONG}})),
         "The first wrong tensor is Qcur-1 (ROPE, f32, layer 1, step 0), on sim:h200: NMSE 1.3 against the CPU on the "
-        "same inputs, where a right one has at most 1e-07; attention is right, in 2 of 2 ops.",
+        "same inputs, where a right one has at most 1e-07; attention is right, in 2 of 2 judged ops.",
     ),
     "fault": (
         result_of(ops(passed(), failed()), nodes(Qcur_0={"on": {H200: FAULT}})),
@@ -68,12 +68,12 @@ SAID = {
     "infinite": (
         result_of(ops(), nodes(embd={"largest": 1e5}, cache_v_l0=CACHE), without(cache_v_l0=CACHE)),
         "The model itself: cache_v_l0 (SET_ROWS, f16, layer 0, step 0) is the first tensor that is not finite, with "
-        "4 infinities; its inputs reach 1e+05, and the largest f16 is 65504; attention is right, in 2 of 2 ops.",
+        "4 infinities; its inputs reach 1e+05, and the largest f16 is 65504; attention is right, in 2 of 2 judged ops.",
     ),
     "cpu": (
         result_of(ops(), nodes(**{"__fattn___0": {"inf": 2, "inputs_inf": 9}}), without()),
         "The model itself: __fattn__-0 (FLASH_ATTN_EXT, f32, layer 0, step 0) is the first tensor that is not finite, "
-        "with 2 infinities; the CPU sums V in f16; attention is right, in 2 of 2 ops.",
+        "with 2 infinities; the CPU sums V in f16; attention is right, in 2 of 2 judged ops.",
     ),
     "weights": (
         result_of([], nodes(ffn_out_0={"nan": 4, "inputs_nan": 1})),
@@ -83,7 +83,7 @@ SAID = {
     "parts": (
         result_of(ops(), nodes(), without(ffn_out_0={"largest": 2.0})),
         "The first tensor that differs without flash attention is ffn_out-0 (MUL_MAT, f32, layer 0, step 0): its "
-        "largest value is 1, and 2 without; attention is right, in 2 of 2 ops.",
+        "largest value is 1, and 2 without; attention is right, in 2 of 2 judged ops.",
     ),
 }
 
