@@ -49,6 +49,10 @@ COMMANDS = {
         "fattn_probe.reproduce.cli:reproduce",
         "Write what shows a failure without fattn-probe: a line for upstream's test, a patch to it, or one C++ file.",
     ),
+    "triage": (
+        "fattn_probe.triage.cli:triage",
+        "Run a prompt through a model, and name the first op that is wrong: attention, another one, or none.",
+    ),
     "study": (
         "fattn_probe.study.cli:study",
         "Trace an attention algorithm through one head, tile by tile, and compare all algorithms on it.",

@@ -46,9 +46,12 @@ from fattn_probe.study.precisions import VARIANTS
 from fattn_probe.study.show import render as render_study
 from fattn_probe.study.show_precisions import render_table3
 from fattn_probe.study.table3 import Table3, row_of
+from fattn_probe.triage.advice import advice_of
+from fattn_probe.triage.show import render as render_triage
 from tests.build.test_key import MANIFEST
 from tests.inspect.made_facts import gqa
 from tests.inspect.test_side_by_side import on_rtx4070
+from tests.triage.test_answer import FLAGS, SAID
 
 KERNEL = "flash_attn_ext_vec<128,1,GGML_TYPE_F16,GGML_TYPE_F16,false>"
 MMA = "flash_attn_ext_f16<64,64,8,2,false,false,false>"
@@ -134,6 +137,10 @@ SHOWN = {
     "compare": (
         lambda: render_compare([Judgement("decode", "sim:h200", Tolerance(), VERDICT, (parse_launch(LAUNCH),))]),
         [*KERNEL.replace("<", " <").split(), "fail", "decode", "sim:h200", "wrong: 32 of 96 rows"],
+    ),
+    "triage": (
+        lambda: render_triage(SAID["attention"][0], advice_of(SAID["attention"][0], FLAGS), "out"),
+        ["Attention is wrong on sim:h200", "1 fail", "6 right", "--patch fault-many", "8 finite", "in out"],
     ),
     "history list": (
         lambda: render_runs([(RUN, {"pass": 7, "fail": 2})]),

@@ -21,6 +21,12 @@ COUNTERS = "sim/counters.cpp"  # gcov's library
 # For all except the mma and vec kernels. Tile kernels, whose unrolled code is huge, compile in half the time of -O2,
 # with the same speed and the same bits. -fexpensive-optimizations fuses the multiply-adds.
 SIM_QUICK = ("-O1", "-fexpensive-optimizations")
+# Further headers of files of ggml-cuda/: cooperative_groups.h and mma.h, as whole programs have them; CUB's stand-in
+PROGRAM_HEADERS, LIBRARY_HEADERS = "-Inative/sim/program/include", "-Inative/sim/library"
+MORE_HEADERS = {
+    **dict.fromkeys(("softmax.cu", "lightning-indexer.cu"), (PROGRAM_HEADERS,)),
+    **dict.fromkeys(("argsort.cu", "top-k.cu", "sum.cu", "mean.cu", "cumsum.cu"), (LIBRARY_HEADERS,)),
+}
 NVCC_OPTIMISATION = {"release": ("-O3", "-DNDEBUG"), "debug": ("-G", "-g", "-O0")}
 
 
@@ -78,7 +84,8 @@ class Flags:
         """A rewritten .cu file as C++; ggml-cuda.cu, which has no attention kernel, is the same in every flavour."""
         flags = replace(self.simulator, flavour="release", lanes_apart=False) if source == BACKEND else self.simulator
         simple = flags.flavour in ("debug", "coverage") or re.search(r"-(?:mma|vec)-", source)
-        return flags.device(*(() if simple else SIM_QUICK), *self.cuda_common())
+        headers = MORE_HEADERS.get(source, ())
+        return flags.device(*(() if simple else SIM_QUICK), *headers, *self.cuda_common())
 
     def nvcc(self) -> tuple[str, ...]:
         """A .cu file compiled by nvcc, with the register counts of its kernels on stderr."""

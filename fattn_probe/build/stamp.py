@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent.parent
 NATIVE = PACKAGE / "native"
 CXX = PACKAGE / "cxx"
 NATIVE_FOLDERS = ("cublas", "cuda", "models", "runner", "sim")
-NATIVE_SUFFIXES = (".h", ".hpp", ".cpp", ".inc", "")
+NATIVE_SUFFIXES = (".h", ".hpp", ".cuh", ".cpp", ".inc", "")
 
 
 def own_files() -> Iterator[Path]:

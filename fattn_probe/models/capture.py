@@ -125,17 +125,13 @@ class ModelCapture:
 
         InputError for a model or a prompt that cannot be run, or a folder with other captures.
         """
-        tree, model = self.session.options.tree, self.request.model
-        if tree is None:
-            raise InputError("a source is needed to build libllama from")
-        architecture = architecture_of(model)
-        check_architecture(tree, model, architecture)
+        model = self.request.model
+        architecture = known_architecture(self.session, model)
         make_folder(self.folder, "--out")
         if (self.folder / INDEX).exists():
             raise InputError(f"{self.folder} holds captured ops: choose another folder")
         try:
-            self.step("building libllama")
-            self.session.add_kernels(CPU, (), CAPTURE, architectures=files_of(tree, architecture))
+            build_libllama(self.session, CPU, architecture, self.step)
             with scratch() as folder:
                 index = self.completed(folder, architecture)
         finally:
@@ -148,12 +144,8 @@ class ModelCapture:
 
     def completed(self, folder: Path, architecture: str) -> Index:
         """Run the program again and again, until no function is missing."""
-        prompt, raw = folder / "prompt", folder / "raw"
-        words = [str(self.request.model), str(raw), *self.request.words(self.threads)]
-        words += ["--memory", str(available_memory())]
-        if self.request.prompt.text is not None:
-            write_text(prompt, self.request.prompt.text)
-            words += ["--prompt", str(prompt)]
+        raw = folder / "raw"
+        words = [*program_words(self.session, self.request, folder, raw), "--memory", str(available_memory())]
 
         def attempt(build: Build) -> Missing | Index:
             argv = [str(build.program(CAPTURE)), *words]
@@ -180,11 +172,6 @@ class ModelCapture:
             if recorder.entries:
                 index.write(self.folder)
         return missing or index
-
-    @property
-    def threads(self) -> int:
-        """Host threads."""
-        return self.session.options.simulation.threads or os.cpu_count() or 1
 
     def provenance(self, architecture: str) -> dict[str, str]:
         """The provenance of what the model computes."""
@@ -218,6 +205,33 @@ class ModelCapture:
             "device": str(self.target),
         }
         return Index(complete, run, recorder.entries, recorder.left_out)
+
+
+def known_architecture(session: Session, model: Path) -> str:
+    """The architecture of a model; InputError if the session's tree does not know it."""
+    tree = session.options.tree
+    if tree is None:
+        raise InputError("a source is needed to build libllama from")
+    architecture = architecture_of(model)
+    check_architecture(tree, model, architecture)
+    return architecture
+
+
+def build_libllama(session: Session, target: Target, architecture: str, step: Step) -> None:
+    """Compile libllama with an architecture into the build of a target."""
+    assert session.options.tree is not None, "whose architecture it is"
+    step("building libllama")
+    session.add_kernels(target, (), CAPTURE, architectures=files_of(session.options.tree, architecture))
+
+
+def program_words(session: Session, request: Request, folder: Path, raw: Path) -> list[str]:
+    """The command line of fattn-capture; a prompt in words is written to the folder."""
+    threads = session.options.simulation.threads or os.cpu_count() or 1
+    words = [str(request.model), str(raw), *request.words(threads)]
+    if request.prompt.text is None:
+        return words
+    write_text(prompt := folder / "prompt", request.prompt.text)
+    return [*words, "--prompt", str(prompt)]
 
 
 def available_memory() -> int:

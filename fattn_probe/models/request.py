@@ -33,7 +33,7 @@ class Request:
     `generate` are the tokens after the prompt, `context` the positions of each sequence (0: as many as are needed),
     `batch` the tokens of one evaluation (`n_ubatch`), `sequences` the prompts side by side. Of `layers`, none means
     all. With `every`, each evaluation is recorded, else the last of the prompt and the last of all. `budget` bounds the
-    recorded bytes.
+    recorded bytes. Without `flash_attn`, attention is matrix products and a softmax, and V must not be quantised.
     """
 
     model: Path
@@ -47,6 +47,7 @@ class Request:
     layers: tuple[int, ...] = ()
     every: bool = False
     budget: int = UNITS["G"]
+    flash_attn: bool = True
 
     def words(self, threads: int) -> list[str]:
         """The options of fattn-capture, except files."""
@@ -60,7 +61,8 @@ class Request:
             "--threads": threads,
         }
         words = [word for flag, value in numbers.items() for word in (flag, str(value))]
-        words += ["--type-k", self.type_K, "--type-v", self.type_V, *(["--every"] if self.every else [])]
+        words += ["--type-k", self.type_K, "--type-v", self.type_V]
+        words += [*(["--every"] if self.every else []), *([] if self.flash_attn else ["--no-flash-attn"])]
         return [*words, *(word for layer in self.layers for word in ("--layer", str(layer)))]
 
 

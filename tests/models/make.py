@@ -4,7 +4,8 @@ The head sizes, the ratio of query to K/V heads and the parameters of the attent
 is as small as llama.cpp allows. A model is the same for the same specification.
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gguf import GGUFWriter
 UNKNOWN, CONTROL, BYTE = 2, 3, 6  # llama_token_type
 TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
 TOKEN_TYPES = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256]
+NO_SCALES: Mapping[str, float] = {}
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 """Names of tensors with their shapes in NumPy's order, outermost first."""
 
@@ -227,8 +229,8 @@ def add_field(writer: GGUFWriter, key: str, value: Any) -> None:
         writer.add_uint32(key, value)
 
 
-def make_model(model: Model, path: Path, seed: int = 1) -> Path:
-    """Write a model."""
+def make_model(model: Model, path: Path, seed: int = 1, scales: Mapping[str, float] = NO_SCALES) -> Path:
+    """Write a model; `scales` multiplies the weights whose names end so."""
     writer = GGUFWriter(path, model.arch)
     for key, value in model.fields.items():
         add_field(writer, f"{model.arch}.{key}", value)
@@ -241,7 +243,9 @@ def make_model(model: Model, path: Path, seed: int = 1) -> Path:
     writer.add_unk_token_id(0)
     random = np.random.default_rng(seed)
     for name, shape in model.tensors:
-        writer.add_tensor(name, weights(name, shape, random))
+        found = weights(name, shape, random)
+        scale = math.prod(factor for ending, factor in scales.items() if name.endswith(ending))
+        writer.add_tensor(name, (found.astype(np.float64) * scale).astype(found.dtype))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -75,4 +75,5 @@ def test_the_words_of_a_request():
     assert (pairs["--tokens"], pairs["--seed"], pairs["--threads"]) == ("7", "3", "6")
     assert (pairs["--type-k"], pairs["--type-v"]) == ("f16", "q8_0")
     assert words[words.index("--every") :] == ["--every", "--layer", "1", "--layer", "4"]
-    assert "--every" not in REQUEST.words(threads=1)
+    assert not {"--every", "--no-flash-attn"} & set(REQUEST.words(threads=1))
+    assert "--no-flash-attn" in replace(REQUEST, flash_attn=False).words(threads=1)

@@ -1,8 +1,12 @@
-// fattn-capture: runs a prompt through a model with libllama, and writes the FLASH_ATTN_EXT ops of its graphs.
+// fattn-capture: runs a prompt through a model with libllama, and writes the FLASH_ATTN_EXT ops of its graphs, or with
+// --walk says what each tensor of its graphs holds.
 //
-// It uses only llama.cpp's public API. What it says on standard output is one JSON document a line; see recorder.h.
+// It uses only llama.cpp's public API. What it says on standard output is one JSON document a line; see recorder.h and
+// walker.h.
 
 #include "model.h"
+#include "recorder.h"
+#include "walker.h"
 
 #include <sys/resource.h>
 
@@ -31,25 +35,32 @@ std::string describe(const Model &model, int steps) {
     return json::Object().add("model", found).str();
 }
 
-std::string describe_end(const Model &model, const Recorder &recorder,
+std::string describe_end(const Model &model, const Observer &observer,
                          const std::vector<std::vector<llama_token>> &generated) {
     std::string tokens;
     for (const auto &step : generated) {
         tokens += (tokens.empty() ? "" : ",") + json::array(step.data(), step.size());
     }
     const std::string found = json::Object()
-                                  .add("ops", int64_t(recorder.nodes()))
+                                  .add("ops", int64_t(observer.nodes()))
                                   .add("finite", model.finite() ? "true" : "false")
                                   .add("generated", "[" + tokens + "]")
                                   .str();
     return json::Object().add("end", found).str();
 }
 
+std::unique_ptr<Observer> observer_of(const Options &options) {
+    if (options.walk) {
+        return std::make_unique<Walker>(options);
+    }
+    return std::make_unique<Recorder>(options);
+}
+
 void run(const Options &options) {
     limit_memory(options.memory);
     const Log log;
-    Recorder recorder(options);
-    Model model(options, recorder, log);
+    const std::unique_ptr<Observer> observer = observer_of(options);
+    Model model(options, *observer, log);
     const int prompt_steps = model.prompt_steps();
     const int steps = prompt_steps + options.generate;
     std::vector<std::vector<llama_token>> generated;
@@ -57,16 +68,16 @@ void run(const Options &options) {
     for (int step = 0; step < steps; step++) {
         const bool prompt = step < prompt_steps;
         const bool last = step == prompt_steps - 1 || step == steps - 1;
-        recorder.begin(step, prompt ? "prompt" : "generate", options.every || last);
+        observer->begin(step, prompt ? "prompt" : "generate", options.every || last);
         if (prompt) {
             model.evaluate_prompt(step);
         } else {
             generated.push_back(model.next());
             model.evaluate_next(model.length() + step - prompt_steps);
         }
-        recorder.rethrow();
+        observer->rethrow();
     }
-    std::cout << describe_end(model, recorder, generated) << std::endl;
+    std::cout << describe_end(model, *observer, generated) << std::endl;
 }
 
 int failed(const std::exception &error, int code) {

@@ -2,8 +2,9 @@
 #pragma once
 
 #include "llama.h"
-#include "recorder.h"
+#include "observer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <memory>
@@ -37,7 +38,7 @@ class Log {
 
 class Model {
   public:
-    Model(const Options &options, Recorder &recorder, const Log &log) : options_(options) {
+    Model(const Options &options, Observer &observer, const Log &log) : options_(options) {
         llama_model_params params = llama_model_default_params();
         params.n_gpu_layers = 0;
         model_.reset(llama_model_load_from_file(options.model_path.c_str(), params));
@@ -48,7 +49,7 @@ class Model {
             throw InputError("the model has an encoder: only decoders are captured");
         }
         read_prompt();
-        start(recorder, log);
+        start(observer, log);
     }
 
     const std::vector<std::vector<llama_token>> &prompts() const { return prompts_; }
@@ -140,7 +141,7 @@ class Model {
         return tokens;
     }
 
-    void start(Recorder &recorder, const Log &log) {
+    void start(Observer &observer, const Log &log) {
         const int needed = length() + options_.generate;
         const int positions = options_.context > 0 ? options_.context : needed;
         if (positions < needed) {
@@ -152,12 +153,12 @@ class Model {
         params.n_batch = params.n_ubatch = std::max(1, std::min(options_.batch, needed * options_.sequences));
         params.n_seq_max = options_.sequences;
         params.n_threads = params.n_threads_batch = options_.threads;
-        params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+        params.flash_attn_type = options_.flash_attn ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
         params.type_k = options_.type_k;
         params.type_v = options_.type_v;
         params.swa_full = false;
-        params.cb_eval = Recorder::callback;
-        params.cb_eval_user_data = &recorder;
+        params.cb_eval = Observer::callback;
+        params.cb_eval_user_data = &observer;
         context_.reset(llama_init_from_model(model_.get(), params));
         if (context_ == nullptr) {
             throw MachineError("llama.cpp cannot make a context of " + std::to_string(params.n_ctx) +

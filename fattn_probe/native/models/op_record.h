@@ -1,9 +1,9 @@
 // A FLASH_ATTN_EXT node of a graph: its operands as views of allocations, and the bytes that they reach.
 #pragma once
 
-#include "ggml-backend.h"
 #include "json.h"
 #include "options.h"
+#include "tensor.h"
 
 #include <algorithm>
 #include <array>
@@ -103,12 +103,6 @@ class OpRecord {
         size_t start;
         size_t end;
     };
-
-    static const ggml_tensor *base_of(const ggml_tensor *tensor) {
-        return tensor->view_src != nullptr ? tensor->view_src : tensor;
-    }
-
-    static ggml_backend_buffer_t buffer_of(const ggml_tensor *tensor) { return base_of(tensor)->buffer; }
 
     static size_t row_of(const ggml_tensor *tensor) { return ggml_row_size(tensor->type, tensor->ne[0]); }
 

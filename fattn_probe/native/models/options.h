@@ -40,6 +40,9 @@ struct Options {
     ggml_type type_v = GGML_TYPE_F16;
     std::set<int> layers; // empty: all
     bool every = false;   // every evaluation, not only the last of the prompt and the last of all
+    bool flash_attn = true;
+    bool walk = false;                // say what each tensor holds, instead of writing the attention ops
+    std::set<std::string> device_ops; // ggml's names of the ops that run on a CUDA device too
 };
 
 inline ggml_type parse_type(const std::string &name) {
@@ -84,6 +87,20 @@ inline bool parse_numbers(Options &options, const std::string &flag, const std::
     return true;
 }
 
+// Sets the option of a flag without a value; false if there is none.
+inline bool parse_switch(Options &options, const std::string &flag) {
+    if (flag == "--every") {
+        options.every = true;
+    } else if (flag == "--no-flash-attn") {
+        options.flash_attn = false;
+    } else if (flag == "--walk") {
+        options.walk = true;
+    } else {
+        return false;
+    }
+    return true;
+}
+
 inline Options parse_options(int argc, char **argv) {
     if (argc < 3) {
         throw InputError("usage: fattn-capture model.gguf raw.bin [--prompt FILE | --tokens N] ...");
@@ -93,8 +110,7 @@ inline Options parse_options(int argc, char **argv) {
     options.raw_path = argv[2];
     for (int i = 3; i < argc; i++) {
         const std::string flag = argv[i];
-        if (flag == "--every") {
-            options.every = true;
+        if (parse_switch(options, flag)) {
             continue;
         }
         if (i + 1 == argc) {
@@ -103,6 +119,8 @@ inline Options parse_options(int argc, char **argv) {
         const std::string value = argv[++i];
         if (flag == "--prompt") {
             options.prompt_path = value;
+        } else if (flag == "--device-op") {
+            options.device_ops.insert(value);
         } else if (flag == "--type-k") {
             options.type_k = parse_type(value);
         } else if (flag == "--type-v") {

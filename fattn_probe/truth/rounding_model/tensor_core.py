@@ -107,8 +107,9 @@ def half_of(exact: F32 | F64) -> F32:
     binade = (exact.view(np.int64) & np.int64(0x7FF << 52)).view(np.float64)
     magic = np.maximum(binade, 2.0**-14)
     magic *= 1.5 * 2.0**42
-    rounded = exact + magic
-    rounded -= magic
+    with np.errstate(invalid="ignore"):  # of infinities, which the last line sets
+        rounded = exact + magic
+        rounded -= magic
     result = rounded.astype(np.float32)
     return np.where(np.abs(exact) < OVERFLOW, result, np.copysign(np.float32(np.inf), exact)).astype(np.float32)
 

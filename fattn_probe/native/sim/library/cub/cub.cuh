@@ -1,0 +1,144 @@
+// A stand-in for CUB, NVIDIA's library of sorts, sums and scans: those that ggml's ops call.
+//
+// The library's kernels are not simulated. A call for the whole device computes at once, on the simulator's memory;
+// sums are in order of the elements, where the library's order is another.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <type_traits>
+#include <vector>
+
+namespace cub {
+
+namespace stand_in {
+
+// A call without memory asks how much it needs.
+inline bool asks(const void *storage, size_t &bytes) {
+    bytes = storage == nullptr ? 1 : bytes;
+    return storage == nullptr;
+}
+
+// A float's place in the order of a radix sort: -0 is 0, and NaN is larger than infinity, or less with a sign.
+inline uint32_t rank(float key) {
+    uint32_t bits;
+    key = key == 0 ? 0 : key;
+    std::memcpy(&bits, &key, sizeof(bits));
+    return bits >> 31 ? ~bits : bits | uint32_t(1) << 31;
+}
+template <typename Key> std::enable_if_t<std::is_integral_v<Key>, Key> rank(Key key) { return key; }
+
+// Sorts keys with their values; equal keys stay in order.
+template <typename Key, typename Value>
+void sort(const Key *keys, Key *keys_out, const Value *values, Value *values_out, int64_t count, bool descending) {
+    std::vector<int64_t> order(count);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [=](int64_t a, int64_t b) {
+        return descending ? rank(keys[b]) < rank(keys[a]) : rank(keys[a]) < rank(keys[b]);
+    });
+    for (int64_t i = 0; i < count; i++) {
+        keys_out[i] = keys[order[i]];
+        values_out[i] = values[order[i]];
+    }
+}
+
+template <typename Key, typename Value, typename Begin, typename End>
+void sort_segments(const Key *keys, Key *keys_out, const Value *values, Value *values_out, int64_t segments,
+                   Begin begin, End end, bool descending) {
+    for (int64_t i = 0; i < segments; i++) {
+        const int64_t first = begin[i];
+        sort(keys + first, keys_out + first, values + first, values_out + first, int64_t(end[i]) - first, descending);
+    }
+}
+
+} // namespace stand_in
+
+// The last arguments, which bits of a key count and the stream, do not matter here: ggml sorts by all bits.
+struct DeviceRadixSort {
+    template <typename Key, typename Value, typename... More>
+    static cudaError_t SortPairs(void *storage, size_t &bytes, const Key *keys, Key *keys_out, const Value *values,
+                                 Value *values_out, int64_t count, More...) {
+        if (!stand_in::asks(storage, bytes)) {
+            stand_in::sort(keys, keys_out, values, values_out, count, false);
+        }
+        return cudaSuccess;
+    }
+    template <typename Key, typename Value, typename... More>
+    static cudaError_t SortPairsDescending(void *storage, size_t &bytes, const Key *keys, Key *keys_out,
+                                           const Value *values, Value *values_out, int64_t count, More...) {
+        if (!stand_in::asks(storage, bytes)) {
+            stand_in::sort(keys, keys_out, values, values_out, count, true);
+        }
+        return cudaSuccess;
+    }
+};
+
+struct DeviceSegmentedSort {
+    template <typename Key, typename Value, typename Begin, typename End, typename... More>
+    static cudaError_t SortPairs(void *storage, size_t &bytes, const Key *keys, Key *keys_out, const Value *values,
+                                 Value *values_out, int64_t, int64_t segments, Begin begin, End end, More...) {
+        if (!stand_in::asks(storage, bytes)) {
+            stand_in::sort_segments(keys, keys_out, values, values_out, segments, begin, end, false);
+        }
+        return cudaSuccess;
+    }
+    template <typename Key, typename Value, typename Begin, typename End, typename... More>
+    static cudaError_t SortPairsDescending(void *storage, size_t &bytes, const Key *keys, Key *keys_out,
+                                           const Value *values, Value *values_out, int64_t, int64_t segments,
+                                           Begin begin, End end, More...) {
+        if (!stand_in::asks(storage, bytes)) {
+            stand_in::sort_segments(keys, keys_out, values, values_out, segments, begin, end, true);
+        }
+        return cudaSuccess;
+    }
+};
+
+using DeviceSegmentedRadixSort = DeviceSegmentedSort;
+
+struct DeviceReduce {
+    template <typename In, typename Out>
+    static cudaError_t Sum(void *storage, size_t &bytes, const In *in, Out *out, int64_t count, cudaStream_t) {
+        if (!stand_in::asks(storage, bytes)) {
+            *out = std::accumulate(in, in + count, Out(0));
+        }
+        return cudaSuccess;
+    }
+};
+
+struct DeviceScan {
+    template <typename In, typename Out>
+    static cudaError_t InclusiveSum(void *storage, size_t &bytes, const In *in, Out *out, int64_t count, cudaStream_t) {
+        if (!stand_in::asks(storage, bytes)) {
+            std::partial_sum(in, in + count, out);
+        }
+        return cudaSuccess;
+    }
+};
+
+// Sums over the threads of a block, of which x numbers all.
+template <typename T, int threads> class BlockScan {
+  public:
+    struct TempStorage {
+        T values[threads];
+    };
+
+    explicit BlockScan(TempStorage &storage) : storage_(storage) {}
+
+    void InclusiveSum(T in, T &out, T &total, const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
+        const unsigned own = simt::self->thread_number();
+        storage_.values[own] = in;
+        simt::sync_block(file, line);
+        out = std::accumulate(storage_.values, storage_.values + own + 1, T(0));
+        total = std::accumulate(storage_.values, storage_.values + threads, T(0));
+        simt::sync_block(file, line);
+    }
+
+  private:
+    TempStorage &storage_;
+};
+
+} // namespace cub
