@@ -14,6 +14,7 @@ from fattn_probe.models import flags
 from fattn_probe.models.capture import ModelCapture
 from fattn_probe.models.request import Prompt, Request, parse_layers, parse_size
 from fattn_probe.models.show import render
+from fattn_probe.models.statistics_page import PAGE, describe_ops, document
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source import DEFAULT_SOURCE
 
@@ -35,6 +36,9 @@ def capture(
         bool, typer.Option("--every", help="Record every evaluation; default: the last of the prompt, the last of all.")
     ] = False,
     budget: flags.Budget = "1G",
+    stats: Annotated[
+        bool, typer.Option("--stats", help=f"Show ranges of the values by layer, and write {PAGE}, by head.")
+    ] = False,
     on: Annotated[
         str,
         typer.Option("--on", help="cpu: ggml's CPU backend; sim:ID, gpu: the same, and each op on that GPU."),
@@ -66,4 +70,6 @@ def capture(
         options = chosen.run_options(NOTES, Simulation(threads=threads), timeout=timeout)
         session = setup.session_of(options, activity)
         index = ModelCapture(session, request, target, out, activity.note, activity.step).run()
-    show(index.to_json() | {"folder": str(out)}, lambda: render(index, str(out)), as_json)
+        described = list(describe_ops(index, out, activity.step)) if stats else []
+    written = {"statistics": document(described)} if stats else {}
+    show(index.to_json() | {"folder": str(out)} | written, lambda: render(index, str(out), described), as_json)

@@ -7,19 +7,22 @@ from rich.text import Text
 
 from fattn_probe.models.index import Entry, Index
 from fattn_probe.models.request import size_text
+from fattn_probe.models.statistics_page import PAGE, Described
+from fattn_probe.models.statistics_page import table as table_of
 from fattn_probe.op import Op
 from fattn_probe.tables import Table
 
 COLUMNS = ("layers", "steps", "Q", "K", "V", "types", "params", "size")
 
 
-def render(index: Index, folder: str) -> RenderableType:
-    """The ops by what they are, and where they lie."""
+def render(index: Index, folder: str, values: Sequence[Described] = ()) -> RenderableType:
+    """The ops by what they are, what their values are like if that was asked for, and where they lie."""
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in index.entries:
         groups.setdefault((entry.offer.phase, *described(entry.op)), []).append(entry)
     table = Table(COLUMNS, tuple(row(words, entries) for words, entries in groups.items()), heading=("layers", "steps"))
-    return Group(table, Text(), *(Text(line) for line in remarks(index, folder)))
+    of_values = (Text(), table_of(values), Text(f"by head: {folder}/{PAGE}")) if values else ()
+    return Group(table, *of_values, Text(), *(Text(line) for line in remarks(index, folder)))
 
 
 def described(op: Op) -> tuple[str, ...]:

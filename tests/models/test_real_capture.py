@@ -26,6 +26,7 @@ from fattn_probe.run.outcome import Ran
 from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.source import DEFAULT_SOURCE, resolve
 from fattn_probe.truth.reference.adapter import fully_masked_of, reference_of
+from tests.as_user import fattn_probe
 from tests.models.make import MODELS, make_model
 
 pytestmark = pytest.mark.build
@@ -272,3 +273,14 @@ def test_a_simulated_gpu_runs_the_ops_of_a_model(session, models, tmp_path):
         exact = reference_of(found.op, found.inputs, found.name)
         assert np.mean((found.dst - exact) ** 2) / np.mean(exact**2) < 1e-6
         assert (found.provenance["device"], found.provenance["model_on"]) == ("sim:h200", "cpu")
+
+
+def test_stats_are_shown_and_written_by_head(models, tmp_path):
+    words = ("capture", models["gpt-oss"], "--tokens", "100", "--stats", "--out", tmp_path / "ops")
+    said = fattn_probe(*words).stdout
+    assert "VKQ up to" in said and "layer-00-step-0000" in said
+    page = (tmp_path / "ops" / "statistics.html").read_text()
+    assert page.count("<section") == 1 + len(read_index(tmp_path / "ops")["ops"])
+    found = json.loads(fattn_probe(*words[:-1], tmp_path / "more", "--json").stdout)
+    assert [one["op"] for one in found["statistics"]] == [op["file"].removesuffix(".gguf") for op in found["ops"]]
+    assert all(0 < head["largest_sum"] < 65504 for one in found["statistics"] for head in one["heads"])
