@@ -1,6 +1,8 @@
 """The cases of scenario files, of recorded cases, and of folders."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import InputError
@@ -55,7 +57,18 @@ def cases_of(paths: Sequence[Path]) -> list[Case]:
         raise InputError("\n".join(problems))
     if not cases:
         raise InputError(f"no scenario in {', '.join(map(str, paths))}" if paths else "no scenario was given")
-    return cases
+    return told_apart(cases)
+
+
+def told_apart(cases: Sequence[Case]) -> list[Case]:
+    """The cases; recorded ones of the same name, as two captures of models have, with their folder before it."""
+    times = Counter(case.name for case in cases)
+    return [
+        replace(case, name=f"{case.source.path.parent.name}-{case.name}")
+        if isinstance(case.source, Recording) and times[case.name] > 1
+        else case
+        for case in cases
+    ]
 
 
 def one_case(path: Path, name: str) -> Case:

@@ -28,7 +28,9 @@ def strides(op):
     }
 
 
-@pytest.mark.parametrize("name", ["qwen2", "gemma2", "gpt-oss", "deepseek2"])
+@pytest.mark.parametrize(
+    "name", ["qwen2", *(pytest.param(name, marks=pytest.mark.night) for name in ("gemma2", "gpt-oss", "deepseek2"))]
+)
 def test_the_ops_of_a_model(name, tmp_path):
     model = make_model(MODELS[name], tmp_path / f"{name}.gguf")
     fattn_probe("capture", model, "--tokens", 200, "--batch", 128, "--out", tmp_path / "ops")

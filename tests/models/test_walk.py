@@ -277,6 +277,7 @@ def test_an_op_that_ends_the_program_is_named_and_the_walk_goes_on(tree, tmp_pat
 
 @pytest.mark.build
 @pytest.mark.slow
+@pytest.mark.night
 def test_two_gpus_in_one_walk(session, tmp_path):
     nodes = walk(session, request_of(tmp_path), [H200, V100])
     for target in ("sim:h200", "sim:v100"):

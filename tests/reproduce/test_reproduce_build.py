@@ -124,7 +124,11 @@ def test_a_shape_that_the_list_lacks_is_a_patch(tmp_path):
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("faults/14500-mask-rows", "patch: test_flash_attn_ext has no parameters for this op"),
+        pytest.param(
+            "faults/14500-mask-rows",
+            "patch: test_flash_attn_ext has no parameters for this op",
+            marks=pytest.mark.night,
+        ),
         ("faults/17610-no-maximum-shift", "patch: upstream's test failed in 0 of 3 runs"),
     ],
 )
@@ -171,6 +175,7 @@ def test_the_output_in_a_capture_is_judged(tmp_path):
     assert "Nothing\nwas run on a real GPU." in (tmp_path / "wrong/README.md").read_text()
 
 
+@pytest.mark.night
 def test_a_rounding_that_only_the_model_shows(tmp_path):
     """Its error is within the bounds of the exact answer, so the file compares with the rounding model."""
     fault, out = "faults/16540-tile-f16-scale", tmp_path / "out"

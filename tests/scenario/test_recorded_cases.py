@@ -61,6 +61,15 @@ def test_a_folder_has_scenarios_and_recorded_cases(file):
     assert [case.name for case in cases_of([file.parent])] == ["drawn", "layer-03"]
 
 
+def test_equal_names_of_two_folders_are_told_apart(file):
+    other = file.parent / "other" / file.name
+    other.parent.mkdir()
+    other.write_bytes(file.read_bytes())
+    (file.parent / "drawn.yaml").write_text(DRAWN)
+    names = [case.name for case in cases_of([file.parent, other])]
+    assert names == ["drawn", f"{file.parent.name}-layer-03", "other-layer-03"]
+
+
 def test_a_suite_may_have_recorded_cases(file):
     assert [case.name for case in cases_of_entry(Entry(scenarios=["*.gguf"]), file.parent)] == ["layer-03"]
 

@@ -14,6 +14,7 @@ from tests.models.make import MODELS, make_model
 
 pytestmark = [pytest.mark.build, pytest.mark.network]
 ON = "sim:h200"
+REST = [name for name in MODELS if name not in ("qwen2", "gemma2", "jamba")]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def test_a_healthy_model(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "qwen2"])
+@pytest.mark.parametrize("name", ["gemma2", "jamba", *(pytest.param(name, marks=pytest.mark.night) for name in REST)])
 def test_healthy_models_of_other_architectures(name, tmp_path):
     found = triage(tmp_path, model_of(tmp_path, name), code=0)
     assert found["verdict"] == "Innocent"
