@@ -70,6 +70,9 @@ def test_each_tensor_of_an_op_has_its_bytes():
 def test_a_transpose_has_conflicts_until_its_tile_is_padded():
     (profile,) = profiled(TRANSPOSE, "--on", "sim:h200")
     naive, shared, padded = profile["launches"]
+    for launch, measured in zip(profile["launches"], H100["tests/program/programs/transpose.cu"], strict=True):
+        for name in ("load_wavefronts", "store_wavefronts", "conflicts", "load_sectors", "store_sectors"):
+            assert launch["counts"][name] == measured["counts"][name], (launch["kernel"], name)
     assert naive["counts"]["conflicts"] == 0 == padded["counts"]["conflicts"]
     columns = [min(32, COLUMNS - first) for first in range(0, COLUMNS, 32)]
     rows = [min(32, ROWS - first) for first in range(0, ROWS, 32)]
