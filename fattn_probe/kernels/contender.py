@@ -27,6 +27,9 @@ class Timing:
     repeats: int = 20
 
 
+UNTIMED = Timing(0, 0)
+
+
 @dataclass(frozen=True)
 class How:
     """How contenders run: timed on a GPU, in the simulator's order of threads, with the checker or without."""
@@ -42,7 +45,7 @@ class How:
 
     def timing_on(self, target: Target) -> Timing:
         """The runs on a target; on a simulated GPU one, since time is not simulated."""
-        return self.timing if target.engine == "cuda" else Timing(0, 0)
+        return self.timing if target.engine == "cuda" else UNTIMED
 
 
 @dataclass(frozen=True, eq=False)

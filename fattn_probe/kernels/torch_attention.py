@@ -8,12 +8,11 @@ import numpy as np
 
 from fattn_probe.arrays import Floats, Halves
 from fattn_probe.errors import InputError
-from fattn_probe.kernels.contender import Timing
+from fattn_probe.kernels.contender import UNTIMED, Timing
 from fattn_probe.kernels.extras import Attended, load, sizes_of
 from fattn_probe.kernels.torch_device import CPU, seconds_of
 
 EXTRA = "torch"
-UNTIMED = Timing(0, 0)
 BACKENDS = {
     "math": "MATH",
     "flash": "FLASH_ATTENTION",

@@ -6,14 +6,13 @@ from types import ModuleType
 
 from fattn_probe.arrays import Floats, Halves
 from fattn_probe.errors import InputError
-from fattn_probe.kernels.contender import Timing
+from fattn_probe.kernels.contender import UNTIMED, Timing
 from fattn_probe.kernels.extras import Attended, load, sizes_of
 from fattn_probe.kernels.torch_device import CPU, seconds_of
 
 EXTRA = "triton"
 INTERPRET = "TRITON_INTERPRET"
 KERNEL = "fattn_probe.kernels.triton_kernel"
-UNTIMED = Timing(0, 0)
 INTERPRETED = {"ROWS": 64, "COLUMNS": 64}
 
 

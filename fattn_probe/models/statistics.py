@@ -1,11 +1,12 @@
 """What the values of a recorded op are like, head by head, and how near a kernel's numbers come to the ends of f16."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fattn_probe.arrays import F64, Bools, Bytes
+from fattn_probe.arrays import F64, Bytes
 from fattn_probe.op import Op
 from fattn_probe.op.values import cap
 from fattn_probe.truth.reference.adapter import operand_values
@@ -42,10 +43,40 @@ class Range:
             found.size, float(found.min()), float(found.max()), float(found.mean()), float(found.std()), bins_of(found)
         )
 
-    @property
-    def largest(self) -> float:
-        """The largest absolute value."""
-        return max(-self.least, self.greatest)
+    @classmethod
+    def joined(cls, parts: "Sequence[Range]") -> "Range":
+        """Of the numbers of several ranges."""
+        parts = [part for part in parts if part.count] or [*parts[:1]]
+        count = sum(part.count for part in parts)
+        if not count:
+            return parts[0]
+        mean = sum(part.count * part.mean for part in parts) / count
+        square = sum(part.count * (part.std**2 + (part.mean - mean) ** 2) for part in parts) / count
+        bins = tuple(map(sum, zip(*(part.bins for part in parts), strict=True)))
+        least, greatest = min(part.least for part in parts), max(part.greatest for part in parts)
+        return cls(count, least, greatest, mean, math.sqrt(square), bins)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """P of some queries of a head: how many are above zero, and of these how many f16 holds with fewer bits, or not.
+
+    `largest_sum` is the largest sum of P |V|; infinite if it is none.
+    """
+
+    positive: int
+    subnormal: int
+    zero: int
+    largest_sum: float
+
+    @classmethod
+    def of(cls, P: F64, V: F64) -> "Weights":
+        """Of P (queries, n_kv) and V (n_kv, hsv)."""
+        positive = P[P > 0]
+        zero = int(np.count_nonzero(positive < SMALLEST / 2))
+        largest = float((P @ np.abs(V)).max(initial=0.0))
+        few = int(np.count_nonzero(positive < SUBNORMAL)) - zero
+        return cls(positive.size, few, zero, largest if math.isfinite(largest) else math.inf)
 
 
 @dataclass(frozen=True)
@@ -121,18 +152,23 @@ def head_statistics(op: Op, values: Mapping[str, object], at: tuple[int, int], b
         for name in "KV"
     )
     sink = float(np.asarray(values["sinks"]).reshape(-1)[head]) if op.has_sinks else -np.inf
-    seen = list(softmax_rows(op, Q, K, bias, sink))
-    logits = np.concatenate([logit[np.isfinite(logit)] for logit, _ in seen])
-    weights = np.concatenate([P[P > 0] for _, P in seen])
-    sums = np.concatenate([P.sum(axis=1) + np.exp(sink - row_max(logit, sink)) for logit, P in seen])
-    largest = max(float((P @ np.abs(V)).max(initial=0.0)) for _, P in seen)
-    of_Q, of_K, of_V, of_logits, of_sums = map(Range.of, (Q, K, V, logits, sums))
-    subnormal, zero = share((weights < SUBNORMAL) & (weights >= SMALLEST / 2)), share(weights < SMALLEST / 2)
-    return HeadStatistics(sequence, head, of_Q, of_K, of_V, of_logits, of_sums, largest, subnormal, zero)
+    logits, sums, weights = list[Range](), list[Range](), list[Weights]()
+    with np.errstate(invalid="ignore", over="ignore"):  # values that are not finite are left out
+        for logit, P, of_sink in softmax_rows(op, Q, K, bias, sink):
+            logits.append(Range.of(logit))
+            sums.append(Range.of(P.sum(axis=1) + of_sink))
+            weights.append(Weights.of(P, V))
+    positive = max(1, sum(part.positive for part in weights))
+    return HeadStatistics(
+        *(sequence, head, Range.of(Q), Range.of(K), Range.of(V), Range.joined(logits), Range.joined(sums)),
+        max(part.largest_sum for part in weights),
+        sum(part.subnormal for part in weights) / positive,
+        sum(part.zero for part in weights) / positive,
+    )
 
 
-def softmax_rows(op: Op, Q: F64, K: F64, bias: F64 | None, sink: float) -> Iterator[tuple[F64, F64]]:
-    """Logits and P, some queries at a time; rows that see nothing have P = 0."""
+def softmax_rows(op: Op, Q: F64, K: F64, bias: F64 | None, sink: float) -> Iterator[tuple[F64, F64, F64]]:
+    """Logits, P and the sink's part of the sums, some queries at a time; rows that see nothing have P = 0."""
     scale, softcap = op.params.scale, op.params.logit_softcap
     rows = max(1, MOST // len(K))
     for first in range(0, len(Q), rows):
@@ -140,18 +176,9 @@ def softmax_rows(op: Op, Q: F64, K: F64, bias: F64 | None, sink: float) -> Itera
         logits = cap(Q[here] @ K.T * (scale / softcap if softcap else scale), softcap)
         if bias is not None:
             logits = logits + bias[here]
-        yield logits, np.exp(logits - row_max(logits, sink)[:, None])
-
-
-def row_max(logits: F64, sink: float) -> F64:
-    """The largest logit of each row, its sink among them; 0 for a row that sees nothing."""
-    largest = np.maximum(logits.max(axis=1), sink)
-    return np.where(np.isfinite(largest), largest, 0.0)
-
-
-def share(of: Bools) -> float:
-    """The share of true ones; 0 of none."""
-    return float(of.mean()) if of.size else 0.0
+        largest = np.maximum(logits.max(axis=1), sink)
+        largest = np.where(np.isfinite(largest), largest, 0.0)
+        yield logits, np.exp(logits - largest[:, None]), np.exp(sink - largest)
 
 
 def tiles_of(op: Op, values: Mapping[str, object]) -> tuple[float, float, float]:

@@ -1,5 +1,6 @@
 """The statistics of captured ops: a table for the terminal, and a self-contained page."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,8 @@ def document(ops: Sequence[Described]) -> list[dict[str, Any]]:
 
 
 def head_document(head: HeadStatistics) -> dict[str, Any]:
-    """A head for JSON."""
+    """A head for JSON; a sum that is not finite is null."""
     ranges = {name: vars(getattr(head, name)) for name in ("Q", "K", "V", "logits", "row_sums")}
-    plain = {name: getattr(head, name) for name in ("sequence", "head", "largest_sum", "subnormal", "zero")}
-    return plain | ranges
+    plain = {name: getattr(head, name) for name in ("sequence", "head", "subnormal", "zero")}
+    largest = {"largest_sum": head.largest_sum if math.isfinite(head.largest_sum) else None}
+    return plain | largest | ranges

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from fattn_probe.models import statistics
 from fattn_probe.models.recorded_op import Offer
 from fattn_probe.models.statistics import FIRST_BIN, LAST_BIN, Range, bins_of, statistics_of
 from fattn_probe.models.statistics_page import Described, document, page, table
@@ -37,7 +38,7 @@ def test_bins_are_by_powers_of_two_with_all_that_f16_cannot_hold_at_the_ends():
 
 def test_a_range_leaves_out_what_is_not_finite():
     found = Range.of(np.array([-3.0, 1.0, np.nan, np.inf]))
-    assert (found.count, found.least, found.greatest, found.largest, found.mean) == (2, -3.0, 1.0, 3.0, -1.0)
+    assert (found.count, found.least, found.greatest, found.mean, found.std) == (2, -3.0, 1.0, -1.0, 2.0)
     assert Range.of(np.array([np.nan])).count == 0
 
 
@@ -66,6 +67,27 @@ def test_a_head_has_the_numbers_of_a_plain_computation(fields):
         positive = P[P > 0]
         assert head.zero == pytest.approx(np.mean(positive.astype(np.float16) == 0))
         assert head.subnormal + head.zero == pytest.approx(np.mean(positive < 2.0**-14))
+
+
+@pytest.mark.parametrize("most", [1, 300, 1 << 22])
+def test_the_queries_may_be_looked_at_in_parts(most, monkeypatch):
+    op, inputs = op_of(n_q=7, mask={"kind": "causal"})
+    whole = statistics_of(op, inputs)
+    monkeypatch.setattr(statistics, "MOST", most)
+    for a, b in zip(statistics_of(op, inputs).heads, whole.heads, strict=True):
+        assert a.logits.bins == b.logits.bins and a.logits.std == pytest.approx(b.logits.std)
+        assert a.logits.mean == pytest.approx(b.logits.mean) and a.row_sums.count == b.row_sums.count == 7
+        assert (a.largest_sum, a.zero) == pytest.approx((b.largest_sum, b.zero))
+
+
+def test_values_that_are_not_finite_have_statistics_too():
+    op, inputs = op_of(type_K="f16")
+    bad = {name: memory.copy() for name, memory in inputs.items()}
+    bad[op.tensors["K"].root].view(np.float16)[:64] = np.nan
+    bad[op.tensors["V"].root].view(np.float16)[64:128] = np.inf
+    found = statistics_of(op, bad)
+    assert found.heads[0].K.count == 255 * 64
+    assert max(head.largest_sum for head in found.heads) == np.inf
 
 
 def test_a_causal_mask_has_tiles_of_each_kind():
