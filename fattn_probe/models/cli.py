@@ -14,7 +14,7 @@ from fattn_probe.models import flags
 from fattn_probe.models.capture import ModelCapture
 from fattn_probe.models.request import Prompt, Request, parse_layers, parse_size
 from fattn_probe.models.show import render
-from fattn_probe.models.statistics_page import PAGE, describe_ops, document
+from fattn_probe.models.statistics_page import PAGE, described, document, write_page
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.source import DEFAULT_SOURCE
 
@@ -70,6 +70,8 @@ def capture(
         options = chosen.run_options(NOTES, Simulation(threads=threads), timeout=timeout)
         session = setup.session_of(options, activity)
         index = ModelCapture(session, request, target, out, activity.note, activity.step).run()
-        described = list(describe_ops(index, out, activity.step)) if stats else []
-    written = {"statistics": document(described)} if stats else {}
-    show(index.to_json() | {"folder": str(out)} | written, lambda: render(index, str(out), described), as_json)
+        values = described(index, out, activity.step) if stats else []
+    if stats:
+        write_page(values, index, out)
+    found = {"statistics": document(values)} if stats else {}
+    show(index.to_json() | {"folder": str(out)} | found, lambda: render(index, str(out), values), as_json)

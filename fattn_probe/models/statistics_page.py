@@ -29,16 +29,19 @@ class Described:
     statistics: OpStatistics
 
 
-def describe_ops(index: Index, folder: Path, step: Step) -> Iterator[Described]:
-    """The captured ops of a folder with their statistics; the page of all of them is written at the end."""
+def described(index: Index, folder: Path, step: Step) -> list[Described]:
+    """The captured ops of a folder with their statistics."""
     found = []
     for entry in index.entries:
         step(f"looking at the values of {entry.offer.name}")
         file = read_case(folder / entry.file)
         found.append(Described(entry.offer, statistics_of(file.op, file.inputs)))
-        yield found[-1]
-    about = f"{index.run['model']['description']}: {len(found)} captured ops."
-    write_text(folder / PAGE, page(found, about))
+    return found
+
+
+def write_page(ops: Sequence[Described], index: Index, folder: Path) -> None:
+    """Write the page into the folder of the captured ops."""
+    write_text(folder / PAGE, page(ops, f"{index.run['model']['description']}: {len(ops)} captured ops."))
 
 
 def table(ops: Sequence[Described]) -> Table:

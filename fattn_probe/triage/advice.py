@@ -71,7 +71,7 @@ def advice_of(result: Result, flags: Flags) -> list[Advice]:
             ]
         case OtherOpWrong(node=node):
             return [Advice("let upstream's own test judge this op", f"test-backend-ops test -o {node.op}")]
-        case NotFinite(node=node) | PartsWithout(node=node):
+        case NotFinite() | PartsWithout():
             return around(result, files, flags)
         case AsDesigned():
             target = next(found.on for found in result.judgements if found.warning)
