@@ -10,7 +10,7 @@ from fattn_probe.compare.judge.checks import QUERIES_ALONE, Checks, UseModel
 from fattn_probe.errors import InputError
 from fattn_probe.files import read_text
 from fattn_probe.scenario import Case
-from fattn_probe.scenario.files import read_cases
+from fattn_probe.scenario.files import read_cases, told_apart
 from fattn_probe.scenario.spec import Spec
 from fattn_probe.source import DEFAULT_SOURCE
 from fattn_probe.yaml_lines import Document, parse
@@ -139,7 +139,7 @@ def cases_of(entry: Entry, folder: Path) -> list[Case]:
         if not paths:
             raise InputError(f"suite: no scenario matches {pattern!r} in {folder}")
         cases += [case for path in paths for case in read_cases(path)]
-    by_name = {case.name: case for case in cases}
+    by_name = {case.name: case for case in told_apart(cases)}
     if unknown := [name for name in entry.cases if name not in by_name]:
         raise InputError(f"suite: its scenarios have no case {unknown[0]!r}")
     return [case for name, case in by_name.items() if not entry.cases or name in set(entry.cases)]

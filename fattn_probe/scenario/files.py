@@ -61,8 +61,9 @@ def cases_of(paths: Sequence[Path]) -> list[Case]:
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
-    """The cases; recorded ones of the same name, as two captures of models have, with their folder before it."""
-    times = Counter(case.name for case in cases)
+    """The cases; files of the same name, as two captures of models have, with their folder before it."""
+    files = {case.source.path for case in cases if isinstance(case.source, Recording)}
+    times = Counter(path.stem for path in files)
     return [
         replace(case, name=f"{case.source.path.parent.name}-{case.name}")
         if isinstance(case.source, Recording) and times[case.name] > 1

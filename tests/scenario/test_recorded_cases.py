@@ -68,6 +68,9 @@ def test_equal_names_of_two_folders_are_told_apart(file):
     (file.parent / "drawn.yaml").write_text(DRAWN)
     names = [case.name for case in cases_of([file.parent, other])]
     assert names == ["drawn", f"{file.parent.name}-layer-03", "other-layer-03"]
+    assert [case.name for case in cases_of([file, file])] == ["layer-03", "layer-03"]
+    of_suite = cases_of_entry(Entry(scenarios=["*.gguf", "other/*.gguf", "*.gguf"]), file.parent)
+    assert [case.name for case in of_suite] == [f"{file.parent.name}-layer-03", "other-layer-03"]
 
 
 def test_a_suite_may_have_recorded_cases(file):
