@@ -40,6 +40,8 @@ from fattn_probe.source import ggml_types, template_parameters
 from fattn_probe.truth.rounding_model import has_model
 
 LEAST_SECONDS = 2.0
+LOST = "lost"
+"""How the failure of a case begins that could not be run."""
 SLOWER = 20.0
 """A run that takes so many times longer than without a mutant hangs."""
 MISSING = "missing"
@@ -65,10 +67,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Alone:
-    """A case without a mutant: how it fails, if it does; the mutants it reaches.
+    """A case without a mutant: how it fails, if it does; the mutants it reaches, and those of them that it `felt`.
 
-    `work` is the index of what it belongs to. `seconds` are those of a run, `judged` of all that its judgement takes.
-    `launches` and `output` are hashes.
+    A mutant that is not felt gives no other value anywhere in the case: its run would be the same. `work` is the index
+    of what the case belongs to. `seconds` are those of a run, `judged` of all that its judgement takes. `launches` and
+    `output` are hashes.
     """
 
     work: int
@@ -79,6 +82,7 @@ class Alone:
     launches: str
     output: str
     reached: frozenset[int]
+    felt: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -248,15 +252,22 @@ class Bench(ExitStack):
         """Judge a case without a mutant."""
         began = time.monotonic()
         place = self.place(number, case)
-        reached = self.folder / f"{number}-0" / "reached"
-        numbers = frozenset(map(int, reached.read_text().split())) if reached.is_file() else frozenset()
+        noted = noted_in(self.folder / f"{number}-0" / "reached")
         child = place.child()
         by, said = place.judge(child) if self.works[number].judge else ("", "")
         if not by and any(place.child(0, schedule).output != place.alone for schedule in range(1, len(place.runners))):
             by, said = "check", "another order of warps gives other bits"
         dst, launches = (hashlib.sha256(text).hexdigest() for text in (place.alone[0], place.alone[1].encode()))
         failure = f"{by}: {said}" if by else ""
-        return Alone(number, case, failure, child.seconds, time.monotonic() - began, launches, dst, numbers)
+        return Alone(number, case, failure, child.seconds, time.monotonic() - began, launches, dst, *noted)
+
+
+def noted_in(file: Path) -> tuple[frozenset[int], frozenset[int]]:
+    """The mutants that a run reached and those that it felt, from its notes (native/sim/mutant.cpp)."""
+    lines = [line.split() for line in file.read_text().splitlines()] if file.is_file() else []
+    return frozenset(int(number) for number, _ in lines), frozenset(
+        int(number) for number, felt in lines if felt == "1"
+    )
 
 
 def start(works: Sequence[Work]) -> None:
@@ -275,7 +286,7 @@ def run_alone(number: int, case: Case) -> Alone:
         return Bench.here.run_alone(number, case)
     except (FattnProbeError, ValueError, OSError) as error:
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return Alone(number, case, f"lost: {said}", 0.0, 0.0, "", "", frozenset())
+        return Alone(number, case, f"{LOST}: {said}", 0.0, 0.0, "", "", frozenset(), frozenset())
 
 
 def run_mutants(number: int, case: Case, mutants: Sequence[int]) -> list[Trial]:

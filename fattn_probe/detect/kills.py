@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from fattn_probe.detect.bench import MISSING
-from fattn_probe.detect.killing import Hunt, alone, workers
+from fattn_probe.detect.killing import Hunt, workers
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.mutate import Laboratory
 
@@ -56,8 +56,7 @@ def find(laboratory: Laboratory, results: Path, on_fault: Callable[[str, int], N
     fresh = [mutant for mutant in mutants if mutant.digest not in known]
     results.parent.mkdir(parents=True, exist_ok=True)
     with workers(laboratory.works) as pool, results.open("a", encoding="utf-8") as file:
-        laboratory.say("running the cases without a mutant")
-        laboratory.baseline = list(alone(pool, laboratory.items))
+        laboratory.run_baseline(pool)
         names = [f"{laboratory.plan.parts[item.work].name}: {item.case.name}" for item in laboratory.baseline]
         judged = [round(item.judged, 3) for item in laboratory.baseline]
         file.write(json.dumps({"seconds": dict(zip(names, judged, strict=True))}) + "\n")
@@ -75,15 +74,15 @@ def rows(
     laboratory: Laboratory, mutants: Sequence[Mutant], pool: ProcessPoolExecutor
 ) -> Iterator[tuple[Mutant, Sequence[int], Mapping[int, str]]]:
     """Each mutant with the cases that it was tried by, and those that killed it by what."""
-    reaching = laboratory.reaching()
+    trying = laboratory.trying()
     known = {mutant.id: mutant for mutant in mutants}
     for mutant in mutants:
-        if mutant.id not in reaching:
+        if not trying.get(mutant.id):
             yield mutant, (), {}
     kills: dict[int, dict[int, str]] = defaultdict(dict)
-    hunt, left = Hunt(laboratory.baseline, to_end=True), [number for number in known if number in reaching]
-    for case, trial, over in hunt.trials(pool, ((number, reaching[number]) for number in left), laboratory.until):
+    hunt, left = Hunt(laboratory.baseline, to_end=True), [number for number in known if trying.get(number)]
+    for case, trial, over in hunt.trials(pool, ((number, trying[number]) for number in left), laboratory.until):
         if trial.by and trial.by != MISSING:
             kills[trial.mutant][case] = trial.by
         if over:
-            yield known[trial.mutant], reaching[trial.mutant], kills.pop(trial.mutant, {})
+            yield known[trial.mutant], trying[trial.mutant], kills.pop(trial.mutant, {})

@@ -27,13 +27,26 @@ COLUMNS = {"8": "4", "4": "2", "2": "1", "1": "2"}
 EXTREMES = frozenset({"FLT_MAX", "INFINITY", "SOFTMAX_FTZ_THRESHOLD"})
 """Constants of float: with numbers alone, a value has nothing to lose but its range."""
 NUMBER = re.compile(r"\d+")
+GUARDS = frozenset({"&&", "||", "?"})
+"""What follows one of these is evaluated or not."""
+READS = frozenset({"[", "->"})
+DIVISIONS = frozenset({"/", "%"})
+POSITIVE = re.compile(r"[*+]|\d+")
+"""In a divisor, what makes no zero of sizes."""
+EFFECTS = frozenset({"=", "+=", "-=", "*=", "/=", "%=", "|=", "&=", "^=", "<<=", ">>=", "++", "--", "{", "&"})
+HARMLESS = re.compile(
+    r"f?(min|max)f?|fabsf|sizeof|(int|uint)(8|16|32|64)?(_t)?|size_t|float|half|bool|make_(float2|half2)|u?int64_t|return|"
+    r"__(low2float|high2float|half2float|float2half)|GGML_CUDA_CC_IS_\w+|(turing|ampere|volta|blackwell)_\w+_available"
+)
 
 
 @dataclass(frozen=True)
 class Change:
     """A fault in the tokens [start, stop): the text of the whole that replaces them, and what differs in it.
 
-    `later` is text that runs after another token too, only with the fault: a statement that is moved.
+    `later` is text that runs after another token too, only with the fault: a statement that is moved. `compared` are
+    expressions of the same type with the fault and without it, free of effects: where they are equal, the fault does
+    nothing.
     """
 
     start: int
@@ -43,6 +56,7 @@ class Change:
     before: str
     after: str
     later: tuple[int, str] | None = None
+    compared: tuple[str, str] | None = None
 
 
 def of_condition(draft: Draft, span: Span) -> Iterator[Change]:
@@ -93,7 +107,9 @@ def shortened(draft: Draft, span: Span, declared: Sequence[str]) -> Iterator[Cha
     """The value of an int64_t variable in 32 bits."""
     if "int64_t" in declared and "*" not in declared and len(draft.words[slice(*span)]) > 1:
         before = draft.written(*span)
-        yield Change(*span, f"(int) ({before})", "32 bits", clipped(before), f"int({clipped(before)})")
+        text = f"(int) ({before})"
+        both = (text, before) if is_pure(draft, span) else None
+        yield Change(*span, text, "32 bits", clipped(before), f"int({clipped(before)})", compared=both)
 
 
 def rounded(draft: Draft, span: Span, declared: Sequence[str], floats: frozenset[str]) -> Iterator[Change]:
@@ -104,7 +120,9 @@ def rounded(draft: Draft, span: Span, declared: Sequence[str], floats: frozenset
         return
     if (name == "float" and "*" not in declared) or name in floats:
         before = draft.written(*span)
-        yield Change(*span, f"simt::through_half({before})", "f16", clipped(before), f"half({clipped(before)})")
+        text = f"simt::through_half({before})"
+        both = (text, before) if is_pure(draft, span) else None
+        yield Change(*span, text, "f16", clipped(before), f"half({clipped(before)})", compared=both)
 
 
 def floats_of(draft: Draft) -> frozenset[str]:
@@ -129,7 +147,78 @@ def changed(draft: Draft, span: Span, part: Span, text: str, operator: str) -> C
     before = draft.written(*part)
     near = [draft.written(max(span[0], part[0] - 3), part[0]), draft.written(part[1], min(span[1], part[1] + 3))]
     shown = [" ".join(filter(None, (near[0], middle, near[1]))) for middle in (before, text)]
-    return Change(span[0], span[1], " ".join(filter(None, pieces)), operator, shown[0], shown[1])
+    whole, both = " ".join(filter(None, pieces)), compared(draft, span, part, text)
+    return Change(*span, whole, operator, shown[0], shown[1], compared=both)
+
+
+def compared(draft: Draft, span: Span, part: Span, text: str) -> tuple[str, str] | None:
+    """The widest expression around a part that can be evaluated with another part, and without it."""
+    for start, stop in around(draft, span, part):
+        if is_pure(draft, (start, stop)) and is_safe(draft, (start, stop), part, text):
+            pieces = (draft.written(start, part[0]), text, draft.written(part[1], stop))
+            return " ".join(filter(None, pieces)), draft.written(start, stop)
+    return None
+
+
+def around(draft: Draft, span: Span, part: Span) -> Iterator[Span]:
+    """The expression around a part, then what each bracket around it holds; of each, what is between two commas.
+
+    Of each also the start alone, up to what the part guards; not if the part is `&&` or `||`, which bind other operands
+    than each other.
+    """
+    guards = GUARDS if draft.words[part[0]] not in GUARDS else frozenset[str]()
+    start, stop = span
+    while True:
+        level = [*draft.outer(start, stop)]
+        start = max((index + 1 for index in level if draft.words[index] == "," and index < part[0]), default=start)
+        stop = min((index for index in level if draft.words[index] == "," and index >= part[1]), default=stop)
+        yield start, stop
+        yield start, min((i for i in level if draft.words[i] in guards and part[1] <= i < stop), default=stop)
+        inside = [index for index in level if index < part[0] < draft.mates[index]]
+        if not inside:
+            return
+        start, stop = inside[-1] + 1, draft.mates[inside[-1]]
+
+
+def is_safe(draft: Draft, span: Span, part: Span, text: str) -> bool:
+    """Whether an expression with another part reads only what it reads without, and divides by nothing else."""
+    brackets = [index for index in range(span[0], part[0]) if index < part[0] < draft.mates[index]]
+    if any(draft.words[index] == "[" and not is_size(draft, index, text) for index in brackets):
+        return False
+    operands = [index - 1 for index in (*brackets, part[0]) if index > span[0]]
+    if any(draft.words[index] in DIVISIONS for index in operands) and not POSITIVE.fullmatch(text):
+        return False
+    if any(draft.words[index] == "*" and is_unary(draft, index, span) for index in range(span[0], part[0])):
+        return False
+    guards = (index for index in range(part[0], span[1]) if draft.words[index] in GUARDS)
+    return not (READS | DIVISIONS) & set(draft.words[next(guards, span[1]) : span[1]])
+
+
+def is_size(draft: Draft, bracket: int, text: str) -> bool:
+    """Whether an index of a tensor's `ne` or `nb` is still one."""
+    return draft.word(bracket - 1) in ("ne", "nb") and draft.mates[bracket] == bracket + 2 and text in "0123"
+
+
+def is_unary(draft: Draft, index: int, span: Span) -> bool:
+    """Whether a star reads what a pointer points to."""
+    before = draft.word(index - 1)
+    value = draft.is_name(index - 1) or NUMBER.match(before) is not None or before in (")", "]")
+    return index == span[0] or not value or (before == ")" and is_cast(draft, index - 1))
+
+
+def is_pure(draft: Draft, span: Span) -> bool:
+    """Whether an expression can be evaluated once more: it changes nothing, and calls only what is harmless."""
+    for index in range(*span):
+        word = draft.words[index]
+        if word in EFFECTS or (word == "(" and index > span[0] and is_call(draft, index)):
+            return False
+    return True
+
+
+def is_call(draft: Draft, opener: int) -> bool:
+    """Whether `(` opens the arguments of what may have effects: not of a cast or a function of numbers alone."""
+    name = draft.word(opener - 1)
+    return name == ">" or (draft.is_name(opener - 1) and not HARMLESS.fullmatch(name))
 
 
 def is_binary(draft: Draft, index: int, span: Span) -> bool:

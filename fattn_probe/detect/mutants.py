@@ -1,7 +1,8 @@
 """Small faults in the attention kernels, each behind a switch: a build has all of them, and a run switches one on.
 
 A mutant changes one expression, or drops or moves one statement. The changed file is C++ as before, with the original
-in place and the same lines: `if (a < b)` becomes `if ((simt::mutant(7) ? (a <= b) : (a < b)))`.
+in place and the same lines: `if (a < b)` becomes `if ((simt::mutant(7, ...) ? (a <= b) : (a < b)))`. What stands for
+the dots compares the two values, where that does no harm: a case in which they are always equal cannot show the fault.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from fattn_probe.cxx.tokens import Draft, draft_of, tokenize
 from fattn_probe.detect.mutant_expressions import (
     Change,
     floats_of,
+    is_pure,
     of_condition,
     of_expression,
     of_template,
@@ -94,9 +96,17 @@ def switch(draft: Draft, chosen: list[tuple[int, Change]]) -> None:
                 draft.after(change.later[0], f" if (simt::mutant({number})) {{ {change.later[1]} }}")
         return
     draft.before(
-        start, "(" + "".join(f"simt::mutant({number}) ? ({change.text}) : " for number, change in chosen) + "("
+        start, "(" + "".join(f"{test(number, change)} ? ({change.text}) : " for number, change in chosen) + "("
     )
     draft.after(stop - 1, "))")
+
+
+def test(number: int, change: Change) -> str:
+    """The switch of an expression; it also notes whether the value is another."""
+    if change.compared is None:
+        return f"simt::mutant({number})"
+    mutated, original = change.compared
+    return f"simt::mutant({number}, simt::unknown({number}) && simt::differ(({mutated}), ({original})))"
 
 
 def switched_spans(draft: Draft) -> Iterator[list[Change]]:
@@ -232,7 +242,8 @@ def of_guard(draft: Draft, statement: Statement) -> Iterator[Change]:
     """A test that always holds."""
     start, stop = statement.head
     before = draft.written(start, stop)
-    yield Change(start, stop, "true", "guard dropped", before, "true")
+    both = ("true", f"bool({before})") if is_pure(draft, statement.head) else None
+    yield Change(start, stop, "true", "guard dropped", before, "true", compared=both)
 
 
 def loop_conditions(draft: Draft, head: Span) -> Iterator[Span]:

@@ -1,19 +1,23 @@
 """`fattn-probe mutate`: the flow from a suite to the fate of each mutant."""
 
+import hashlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fattn_probe.build import RUNNER
+from fattn_probe.build.stamp import own_stamp
 from fattn_probe.build.symbols import case_of, demangle
-from fattn_probe.detect.bench import MISSING, Alone, Trial, Work
+from fattn_probe.cache import cache_dir
+from fattn_probe.detect.baseline import Kept
+from fattn_probe.detect.bench import LOST, MISSING, Alone, Trial, Work
 from fattn_probe.detect.killing import Hunt, alone, cheapest, workers
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.schemata import Schemata, compiling, switched
-from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts
+from fattn_probe.detect.verdicts import CHECK, Part, Plan, Verdict, Verdicts
 from fattn_probe.errors import BuildError
 from fattn_probe.regress.entries import session_for
 from fattn_probe.regress.pool import cores
@@ -27,6 +31,8 @@ BUILDS_SHARE = 4
 """Cores for each build of several at once."""
 ROUNDS = 3
 """Times that kernels are compiled which only mutants need."""
+NOT_FELT = "gives no other value in any case that reaches it"
+"""What is said of a mutant that no case has to try."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,9 @@ class Laboratory:
         kernels = {arch: list(found.values()) for arch, found in by_arch.items()}
         every = switched(options.tree, options.patches, frozenset()).mutants
         unwanted = {mutant.id for mutant in every} - {mutant.id for mutant in self.plan.likely(every)}
-        unwanted |= {mutant.id for mutant in every if mutant.digest in self.known}
+        unwanted |= {
+            mutant.id for mutant in every if mutant.digest in self.known or mutant.digest in self.plan.passed_over
+        }
         self.schemata = compiling(options.tree, options.patches, kernels, self.say, frozenset(unwanted))
         self.say("compiling the kernels with their mutants")
         with ThreadPoolExecutor(max(1, cores() // BUILDS_SHARE)) as pool:  # each build ends with its slowest kernels
@@ -102,13 +110,36 @@ class Laboratory:
         """Every case of every part."""
         return [(number, case) for number, part in enumerate(self.plan.parts) for case in part.cases]
 
-    def reaching(self) -> dict[int, list[int]]:
-        """By mutant, the cases that try it: they reach it, and pass without it."""
+    def run_baseline(self, pool: ProcessPoolExecutor) -> None:
+        """Run the cases without a mutant, but those that are kept from an earlier call."""
+        items = self.items
+        keys = [self.key_of(number, case) for number, case in items]
+        kept = Kept.read(cache_dir() / "mutants" / f"{self.schemata.patches[-1].digest[:16]}.jsonl")
+        self.baseline = list(kept.find(items, keys))
+        left = {
+            (number, case.digest): key for (number, case), key in zip(items, keys, strict=True) if key not in kept.runs
+        }
+        self.say(f"running {len(left)} cases without a mutant")
+        for run in alone(pool, (item for item in items if (item[0], item[1].digest) in left)):
+            self.baseline.append(run)
+            if not run.failure.startswith(LOST):
+                kept.add(left[run.work, run.case.digest], run)
+
+    def key_of(self, number: int, case: Case) -> str:
+        """What a case's run without a mutant depends on, as a hash."""
+        part, build = self.plan.parts[number], self.sessions[number].build_for(self.plan.parts[number].target)
+        judged = self.plan.hashed(self.session, [part.judgement(CHECK), case.digest])
+        return hashlib.sha256(f"{own_stamp()} {build.folder.name} {judged}".encode()).hexdigest()[:16]
+
+    def trying(self) -> dict[int, list[int]]:
+        """By mutant that a case reaches which passes without it, the cases that try it: those that feel it."""
+        reached: set[int] = set()
         found: dict[int, list[int]] = defaultdict(list)
         for number, item in enumerate(self.baseline):
-            for mutant in item.reached if not item.failure else ():
+            reached |= item.reached if not item.failure else set()
+            for mutant in item.felt if not item.failure else ():
                 found[mutant].append(number)
-        return {mutant: cheapest(cases, self.baseline, self.plan.most) for mutant, cases in found.items()}
+        return {mutant: cheapest(found[mutant], self.baseline, self.plan.most) for mutant in reached}
 
     def try_all(self, mutants: Sequence[Mutant], on_verdict: Callable[[Verdict], None]) -> None:
         """The fate of each mutant, as it is known; first the cases run without a mutant."""
@@ -126,20 +157,24 @@ class Laboratory:
         """Try mutants; yields what ended in a kernel that the build lacks, unless it is the `last` round."""
         with workers(self.works) as pool:
             if not self.baseline:
-                self.say("running the cases without a mutant")
-                self.baseline = list(alone(pool, self.items))
-            reaching, known = self.reaching(), {mutant.id: mutant for mutant in mutants}
+                self.run_baseline(pool)
+            trying, known = self.trying(), {mutant.id: mutant for mutant in mutants}
             for mutant in mutants:
-                if mutant.id not in reaching:
-                    on_verdict(Verdict(mutant, "", "", "", "", 0, 0.0))
+                if not trying.get(mutant.id):
+                    on_verdict(self.untried(mutant))
             trials: dict[int, list[Trial]] = defaultdict(list)
-            hunt, left = Hunt(self.baseline), [mutant.id for mutant in mutants if mutant.id in reaching]
-            for case, trial, over in hunt.trials(pool, ((mutant, reaching[mutant]) for mutant in left), self.until):
+            hunt, left = Hunt(self.baseline), [mutant.id for mutant in mutants if trying.get(mutant.id)]
+            for case, trial, over in hunt.trials(pool, ((mutant, trying[mutant]) for mutant in left), self.until):
                 trials[trial.mutant].append(trial)
                 if trial.by == MISSING and not last:
                     yield self.baseline[case].work, trial
                 elif over:
                     on_verdict(self.verdict(known[trial.mutant], trials.pop(trial.mutant), self.baseline[case]))
+
+    def untried(self, mutant: Mutant) -> Verdict:
+        """The fate of a mutant that no case feels: one that is reached is a survivor of all that reach it."""
+        cases = sum(mutant.id in item.reached for item in self.baseline if not item.failure)
+        return Verdict(mutant, "", "", "", NOT_FELT if cases else "", cases, 0.0)
 
     def verdict(self, mutant: Mutant, trials: Sequence[Trial], case: Alone) -> Verdict:
         """The fate of a mutant from its trials; `case` is that of the last."""
@@ -202,7 +237,7 @@ def run(
     laboratory = Laboratory(plan, session, say, known)
     compiled = {mutant.digest: mutant for mutant in laboratory.schemata.mutants}
     compiled |= {digest: item.mutant for digest, item in known.items()}
-    mutants = plan.chosen(compiled.values())
+    mutants = [mutant for mutant in plan.chosen(compiled.values()) if mutant.digest not in plan.passed_over]
     found = [known[mutant.digest] for mutant in mutants if mutant.digest in known]
 
     def take(verdict: Verdict) -> None:

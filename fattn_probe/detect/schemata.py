@@ -6,11 +6,12 @@ import json
 import re
 import subprocess
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fattn_probe.build import RUNNER, BuildRequest
 from fattn_probe.build.ensure import lock_of
@@ -36,10 +37,11 @@ MESSAGE = re.compile(
     re.MULTILINE,
 )
 """An error, the place that instantiates what has it, or a value that another line needs at compile time."""
-SWITCH = re.compile(r"simt::mutant\((\d+)\)")
+SWITCH = re.compile(r"simt::mutant\((\d+)\b")
 SUSPECTS = ("template argument", "f16", "other name")
 """Kinds of faults by how often they do not compile."""
 ROUNDS = 20
+MUCH_LARGER = 4
 Say = Callable[[str], None]
 Source = tuple[str, str]
 """An architecture and a file."""
@@ -93,10 +95,13 @@ def compiling(
     """The mutants that compile in all of these kernels, by architecture, and that one of these builds has.
 
     Which ones do not compile is remembered for the release: it is a question of minutes. Those `unwanted` are not
-    built.
+    built, unless an earlier build has them that is not much larger.
     """
-    path = cache_dir() / "mutants" / f"{switched(tree, patches, frozenset()).patches[-1].digest[:16]}.json"
-    known: dict[str, list[int]] = json.loads(path.read_text()) if path.is_file() else {}
+    every = switched(tree, patches, frozenset())
+    path = cache_dir() / "mutants" / f"{every.patches[-1].digest[:16]}.json"
+    known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    earlier = [frozenset(numbers) for numbers in known.get("left out", ())]
+    unwanted = left_out(len(every.mutants), unwanted, earlier)
     asked = hashlib.sha256(str(sorted(unwanted)).encode()).hexdigest()[:8]
     keys = {
         arch: f"{arch} without {asked}: {' '.join(sorted(case.name for case in cases))}"
@@ -107,11 +112,22 @@ def compiling(
         without, present = without_errors(Release(tree, tuple(patches)), left, bad | unwanted, say)
         bad |= without - unwanted
         known |= {"without": sorted(bad)} | {keys[arch]: sorted(present[arch]) for arch in left}
+        known["left out"] = [sorted(numbers) for numbers in {*earlier, unwanted}]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(known))
     built = frozenset().union(*(known[key] for key in keys.values()))
     made = switched(tree, patches, bad | unwanted)
     return replace(made, mutants=tuple(mutant for mutant in made.mutants if mutant.id in built))
+
+
+def left_out(number: int, unwanted: frozenset[int], earlier: Collection[frozenset[int]]) -> frozenset[int]:
+    """The mutants that a build leaves out, of a `number`: those of an earlier build, if it is not much larger.
+
+    So mutants whose fate becomes known do not make a build, and the runs without a mutant, anew.
+    """
+    large = MUCH_LARGER * (number - len(unwanted))
+    fitting = (numbers for numbers in earlier if numbers <= unwanted and number - len(numbers) <= large)
+    return max(fitting, key=len, default=unwanted)
 
 
 @dataclass(frozen=True)

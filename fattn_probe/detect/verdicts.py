@@ -79,7 +79,7 @@ class Plan:
     """A suite's entries on their targets, and the mutants to try: those of some `files`, a `sample` of them (0: all).
 
     `upstream`: judge as upstream's test does. `most` is how many cases of each kind of launches try a mutant (0: all).
-    No case is begun after `seconds`.
+    No case is begun after `seconds`. `passed_over` are digests of mutants of the sample that are not tried.
     """
 
     parts: tuple[Part, ...]
@@ -88,6 +88,7 @@ class Plan:
     upstream: bool = False
     seconds: float = math.inf
     most: int = 0
+    passed_over: frozenset[str] = frozenset()
 
     def likely(self, mutants: Iterable[Mutant]) -> list[Mutant]:
         """The mutants among which a sample is: at least half of them compile."""

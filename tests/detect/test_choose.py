@@ -77,5 +77,5 @@ def test_a_matrix_file_counts_the_last_line_of_a_fault(tmp_path):
 def test_of_cases_that_launch_alike_the_fastest_are_tried(tmp_path, most, chosen):
     (case,) = plan(tmp_path).parts[0].cases
     kinds = [(0, 0.2, "one grid"), (0, 0.1, "one grid"), (0, 0.3, "one grid"), (1, 0.9, "one grid")]
-    baseline = [Alone(work, case, "", 0.1, judged, kind, "", frozenset()) for work, judged, kind in kinds]
+    baseline = [Alone(work, case, "", 0.1, judged, kind, "", frozenset(), frozenset()) for work, judged, kind in kinds]
     assert cheapest(range(4), baseline, most) == chosen

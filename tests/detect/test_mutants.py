@@ -5,7 +5,7 @@ import re
 import pytest
 
 from fattn_probe.cxx.tokens import draft_of, tokenize
-from fattn_probe.detect.mutants import mutate
+from fattn_probe.detect.mutants import mutate, switched_spans
 from fattn_probe.detect.schemata import FILES, messages, suspects, switched
 from fattn_probe.errors import InputError
 from fattn_probe.source.patches import find, plan
@@ -86,6 +86,39 @@ def test_what_must_be_constant_and_template_arguments_are_left_alone():
     assert not any(text.startswith("arithmetic: const float") for text in texts())  # a pointer's star
 
 
+@pytest.mark.parametrize(
+    ("line", "fault", "both"),
+    [
+        ("x = a + b*c;", "+", ("a - b * c", "a + b * c")),
+        ("if (j >= n || g[j] < 2) { x = 1; }", ">=", ("j > n", "j >= n")),  # j guards the index
+        ("if (p && p->x < 3) { x = 1; }", "<", ("p && p -> x <= 3", "p && p -> x < 3")),
+        ("if (p && p->x < 3) { x = 1; }", "&&", None),  # a wild pointer
+        ("if (a || b && c) { x = 1; }", "||", ("a && b && c", "a || b && c")),  # binds other operands
+        ("x = a[i + 1];", "+", ("i - 1", "i + 1")),
+        ("x = a[i]*y + z;", "+", ("a [ i ] * y - z", "a [ i ] * y + z")),
+        ("x = t->ne[0]*y;", "0", ("t -> ne [ 1 ] * y", "t -> ne [ 0 ] * y")),
+        ("x = t->ne[3]*y;", "3", ("4", "3")),
+        ("x = a/(b - c);", "-", ("a / ( b + c )", "a / ( b - c )")),
+        ("x = a/(b + c);", "+", ("b - c", "b + c")),  # alone, since the divisor may be zero
+        ("x = *(p + i) + 1;", "+", ("p - i", "p + i")),
+        ("x = load(i + 1, j);", "+", ("i - 1", "i + 1")),
+        ("x = load(i) + 1;", "+", None),
+        ("x = max(i, 2*j) + 1;", "+", ("max ( i , 2 * j ) - 1", "max ( i , 2 * j ) + 1")),
+        ("x = y*(n = 2) + 1;", "+", None),
+    ],
+)
+def test_a_value_is_compared_with_the_faults_where_that_does_no_harm(line, fault, both):
+    draft = draft_of(tokenize(f"void f() {{ {line} }}"))
+    found = [change for changes in switched_spans(draft) for change in changes]
+    part = {"+": "-", "-": "+", ">=": ">", "<": "<=", "&&": "||", "||": "&&", "0": "1", "3": "4"}[fault]
+    assert both in [change.compared for change in found if f" {part} " in f" {change.after} "]
+
+
+def test_the_comparison_is_in_the_switch():
+    text = mutate("void f() { x = a + b; }", "fattn.cu")[0]
+    assert "simt::mutant(1, simt::unknown(1) && simt::differ((a - b), (a + b))) ? (a - b) : (a + b)" in text
+
+
 def test_code_for_other_vendors_and_assertions_are_left_alone():
     assert not any("j > 3" in text or "j + 2" in text or "j < 7" in text for text in texts())
 
@@ -105,10 +138,10 @@ def code(text):
 def test_the_original_is_in_place_with_every_line():
     mutated, found = mutate(KERNEL, "fattn-vec.cuh")
     assert mutated.count("\n") == KERNEL.count("\n")
-    switches = sorted({int(number) for number in re.findall(r"simt::mutant\((\d+)\)", mutated)})
+    switches = sorted({int(number) for number in re.findall(r"simt::mutant\((\d+)\b", mutated)})
     assert switches == [mutant.id for mutant in found]
     for mutant in found:
-        assert f"simt::mutant({mutant.id})" in mutated.split("\n")[mutant.line - 1]
+        assert re.search(rf"simt::mutant\({mutant.id}\b", mutated.split("\n")[mutant.line - 1])
 
 
 def test_numbers_go_on_from_the_file_before_and_do_not_depend_on_what_is_left_out():
@@ -117,7 +150,7 @@ def test_numbers_go_on_from_the_file_before_and_do_not_depend_on_what_is_left_ou
     text, some = mutate(KERNEL, "fattn-vec.cuh", 100, out)
     assert [mutant.id for mutant in every] == list(range(100, 100 + len(every)))
     assert some == every[1:-1]
-    assert not any(f"mutant({number})" in text for number in out)
+    assert not any(re.search(rf"mutant\({number}\b", text) for number in out)
 
 
 def test_a_source_without_its_mutants_is_unchanged():

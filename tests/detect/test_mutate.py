@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from fattn_probe.compare.judge.checks import Checks
-from fattn_probe.detect.bench import Alone, Trial
-from fattn_probe.detect.killing import Hunt
+from fattn_probe.detect.bench import Alone, Bench, Trial
+from fattn_probe.detect.killing import Hunt, workers
 from fattn_probe.detect.mutants import Mutant
+from fattn_probe.detect.mutate import Laboratory
 from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts, pack
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.errors import InputError
@@ -148,7 +149,7 @@ def test_a_smaller_sample_is_part_of_a_larger_one(tmp_path):
 
 def alone(tmp_path, *seconds):
     (case,) = plan(tmp_path).parts[0].cases
-    return [Alone(0, case, "", value, value, "", "", frozenset()) for value in seconds]
+    return [Alone(0, case, "", value, value, "", "", frozenset(), frozenset()) for value in seconds]
 
 
 def test_a_hunt_begins_with_the_fastest_case_and_goes_on_with_what_kills(tmp_path):
@@ -209,3 +210,20 @@ def test_a_small_suite_kills_some_mutants_and_goes_on_where_it_was(tmp_path):
     second = json.loads(probe(*words, "--sample", "12", "--json").stdout)
     lines = (tmp_path / "results.jsonl").read_text().splitlines()
     assert (len(second["mutants"]), len(lines)) == (12, 12)  # the first eight were not tried again
+
+
+@pytest.mark.build
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_mutant_that_a_case_does_not_feel_changes_no_bit_of_it(tmp_path, tree):
+    made = plan(tmp_path, files=("fattn-vec.cuh", "fattn-common.cuh", "fattn.cu"), sample=400)
+    laboratory = Laboratory(made, Session(RunOptions(tree)), print)
+    with workers(laboratory.works) as pool:
+        laboratory.run_baseline(pool)
+    (run,) = laboratory.baseline
+    sample = {mutant.id for mutant in made.chosen(laboratory.schemata.mutants)}
+    with Bench(laboratory.works, tmp_path) as bench:
+        place = bench.place(0, run.case)
+        changed = {number for number in sample & run.reached if place.child(number).output != place.alone}
+    assert not changed - run.felt
+    assert min(len(changed), len(sample & run.reached - run.felt), len(sample - run.reached)) > 20

@@ -6,7 +6,8 @@
 namespace simt {
 namespace {
 
-// Writes the numbers of the mutants that were reached to the file FATTN_PROBE_REACHED when a process without one ends.
+// When a process without a mutant ends, writes those that it reached to the file FATTN_PROBE_REACHED: `7 1` is felt,
+// `7 0` gave no other value.
 struct Reached {
     ~Reached() {
         const char *path = active_mutant == 0 ? std::getenv("FATTN_PROBE_REACHED") : nullptr;
@@ -16,7 +17,7 @@ struct Reached {
         }
         for (int number = 0; number < MOST_MUTANTS; ++number) {
             if (reached_mutants[number]) {
-                std::fprintf(file, "%d\n", number);
+                std::fprintf(file, "%d %d\n", number, felt_mutants[number] ? 1 : 0);
             }
         }
         std::fclose(file);
@@ -26,6 +27,7 @@ struct Reached {
 } // namespace
 
 bool reached_mutants[MOST_MUTANTS];
+bool felt_mutants[MOST_MUTANTS];
 int active_mutant = 0;
 Reached reached;
 
