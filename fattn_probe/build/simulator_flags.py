@@ -28,7 +28,7 @@ COUNTED = "--coverage"
 SIM_OPTIMISATION = {
     "release": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1"),
     "check": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1", *CHECKS),
-    "count": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-fno-tree-sra", "-g1", *COUNTERS_OF_ACCESSES),
+    "count": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-fno-tree-sra", "-fno-tree-pre", "-g1", *COUNTERS_OF_ACCESSES),
     "debug": ("-O0", "-g3"),
     "coverage": ("-O1", "-g1", "-fno-exceptions", "-fno-early-inlining", COUNTED),
 }
