@@ -20,6 +20,8 @@ from fattn_probe.cxx.tokens import Draft, Token, draft_of, tokenize
 # sum of the next; g++ does the same if it unrolls them. Elsewhere, unrolling only doubles the compile time.
 UNROLLED = ("fattn-vec", "fattn-tile")
 UNROLL = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+unroll\b")
+UNROLL_TURNS = re.compile(UNROLL.pattern + r"[ \t]*\(?[ \t]*(\d+)[ \t]*\)?[ \t]*$")
+ALL_TURNS = 64
 UNROLL_IN_MACRO = re.compile(r"#[ \t]*pragma[ \t]+unroll\b[^\n\\]*")
 DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)")
 COMMENT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/")
@@ -29,11 +31,13 @@ COMMENT = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/")
 class Style:
     """How nvcc would compile a file: with `fast_math` (-use_fast_math) or exactly.
 
-    A `whole` program has host code too, and its kernels may print.
+    A `whole` program has host code too, and its kernels may print. `unrolls` is whether g++ unrolls the loops that nvcc
+    is told to unroll; it does in the kernels of UNROLLED anyway.
     """
 
     fast_math: bool = True
     whole: bool = False
+    unrolls: bool = False
 
 
 UPSTREAM = Style()
@@ -59,15 +63,21 @@ class Rewritten:
     notes: tuple[Note, ...]
 
 
-def _rewrite_directives(draft: Draft, unroll: str) -> None:
-    """Replace `#pragma unroll`, which g++ does not know, by `unroll`, and rewrite the launches in macros."""
+def _rewrite_directives(draft: Draft, *, unrolls: bool) -> None:
+    """Replace `#pragma unroll`, which g++ does not know, by its own or by nothing; rewrite the launches in macros."""
     for place, token in enumerate(draft.tokens):
         if token.kind != "directive":
             continue
         if UNROLL.match(token.text):
-            draft.out[place] = unroll + "\n" * token.text.count("\n")
+            draft.out[place] = (_unroll(token.text) if unrolls else "") + "\n" * token.text.count("\n")
         elif DEFINE.match(token.text):
             draft.out[place] = _rewrite_macro(token.text)
+
+
+def _unroll(text: str) -> str:
+    """The pragma of g++ for nvcc's; a number of turns stays, if it is a literal."""
+    turns = UNROLL_TURNS.match(text)
+    return f"#pragma GCC unroll {turns.group(1) if turns else ALL_TURNS}"
 
 
 def _rewrite_macro(text: str) -> str:
@@ -98,7 +108,7 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     """
     draft = draft_of(tokenize(text))
     device = device_spans(draft)
-    _rewrite_directives(draft, "#pragma GCC unroll 64" if Path(path).name.startswith(UNROLLED) else "")
+    _rewrite_directives(draft, unrolls=style.unrolls or Path(path).name.startswith(UNROLLED))
     rewrite_divisions(draft, device)
     rewrite_functions(draft, device, style.fast_math)
     if style.whole:

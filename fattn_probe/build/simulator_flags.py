@@ -22,13 +22,15 @@ HOOKED = ("--param=tsan-instrument-func-entry-exit=0", "-fno-crossjumping", "-fn
 CHECKS = ("-fsanitize=thread,alignment,signed-integer-overflow", *HOOKED)
 # What calls the counters of accesses: native/sim/check_hooks.cpp
 COUNTERS_OF_ACCESSES = ("-fsanitize=thread", *HOOKED)
+# Loads stay where the source has them: a structure is one load, and a loop's load does not move to the turn before.
+AS_WRITTEN = ("-fno-tree-sra", "-fno-tree-pre")
 # Counts what is executed, for gcov; the link needs its library (native/sim/counters.cpp)
 COUNTED = "--coverage"
 # With loops unrolled and no vectorisation, g++ fuses the multiply-adds that nvcc fuses (docs/simulator.md)
 SIM_OPTIMISATION = {
     "release": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1"),
     "check": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-g1", *CHECKS),
-    "count": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", "-fno-tree-sra", "-g1", *COUNTERS_OF_ACCESSES),
+    "count": ("-O2", "-fpeel-loops", "-fno-tree-vectorize", *AS_WRITTEN, "-g1", *COUNTERS_OF_ACCESSES),
     "debug": ("-O0", "-g3"),
     "coverage": ("-O1", "-g1", "-fno-exceptions", "-fno-early-inlining", COUNTED),
 }

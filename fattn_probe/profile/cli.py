@@ -16,6 +16,7 @@ from fattn_probe.profile.document import document
 from fattn_probe.profile.show import render
 from fattn_probe.program.execute import Settings
 from fattn_probe.program.source import Program
+from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario.files import cases_of
 from fattn_probe.scratch import scratch
@@ -73,9 +74,14 @@ def profiled_cases(
     """Each case of a scenario on each target."""
     cases = cases_of([path])
     with scratch() as folder, Activity(NOTES, len(cases) * len(targets)) as activity:
+
+        def session(options: RunOptions, engine: str) -> Session:
+            work = [(case, [target for target in targets if target.engine == engine]) for case in cases]
+            return setup.prepared_session(options, work, activity)
+
         counting = Simulation(threads=simulation.threads, counts=folder / "counts")
         options = chosen.run_options(NOTES, counting, timeout=timeout)
-        simulated = setup.session_of(replace(options, flavour="count"), activity)
-        measured = setup.session_of(replace(options, simulation=Simulation()), activity)
+        simulated = session(replace(options, flavour="count"), "sim")
+        measured = session(replace(options, simulation=Simulation()), "cuda")
         activity.step("counting")
         return [profile_case(simulated, measured, case, targets) for case in cases]

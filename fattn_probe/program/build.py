@@ -93,7 +93,7 @@ class Maker:
         check_supported(program)
         if self.amd and not program.hip:
             raise InputError(f"{program.path} is a CUDA program: AMD GPUs run HIP programs (#include <{HIP}>)")
-        known, style = known_ptx(), Style(program.fast_math, whole=True)
+        known, style = known_ptx(), Style(program.fast_math, whole=True, unrolls=self.flavour == "count")
         rewritten = {path: rewrite(text, path.name, known, style) for path, text in program.texts.items()}
         for path, file in rewritten.items():
             copy = self.folder / copy_of(path)

@@ -298,6 +298,12 @@ def test_unroll_leaves_an_empty_line():
     assert rewritten("#pragma unroll\n  # pragma unroll 4\n#pragma once\n") == "\n\n#pragma once\n"
 
 
+@pytest.mark.parametrize(("turns", "unrolled"), [("", 64), (" 4", 4), ("(1)", 1), (" ROWS", 64), (" 2 * 4", 64)])
+def test_a_style_unrolls_loops_as_often_as_nvcc_would(turns, unrolled):
+    text = f"#pragma unroll{turns}\nfor (;;) {{}}\n"
+    assert rewrite(text, "a.cu", PTX, Style(unrolls=True)).text == f"#pragma GCC unroll {unrolled}\nfor (;;) {{}}\n"
+
+
 def test_scalar_kernels_are_unrolled_by_gcc_too():
     text = rewrite("#pragma unroll\nfor (;;) {}\n", "a/fattn-vec.cuh", PTX).text
     assert text == "#pragma GCC unroll 64\nfor (;;) {}\n"

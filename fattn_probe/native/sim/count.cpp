@@ -1,6 +1,7 @@
 #include "count.h"
 
 #include "count_host.h"
+#include "count_join.h"
 #include "count_tally.h"
 #include "environment.h"
 #include "finding.h"
@@ -41,14 +42,23 @@ struct HashOfIdentity {
     }
 };
 
-struct WarpInstruction {
-    MemoryOperation kind = MemoryOperation::load;
-    bool repeated = true; // each lane has loaded the same bytes before
-    WarpAccess access;
-    WarpAccess target; // of a cp.async
-};
+// The instructions of a warp since its lanes were together.
+struct WarpInstructions {
+    std::vector<WarpInstruction> all;
+    std::unordered_map<Identity, size_t, HashOfIdentity> places;
 
-using WarpInstructions = std::unordered_map<Identity, WarpInstruction, HashOfIdentity>;
+    WarpInstruction &operator[](const Identity &identity) {
+        const auto [found, is_new] = places.try_emplace(identity, all.size());
+        if (is_new) {
+            all.emplace_back();
+        }
+        return all[found->second];
+    }
+    void clear() {
+        all.clear();
+        places.clear();
+    }
+};
 
 // What a host thread has counted in this launch, and the accesses since the lanes of each warp were together.
 struct Counters {
@@ -78,8 +88,6 @@ bool is_shared(uintptr_t address) {
     return address >= arena && address < arena + Worker::arena_bytes;
 }
 
-uintptr_t first_address(const WarpAccess &access) { return access.addresses[lowest_lane(access.lanes)]; }
-
 // The live allocation that holds an address; nullptr for constants of a module and the simulator's own variables.
 const Allocation *allocation_of(uintptr_t address) {
     static SIMT_THREAD_LOCAL const Allocation *last = nullptr;
@@ -98,10 +106,9 @@ const Allocation *allocation_of(uintptr_t address) {
 }
 
 void tally_instruction(Tally &tally, const WarpInstruction &instruction) {
-    const uintptr_t address = first_address(instruction.access);
-    if (is_shared(address)) {
+    if (instruction.shared) {
         tally.add_shared(instruction.kind, instruction.access);
-    } else if (const Allocation *allocation = allocation_of(address)) {
+    } else if (const Allocation *allocation = allocation_of(instruction.access.first_address())) {
         tally.add_global(allocation, instruction.kind, instruction.access);
         if (instruction.kind == MemoryOperation::copy) {
             tally.add_shared(instruction.kind, instruction.target);
@@ -109,10 +116,17 @@ void tally_instruction(Tally &tally, const WarpInstruction &instruction) {
     }
 }
 
+// An address as a GPU has it, up to a multiple of 128 bytes: there dynamic shared memory starts at a multiple of 16,
+// and here it ends at one (worker.h).
+uintptr_t device_address(const char *address) {
+    const auto here = reinterpret_cast<uintptr_t>(address);
+    return is_shared(here) && address >= worker->dynamic_memory() ? here + worker->dynamic_bytes() : here;
+}
+
 void add_lane(WarpAccess &access, uint32_t lane, const char *address, uint32_t bytes) {
     access.bytes = bytes;
     access.lanes |= lane_bit(lane);
-    access.addresses[lane] = reinterpret_cast<uintptr_t>(address);
+    access.addresses[lane] = device_address(address);
 }
 
 // What a lane has in registers: shared memory that it has loaded since it last wrote to any. Other than g++, nvcc knows
@@ -146,7 +160,9 @@ void add_accesses(WarpInstructions &instructions, uint32_t lane, const std::vect
     Loaded loaded;
     for (const LaneAccess &access : since) {
         WarpInstruction &instruction = instructions[{access.place, before[access.place]++}];
+        instruction.place = access.place;
         instruction.kind = access.kind;
+        instruction.shared = is_shared(reinterpret_cast<uintptr_t>(access.address));
         instruction.repeated &= loaded.has(access);
         add_lane(instruction.access, lane, access.address, access.bytes);
         if (access.kind == MemoryOperation::copy) {
@@ -234,7 +250,8 @@ void count_warp_together(const Warp &warp) {
         add_accesses(instructions, lane, since);
         since.clear();
     }
-    for (const auto &[identity, instruction] : instructions) {
+    join(instructions.all);
+    for (const WarpInstruction &instruction : instructions.all) {
         if (!instruction.repeated) {
             tally_instruction(counters.tally, instruction);
         }

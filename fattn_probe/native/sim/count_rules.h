@@ -14,6 +14,8 @@ struct WarpAccess {
     uint32_t bytes = 0;
     LaneMask lanes = 0;
     uintptr_t addresses[warp_size] = {};
+
+    uintptr_t first_address() const { return addresses[lowest_lane(lanes)]; }
 };
 
 struct Wavefronts {

@@ -7,6 +7,7 @@
 #include "check_hooks.cpp"
 #include "check_shared.cpp"
 #include "count.cpp"
+#include "count_join.cpp"
 #include "count_rules.cpp"
 #include "count_tally.cpp"
 #include "group.cpp"

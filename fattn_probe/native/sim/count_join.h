@@ -1,0 +1,37 @@
+// Which loads and stores of shared memory nvcc makes one instruction of, where the source has several.
+//
+// g++ compiles each as it stands. nvcc unrolls loops, and joins what is left side by side in one basic block; the rules
+// here were read from its machine code for sm_90 (nvcc and ptxas 13.0, tests/profile/joined.cu).
+#pragma once
+
+#include "count_tally.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace simt {
+
+// An instruction of a warp that accesses memory, in the order of the program.
+struct WarpInstruction {
+    const void *place = nullptr; // in the code
+    MemoryOperation kind = MemoryOperation::load;
+    bool shared = false;
+    bool repeated = true; // each lane has loaded the same bytes before
+    WarpAccess access;
+    WarpAccess target; // of a cp.async
+};
+
+// The number of the basic block of each instruction, as nvcc makes them, from their places in the code alone.
+//
+// A place that comes again begins another turn of a loop. nvcc unrolls a loop by four if its body is short and by two
+// if it is longer: so many turns are one block, counted from the loop's first one. The rest, each alone, is a loop too.
+std::vector<uint32_t> blocks_of(const std::vector<WarpInstruction> &instructions);
+
+// Joins the instructions that are side by side in one block; a joined one stands where its first part was.
+//
+// Parts are elements of 2 bytes, or words of 4 bytes. All lanes have to have them at the same place in an aligned group
+// of four elements (then one instruction loads all four, if three of them are wanted; or stores four), or in an aligned
+// pair. Between two loads there is no store to shared memory, and no load between two stores.
+void join(std::vector<WarpInstruction> &instructions);
+
+} // namespace simt
