@@ -22,8 +22,10 @@ Flavour = Literal["release", "debug", "check", "coverage", "count"]
 RUNNER = "fattn-runner"
 CPU_RUNNER = "fattn-runner-cpu"
 TEST_BACKEND_OPS = "test-backend-ops"
-CAPTURE = "fattn-capture"  # has libllama in it
-PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS, CAPTURE)
+CAPTURE = "fattn-capture"
+DEVICE_CAPTURE = "fattn-capture-cuda"
+WITH_LIBLLAMA = (CAPTURE, DEVICE_CAPTURE)
+PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS, *WITH_LIBLLAMA)
 SANITIZERS = ("address", "undefined")
 MANIFEST = "manifest.json"
 OVERLAY = "overlay"  # the source as compiled, in a build folder
@@ -150,7 +152,7 @@ class Contents:
     @property
     def has_libllama(self) -> bool:
         """Whether it is among the contents."""
-        return CAPTURE in self.programs
+        return any(name in self.programs for name in WITH_LIBLLAMA)
 
     def for_tree(self, tree: Tree) -> "Contents":
         """The contents with the digest of a tree's libllama; without its programs, if the tree does not have it."""
@@ -158,7 +160,7 @@ class Contents:
             return self
         if has_models(tree.root):
             return replace(self, libllama=digest_models(tree.root))
-        programs = tuple(name for name in self.programs if name != CAPTURE)
+        programs = tuple(name for name in self.programs if name not in WITH_LIBLLAMA)
         return replace(self, programs=programs, architectures=(), libllama="")
 
 

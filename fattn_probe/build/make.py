@@ -27,10 +27,10 @@ from fattn_probe.build.ninja import Report, run_ninja, silent
 from fattn_probe.build.overlay import OVERLAY_STAMP, prepare, write_if_changed
 from fattn_probe.build.plan import BACKENDS, Planner, case_source
 from fattn_probe.build.ptxas import as_json, read_resources
-from fattn_probe.build.sources import ARCHITECTURES, Sources, addable, read_sources
+from fattn_probe.build.sources import ARCHITECTURES, INSTANCES, Sources, addable, product_instances, read_sources
 from fattn_probe.build.stamp import own_stamp
 from fattn_probe.build.steps import Plan
-from fattn_probe.build.symbols import case_of, defining_class, defining_source, demangle
+from fattn_probe.build.symbols import case_of, defining_class, defining_source, demangle, instance_of
 from fattn_probe.build.time_left import step_seconds
 from fattn_probe.build.toolchain import Toolchain, find_toolchain
 from fattn_probe.cache import cache_dir
@@ -156,6 +156,12 @@ def new_manifest(request: BuildRequest, toolchain: Toolchain, contents: Contents
     )
 
 
+def defining_file(tree: Tree, name: str) -> str | None:
+    """The further file of a tree that defines a demangled function, or instantiates it; None if there is none."""
+    instance = instance_of(name, product_instances(tree), ggml_types(tree))
+    return f"{INSTANCES}/{instance}" if instance else defining_source(name, addable(tree))
+
+
 def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int | None = None) -> Build:
     """Compile the source of a symbol that a program of this build called but lacks (exit status 87), and relink.
 
@@ -168,7 +174,7 @@ def add_missing(build: Build, symbol: str, progress: Report = silent, jobs: int 
     tree, has = build.request.tree, build.manifest.contents
     case = case_of(name, sources.cases.values(), ggml_types(tree))
     model = None if case else defining_class(name, sorted((tree.root / ARCHITECTURES).glob("*.cpp")))
-    file = None if case or model else defining_source(name, addable(tree))
+    file = None if case or model else defining_file(tree, name)
     found = case.name if case else model or file
     if found is None or found in (*has.kernels, *has.architectures, *has.sources, *sources.cuda):
         raise BuildError(f"a program needs {name} ({symbol}), but no file of {tree.spec} defines it")

@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.build.flags import COUNTERS, Flags
-from fattn_probe.build.key import CAPTURE, CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, Contents
+from fattn_probe.build.key import (
+    CAPTURE,
+    CPU_RUNNER,
+    DEVICE_CAPTURE,
+    RUNNER,
+    TEST_BACKEND_OPS,
+    WITH_LIBLLAMA,
+    Contents,
+)
 from fattn_probe.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS, UNOPTIMISED
 from fattn_probe.build.sources import BACKEND, CONVERSIONS, UNUSED
 from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step, StubStep, compile_step
@@ -25,6 +33,7 @@ BACKENDS = {
     CPU_RUNNER: ("cpu",),
     TEST_BACKEND_OPS: ("cuda", "cpu"),
     CAPTURE: ("cpu",),
+    DEVICE_CAPTURE: ("cuda", "cpu"),
 }
 
 
@@ -152,7 +161,7 @@ class Planner:
             steps.append(self.compile(record := "native/cuda/record_launches.cpp", self.flags.cuda_host(record)))
             libraries += self.cuda_runtime()
         objects = [step.object for step in steps if isinstance(step, CompileStep)]
-        if name == CAPTURE:
+        if name in WITH_LIBLLAMA:
             stubs = self.stubs(f"obj/{name}-stubs.c", objects, self.base_objects, libraries)
             steps += stubs
             objects.append(stubs[-1].object)
@@ -165,7 +174,7 @@ class Planner:
         if name == TEST_BACKEND_OPS:
             source = "overlay/tests/test-backend-ops.cpp"
             return [*self.registry(uses), self.compile(source, self.flags.host(source))]
-        if name == CAPTURE:
+        if name in WITH_LIBLLAMA:
             command = (*self.flags.libllama(CAPTURE_SOURCE), *uses)
             own = self.compile(CAPTURE_SOURCE, command, folder := f"{'-'.join(backends)}/")
             return [own, *self.registry(uses, folder), *self.libllama()]

@@ -20,6 +20,9 @@ CONVERSIONS = "convert.cu"
 UNUSED = ("ggml-backend-meta.cpp", "ggml-opt.cpp", "ggml-quants.c", "gguf.cpp")
 """Files of ggml-base that the runner does not call: half of the library's compile time."""
 ALL_QUANTS = "all"
+INSTANCES = "template-instances"
+PRODUCTS = ("mmq", "mmf")
+"""Families of kernels of matrix products, by the names of their instances' files."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +131,14 @@ def addable(tree: Tree) -> list[Path]:
     return [*sorted((tree.root / CUDA).glob("*.cu")), *(path for path in base if path.is_file())]
 
 
+def product_instances(tree: Tree) -> list[Path]:
+    """The files with the instances of matrix products' templates."""
+    return [path for family in PRODUCTS for path in sorted((tree.root / CUDA / INSTANCES).glob(f"{family}-*.cu"))]
+
+
 def full_sources(cuda: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
     """The files that ggml-cuda's CMakeLists compiles, with the vec instances of these K-V type pairs."""
-    patterns = ("*.cu", *(f"template-instances/{family}*.cu" for family in ("fattn-tile", "fattn-mma", "mmq", "mmf")))
+    patterns = ("*.cu", *(f"{INSTANCES}/{family}*.cu" for family in ("fattn-tile", "fattn-mma", *PRODUCTS)))
     files = [path for pattern in patterns for path in sorted(cuda.glob(pattern))]
     files += [path for pair in pairs if (path := cuda / f"template-instances/fattn-vec-instance-{pair}.cu").is_file()]
     return tuple(path.relative_to(cuda).as_posix() for path in files)

@@ -10,6 +10,11 @@ from fattn_probe.source import KernelCase
 
 CASE = re.compile(r"\bggml_cuda_flash_attn_ext_(?P<family>\w+)_case<(?P<args>[^>]*)>\(")
 TYPE = re.compile(r"\(ggml_type\)(\d+)")
+# `DECL_MMQ_CASE(GGML_TYPE_Q4_0);` of a file that includes "../mmq.cuh"
+INSTANCE = re.compile(
+    r'#include "\.\./(?P<header>[^"]+)".*?^DECL_\w+_CASE\((?P<argument>\w+)\);', re.MULTILINE | re.DOTALL
+)
+ARGUMENTS = re.compile(r"\w<(?P<args>.*)>\(")
 
 
 def demangle(symbol: str) -> str:
@@ -25,9 +30,30 @@ def case_of(name: str, cases: Iterable[KernelCase], types: Mapping[int, str]) ->
     match = CASE.search(name)
     if match is None or match["family"] not in BY_NAME:
         return None
-    words = TYPE.sub(lambda number: f"GGML_TYPE_{types.get(int(number.group(1)), '?').upper()}", match.group("args"))
-    key = BY_NAME[match["family"]].case, tuple(word.strip() for word in words.split(","))
+    key = BY_NAME[match["family"]].case, arguments(match.group("args"), types)
     return next((case for case in cases if (case.family, case.args) == key), None)
+
+
+def arguments(text: str, types: Mapping[int, str]) -> tuple[str, ...]:
+    """Template arguments, with the names of ggml's types as the source has them."""
+    words = TYPE.sub(lambda number: f"GGML_TYPE_{types.get(int(number.group(1)), '?').upper()}", text)
+    return tuple(word.strip() for word in words.split(","))
+
+
+def instance_of(name: str, files: Iterable[Path], types: Mapping[int, str]) -> str | None:
+    """The name of the file of template-instances/ that instantiates a demangled function of matrix products, or None.
+
+    Its header has the function, and its argument is one of the function's.
+    """
+    match = ARGUMENTS.search(name)
+    wanted = arguments(match["args"], types) if match else ()
+    for path in files:
+        found = INSTANCE.search(path.read_text(errors="replace"))
+        if found and found["argument"] in wanted:
+            header = (path.parent.parent / found["header"]).read_text(errors="replace")
+            if re.search(rf"\b{re.escape(function_name(name))}\b", header):
+                return path.name
+    return None
 
 
 def function_name(name: str) -> str:

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from ctypes.util import find_library as find_system_library
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fattn_probe.errors import BuildError
 from fattn_probe.process import run
 
 HEADER_WHEELS = ("nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl")
+CUDART, CUBLAS = "cudart", "cublas"
 INSTALL_GXX = "install it: `sudo apt install g++`"
 INSTALL_HEADERS = "install them: `pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl`"
 INSTALL_NVCC = "install a CUDA toolkit, or PyPI's: `pip install 'fattn-probe[cuda]'`"
@@ -69,10 +71,26 @@ def cuda_roots() -> Iterator[Path]:
         yield wheels
 
 
-def find_cudart(root: Path) -> Path | None:
-    """libcudart.so.N of a toolkit, or of the wheels."""
+def find_library(root: Path, name: str) -> Path | None:
+    """libNAME.so.N of a toolkit, or of the wheels."""
     folders = [root / "lib64", root / "lib", *sorted(root.glob("targets/*/lib"))]
-    return next((path for folder in folders for path in sorted(folder.glob("libcudart.so.[0-9][0-9]"))), None)
+    return next((path for folder in folders for path in sorted(folder.glob(f"lib{name}.so.[0-9][0-9]"))), None)
+
+
+def find_cublas() -> Path | None:
+    """cuBLAS of the first toolkit, or of the wheels, that has it."""
+    return next(filter(None, (find_library(root, CUBLAS) for root in cuda_roots())), None)
+
+
+def has_cublas() -> bool:
+    """Whether a program can open cuBLAS: a toolkit's, or one that the dynamic linker knows."""
+    return find_cublas() is not None or find_system_library(CUBLAS) is not None
+
+
+def library_path() -> str:
+    """$LD_LIBRARY_PATH with the folder of a toolkit's cuBLAS in front; empty if there is none."""
+    found = find_cublas()
+    return os.pathsep.join(filter(None, (str(found.parent), os.environ.get("LD_LIBRARY_PATH")))) if found else ""
 
 
 def find_toolchain(engine: str) -> Toolchain:
@@ -119,7 +137,7 @@ def cached_headers(include: Path) -> Path:
 def find_cuda(cc: str, cxx: str, gxx: str, machine: str) -> Toolchain:
     """g++ and the first nvcc of `cuda_roots` that comes with its runtime library."""
     for root in cuda_roots():
-        nvcc, cudart = root / "bin/nvcc", find_cudart(root)
+        nvcc, cudart = root / "bin/nvcc", find_library(root, CUDART)
         if nvcc.is_file() and cudart:
             version = version_line(run([nvcc, "--version"]).stdout)
             include = cached_headers(root / "include") if root == wheel_root() else root / "include"

@@ -1,9 +1,8 @@
 """Record the attention ops of a model's run as captures in a folder."""
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,24 @@ import numpy as np
 
 from fattn_probe.activity import Step, quiet
 from fattn_probe.build import Build
-from fattn_probe.build.key import CAPTURE
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError, LostError
-from fattn_probe.files import make_folder, write_text
-from fattn_probe.models.architectures import architecture_of, check_architecture, files_of
+from fattn_probe.files import make_folder
 from fattn_probe.models.dialogue import converse, missing_or_error
 from fattn_probe.models.index import INDEX, Entry, Index
+from fattn_probe.models.launch_log import LaunchLog
+from fattn_probe.models.on_device import OnDevice, prepared
+from fattn_probe.models.program import CPU, available_memory, known_architecture, program_for, program_words
 from fattn_probe.models.recorded_op import Offer, capture_of_op, case_of_op
 from fattn_probe.models.request import Request, check_layers, size_text
 from fattn_probe.op.case_file import CaseFile
 from fattn_probe.run.capture import Capture, capture_of, write_capture
 from fattn_probe.run.command import describe
+from fattn_probe.run.execute import LAUNCHES_ENV
 from fattn_probe.run.outcome import Missing, Ran
 from fattn_probe.run.session import Session
 from fattn_probe.scratch import scratch
 
-CPU = Target("cpu")
-MEMORY = Path("/proc/meminfo")
 Note = Callable[[str], None]
 
 
@@ -36,7 +35,8 @@ Note = Callable[[str], None]
 class Recorder:
     """Answers fattn-capture, and writes the ops that it takes.
 
-    `kept` makes the capture that is written of a case, and of the capture with the model's own output.
+    `kept` makes the capture that is written of the capture with the model's own output. `launches` is what the model
+    launches.
     """
 
     request: Request
@@ -46,6 +46,7 @@ class Recorder:
     kept: Callable[[Capture], Capture]
     note: Note
     step: Step
+    launches: LaunchLog
     entries: list[Entry] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     model: dict[str, Any] = field(default_factory=dict)
@@ -69,8 +70,8 @@ class Recorder:
                 return "go"
             case {"offer": found}:
                 return self.consider(Offer(**found))
-            case {"op": found}:
-                self.record(found)
+            case {"op": found, "ran_on": ran_on}:
+                self.record(found, ran_on)
                 return "next"
             case {"end": found}:
                 self.end = found
@@ -83,20 +84,28 @@ class Recorder:
             self.note(expected_size(self.request, self.model, offer))
         self.offer = offer
         if self.spent + offer.bytes <= self.request.budget:
+            self.launches.skip()
             return "yes"
         self.left_out.append(offer.name)
         return "no"
 
-    def record(self, described: Mapping[str, Any]) -> None:
-        """Write the op that was taken last."""
+    def record(self, described: Mapping[str, Any], ran_on: Mapping[str, Mapping[str, int]]) -> None:
+        """Write the op that was taken last; `ran_on` has how often ops ran until then, by devices."""
         assert self.offer is not None, "an op is offered first"
         raw = np.memmap(self.raw, np.uint8, "r")
         place = {name: str(getattr(self.offer, name)) for name in ("layer", "step", "part", "phase")}
         case = case_of_op(self.offer.name, described, raw)
-        found = self.kept(capture_of_op(case, described, raw, {**self.provenance, **place}))
+        provenance = {**self.provenance, **place, "ran_on": words_of(ran_on)}
+        own = capture_of_op(case, described, raw, provenance)
+        found = self.kept(replace(own, launches=self.launches.launched(), device=self.model["device"]))
         path = self.folder / f"{self.offer.name}.gguf"
         write_capture(found, path)
         self.entries.append(Entry(path.name, found.digest, self.offer, found.op))
+
+
+def words_of(ran_on: Mapping[str, Mapping[str, int]]) -> str:
+    """The ops by devices, in words: `CPU: GET_ROWS; CUDA0: ADD, ROPE`."""
+    return "; ".join(f"{device}: {', '.join(sorted(ops))}" for device, ops in ran_on.items())
 
 
 def expected_size(request: Request, model: Mapping[str, Any], first: Offer) -> str:
@@ -111,7 +120,11 @@ def expected_size(request: Request, model: Mapping[str, Any], first: Offer) -> s
 
 @dataclass(frozen=True)
 class ModelCapture:
-    """Captures of a model's ops: which run, by which builds, on which target, to which folder."""
+    """Captures of a model's ops: which run, by which builds, on which target, to which folder.
+
+    If the model itself runs on the target, its own ops are recorded; else the target replays what the model got on the
+    CPU.
+    """
 
     session: Session
     request: Request
@@ -119,6 +132,7 @@ class ModelCapture:
     folder: Path
     note: Note
     step: Step = quiet
+    model_on: Target = CPU
 
     def run(self) -> Index:
         """Record, and write the index, also of a run that ends early; returns the index.
@@ -131,9 +145,9 @@ class ModelCapture:
         if (self.folder / INDEX).exists():
             raise InputError(f"{self.folder} holds captured ops: choose another folder")
         try:
-            build_libllama(self.session, CPU, architecture, self.step)
+            on_device = prepared(self.session, self.request, self.model_on, architecture, self.step)
             with scratch() as folder:
-                index = self.completed(folder, architecture)
+                index = self.completed(folder, architecture, on_device)
         finally:
             with contextlib.suppress(OSError):  # it stays if it is not empty
                 self.folder.rmdir()
@@ -142,28 +156,46 @@ class ModelCapture:
             raise InputError(f"{model}: no attention op was recorded: {reason} that was asked for")
         return index
 
-    def completed(self, folder: Path, architecture: str) -> Index:
-        """Run the program again and again, until no function is missing."""
-        raw = folder / "raw"
-        words = [*program_words(self.session, self.request, folder, raw), "--memory", str(available_memory())]
+    @property
+    def program(self) -> str:
+        """The program that runs the model."""
+        return program_for(self.model_on)
+
+    def completed(self, folder: Path, architecture: str, on_device: OnDevice) -> Index:
+        """Run the program again and again, until no function is missing.
+
+        On the CPU, its memory is limited to what the machine has; a CUDA driver reserves more than that.
+        """
+        words = [*program_words(self.session, self.request, folder, folder / "raw"), *on_device.words]
+        words += ["--memory", str(available_memory())] if self.model_on.engine == "cpu" else []
+        env = {**self.session.env(self.model_on, self.program), **on_device.env}
 
         def attempt(build: Build) -> Missing | Index:
-            argv = [str(build.program(CAPTURE)), *words]
-            return self.attempt(argv, raw, architecture)
+            argv = [str(build.program(self.program)), *words]
+            return self.attempt(argv, env, folder, architecture)
 
-        found = self.session.completing(self.request.model.name, CPU, CAPTURE, attempt)
+        found = self.session.completing(self.request.model.name, self.model_on, self.program, attempt)
         assert isinstance(found, Index), "a missing function is compiled"
         return found
 
-    def attempt(self, argv: list[str], raw: Path, architecture: str) -> Missing | Index:
-        """Run the program once."""
+    def attempt(self, argv: list[str], env: Mapping[str, str], folder: Path, architecture: str) -> Missing | Index:
+        """Run the program once, with a folder for its files."""
+        launches = LaunchLog(folder / "launches", *self.session.kernel_words)
+        launches.path.unlink(missing_ok=True)
         recorder = Recorder(
-            self.request, self.folder, raw, self.provenance(architecture), self.kept, self.note, self.step
+            self.request,
+            self.folder,
+            folder / "raw",
+            self.provenance(architecture),
+            self.kept,
+            self.note,
+            self.step,
+            launches,
         )
         complete = False
         self.step("loading the model")
         try:
-            env = self.session.env(CPU, CAPTURE)
+            env = {**env, LAUNCHES_ENV: str(launches.path)}
             done = converse(argv, env, self.session.options.timeout, recorder.answer)
             missing = missing_or_error(done, str(self.request.model))
             complete = missing is None
@@ -175,12 +207,17 @@ class ModelCapture:
 
     def provenance(self, architecture: str) -> dict[str, str]:
         """The provenance of what the model computes."""
-        found = self.session.provenance_of_build(CPU, self.request.prompt.seed, CAPTURE)
-        return found | {"model": self.request.model.name, "architecture": architecture, "model_on": str(CPU)}
+        found = self.session.provenance_of_build(self.model_on, self.request.prompt.seed, self.program)
+        return found | {"model": self.request.model.name, "architecture": architecture, "model_on": str(self.model_on)}
 
     def kept(self, found: Capture) -> Capture:
-        """The capture that is written: the model's own, or that of a GPU, simulated or real, on the same inputs."""
-        if self.target.engine == "cpu":
+        """The capture that is written: the model's own, or that of a GPU, simulated or real, on the same inputs.
+
+        InputError for an op that ggml did not give to the device of the model.
+        """
+        if found.backend != self.model_on.backend:
+            raise InputError(f"{found.name}: {self.model_on} does not support this op: it ran on {found.backend}")
+        if self.target == self.model_on:
             return found
         case = CaseFile(found.name, found.digest, found.op, found.inputs)
         outcome = self.session.run(case, found.inputs, self.target)
@@ -191,7 +228,7 @@ class ModelCapture:
 
     def index(self, recorder: Recorder, architecture: str, *, complete: bool) -> Index:
         """The index of what is recorded."""
-        manifest = self.session.build_for(CPU, CAPTURE).manifest
+        manifest = self.session.build_for(self.model_on, self.program).manifest
         model = {"file": self.request.model.name, "architecture": architecture}
         model |= {key: recorder.model[key] for key in ("description", "layers", "context") if key in recorder.model}
         run = {
@@ -203,38 +240,7 @@ class ModelCapture:
             "source": manifest.source,
             "build_number": manifest.build_number,
             "device": str(self.target),
+            "model_on": str(self.model_on),
+            "ran_on": recorder.end.get("ran_on", {}),
         }
         return Index(complete, run, recorder.entries, recorder.left_out)
-
-
-def known_architecture(session: Session, model: Path) -> str:
-    """The architecture of a model; InputError if the session's tree does not know it."""
-    tree = session.options.tree
-    if tree is None:
-        raise InputError("a source is needed to build libllama from")
-    architecture = architecture_of(model)
-    check_architecture(tree, model, architecture)
-    return architecture
-
-
-def build_libllama(session: Session, target: Target, architecture: str, step: Step) -> None:
-    """Compile libllama with an architecture into the build of a target."""
-    assert session.options.tree is not None, "whose architecture it is"
-    step("building libllama")
-    session.add_kernels(target, (), CAPTURE, architectures=files_of(session.options.tree, architecture))
-
-
-def program_words(session: Session, request: Request, folder: Path, raw: Path) -> list[str]:
-    """The command line of fattn-capture; a prompt in words is written to the folder."""
-    threads = session.options.simulation.threads or os.cpu_count() or 1
-    words = [str(request.model), str(raw), *request.words(threads)]
-    if request.prompt.text is None:
-        return words
-    write_text(prompt := folder / "prompt", request.prompt.text)
-    return [*words, "--prompt", str(prompt)]
-
-
-def available_memory() -> int:
-    """The bytes that the machine has left for a program; 0 if it does not say."""
-    lines = MEMORY.read_text().splitlines() if MEMORY.is_file() else []
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)

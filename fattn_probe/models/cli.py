@@ -12,6 +12,7 @@ from fattn_probe.console import NOTES, show
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.models import flags
 from fattn_probe.models.capture import ModelCapture
+from fattn_probe.models.on_device import place_of_model
 from fattn_probe.models.request import Prompt, Request, parse_layers, parse_size
 from fattn_probe.models.show import render
 from fattn_probe.models.statistics_page import PAGE, described, document, write_page
@@ -41,7 +42,7 @@ def capture(
     ] = False,
     on: Annotated[
         str,
-        typer.Option("--on", help="cpu: ggml's CPU backend; sim:ID, gpu: the same, and each op on that GPU."),
+        typer.Option("--on", help="cpu, gpu: where the model runs; sim:ID: on the CPU, and each op on that GPU too."),
     ] = "cpu",
     source: run_flags.Source = DEFAULT_SOURCE,
     patch: run_flags.Patches = [],  # noqa: B006
@@ -69,7 +70,8 @@ def capture(
     with Activity(NOTES) as activity:
         options = chosen.run_options(NOTES, Simulation(threads=threads), timeout=timeout)
         session = setup.session_of(options, activity)
-        index = ModelCapture(session, request, target, out, activity.note, activity.step).run()
+        place = place_of_model(target)
+        index = ModelCapture(session, request, target, out, activity.note, activity.step, place).run()
         values = described(index, out, activity.step) if stats else []
     if stats:
         write_page(values, index, out)

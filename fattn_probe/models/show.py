@@ -63,4 +63,15 @@ def remarks(index: Index, folder: str) -> list[str]:
         said.append(f"{len(index.left_out)} ops did not fit --budget, from {index.left_out[0]} on")
     if index.run["finite"] is False:
         said.append("the model's logits have NaN or infinities")
-    return said
+    return [*said, *place_of_ops(index)]
+
+
+def place_of_ops(index: Index) -> list[str]:
+    """Which ops of a model on a GPU ran on the CPU."""
+    run = index.run
+    if run.get("model_on", "cpu") == "cpu":
+        return []
+    counts = {device: sum(ops.values()) for device, ops in run["ran_on"].items()}
+    elsewhere = ", ".join(sorted(run["ran_on"].get("CPU", {})))
+    share = f", but {counts['CPU']} of its {sum(counts.values())} ops on the CPU: {elsewhere}" if elsewhere else ""
+    return [f"the model ran on {run['model_on']}{share}"]

@@ -10,10 +10,10 @@ from fattn_probe.build import RUNNER, Build
 from fattn_probe.build.key import CAPTURE
 from fattn_probe.device import Target
 from fattn_probe.errors import LostError
-from fattn_probe.models.capture import CPU, available_memory, build_libllama, known_architecture, program_words
 from fattn_probe.models.device_ops import device_ops, files_of_ops
 from fattn_probe.models.dialogue import converse, missing_or_error
 from fattn_probe.models.node import Difference, Node
+from fattn_probe.models.program import CPU, available_memory, build_libllama, known_architecture, program_words
 from fattn_probe.models.request import Prompt, Request
 from fattn_probe.run.execute import symbolised
 from fattn_probe.run.outcome import Failed, Fault, Missing, parse_ending
@@ -100,13 +100,16 @@ class Walk:
         """Compile the ops of the model's graph for the device; returns those that it can run."""
         tree = self.session.options.tree
         assert tree is not None, "whose architecture is known"
-        self.step("finding the ops of the model")
-        one = replace(self.request, prompt=Prompt(tokens=1), generate=0, context=0, sequences=1)
-        found = {node.op for node in self.run(one, ())}
-        files = device_ops(tree)
+        found, files = self.graph_ops(), device_ops(tree)
         self.step(f"compiling the ops of the model for {self.target}")
         self.session.add_kernels(self.target, (), RUNNER, sources=files_of_ops(files, found))
         return tuple(sorted(files))
+
+    def graph_ops(self) -> frozenset[str]:
+        """The ops of the model's graph, found by a run of one token on the CPU."""
+        self.step("finding the ops of the model")
+        one = replace(self.request, prompt=Prompt(tokens=1), generate=0, context=0, sequences=1)
+        return frozenset(node.op for node in self.run(one, ()))
 
     def run(self, request: Request, ops: Sequence[str]) -> Nodes:
         """Run the program; again without an op that ended it."""

@@ -142,10 +142,13 @@ def batch_runner(
 
 
 def start(argv: Sequence[str], folder: Path, env: Mapping[str, str]) -> "subprocess.Popen[str]":
-    """Start a program that answers lines with lines; its stderr and launch records go to files in `folder`."""
+    """Start a program that answers lines with lines; its stderr and launch records go to files in `folder`.
+
+    Launch records go elsewhere if `env` says so.
+    """
     launches = folder / "launches"
     launches.touch()
-    environment = {**os.environ, "DEBUGINFOD_URLS": "", **env, LAUNCHES_ENV: str(launches)}
+    environment = {**os.environ, "DEBUGINFOD_URLS": "", LAUNCHES_ENV: str(launches), **env}
     try:
         with (folder / "stderr").open("a") as said:
             return subprocess.Popen(

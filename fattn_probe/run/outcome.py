@@ -111,7 +111,12 @@ def missing_symbol(done: Completed) -> str | None:
 
 def skipped_symbols(ran: Ran) -> list[str]:
     """The mangled names of the kernels that a dry run skipped, because the build lacks them."""
-    return [match["symbol"] for match in MISSING.finditer(ran.warnings) if match["symbol"]]
+    return missing_kernels(ran.warnings)
+
+
+def missing_kernels(stderr: str) -> list[str]:
+    """The mangled names of the kernels that a program skipped, as its stderr says."""
+    return [match["symbol"] for match in MISSING.finditer(stderr) if match["symbol"]]
 
 
 def checker_fault(done: Completed) -> Fault | None:

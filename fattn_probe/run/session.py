@@ -202,7 +202,7 @@ class Session:
     def _execute(self, build: Build, program: str, target: Target, files: RunFiles) -> RunOutcome:
         timeout = self.options.timeout
         command = Command(build, program, self._words(target), self._watched_env(target))
-        types, names = self._kernel_words
+        types, names = self.kernel_words
         if self.persistent is not None:
             with contextlib.suppress(RunnerEndedError):
                 return self.persistent.runner(command, timeout, types, names).run(
@@ -222,7 +222,7 @@ class Session:
         )
 
     @functools.cached_property
-    def _kernel_words(self) -> tuple[Types | None, Names | None]:
+    def kernel_words(self) -> tuple[Types | None, Names | None]:
         """The source's names for ggml's types and for its kernels' template parameters."""
         tree = self.options.tree
         return (ggml_types(tree), template_parameters(tree)) if tree else (None, None)

@@ -9,8 +9,9 @@ from fattn_probe.compare.judge.cases import JudgedCase
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
-from fattn_probe.models.capture import CPU, ModelCapture
+from fattn_probe.models.capture import ModelCapture
 from fattn_probe.models.index import Entry, Index
+from fattn_probe.models.program import CPU
 from fattn_probe.models.request import Request
 from fattn_probe.models.walk import Nodes, walk
 from fattn_probe.op.ggml_types import is_quantized

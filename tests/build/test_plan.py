@@ -4,7 +4,15 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.build.flags import Flags
-from fattn_probe.build.key import CAPTURE, CPU_RUNNER, RUNNER, TEST_BACKEND_OPS, BuildRequest, Contents
+from fattn_probe.build.key import (
+    CAPTURE,
+    CPU_RUNNER,
+    DEVICE_CAPTURE,
+    RUNNER,
+    TEST_BACKEND_OPS,
+    BuildRequest,
+    Contents,
+)
 from fattn_probe.build.plan import CUDA_LIBRARY, Planner, case_file, case_text
 from fattn_probe.build.simulator_flags import DEBUGGED, SIM_HOST, SIM_KERNELS
 from fattn_probe.build.sources import CUDA as CUDA_FOLDER
@@ -84,6 +92,23 @@ def test_capture_has_libllama_with_the_wanted_architectures_and_stubs_for_the_ot
     both = plan_of(tmp_path, Contents((), (), (CAPTURE, TEST_BACKEND_OPS), architectures=("qwen2.cpp",)))
     assert "-DGGML_USE_CUDA" in command(both, "obj/ggml-backend-reg.cpp.o")
     assert "-DGGML_USE_CUDA" not in command(both, "obj/cpu/ggml-backend-reg.cpp.o")
+
+
+def test_a_program_for_whole_models_on_a_device_has_both_backends(tmp_path):
+    add_libllama(tmp_path)
+    contents = Contents((), ("rope.cu", "template-instances/mmf-instance-ncols_1.cu"), (CAPTURE, DEVICE_CAPTURE))
+    assert contents.has_libllama
+    plan = plan_of(tmp_path, contents, "cuda")
+    program = command(plan, "bin/fattn-capture-cuda")
+    assert {"lib/libggml-cuda.so", "lib/libggml-cpu.so", "lib/libcudart.so.13"} <= set(program)
+    assert "obj/native/cuda/record_launches.cpp.o" in program
+    assert "-DGGML_USE_CUDA" in command(plan, "obj/cuda-cpu/ggml-backend-reg.cpp.o")
+    assert "lib/libggml-cuda.so" not in command(plan, "bin/fattn-capture")
+    library = command(plan, "lib/libggml-cuda.so")
+    assert {"obj/ggml-cuda/rope.cu.o", "obj/ggml-cuda/template-instances/mmf-instance-ncols_1.cu.o"} <= set(library)
+    assert sources(plan).count("overlay/src/llama.cpp") == 1
+    simulated = plan_of(tmp_path / "sim", Contents((), (), (RUNNER,)))
+    assert not [source for source in sources(simulated) if "models/capture" in source]
 
 
 def test_heavy_kernels_come_first_and_each_step_once(tmp_path):

@@ -8,7 +8,7 @@ from fattn_probe.build import RUNNER, BuildRequest, ensure, export
 from fattn_probe.build.ccache import ccache_folder
 from fattn_probe.build.make import add_missing
 from fattn_probe.build.symbols import demangle
-from fattn_probe.build.toolchain import cuda_roots, find_cudart
+from fattn_probe.build.toolchain import CUDART, cuda_roots, find_library
 from fattn_probe.errors import BuildError
 from fattn_probe.source import DEFAULT_SOURCE, resolve
 
@@ -91,7 +91,7 @@ def test_an_exported_build_runs(build, tmp_path):
 
 @pytest.mark.slow
 def test_the_cuda_engine_links_without_a_gpu(tree):
-    if not any((root / "bin/nvcc").is_file() and find_cudart(root) for root in cuda_roots()):
+    if not any((root / "bin/nvcc").is_file() and find_library(root, CUDART) for root in cuda_roots()):
         pytest.skip("no nvcc here")
     made = ensure(BuildRequest(tree, "cuda"), programs=(RUNNER,))
     assert says(made.runner).startswith("fattn-runner: usage:")

@@ -8,6 +8,7 @@ from fattn_probe.build.symbols import (
     defining_source,
     demangle,
     function_name,
+    instance_of,
 )
 from fattn_probe.source import KernelCase
 
@@ -143,3 +144,24 @@ def test_the_file_of_a_class(tmp_path, name, file):
 def test_the_class_of_a_function():
     assert class_name("void a::b<c::d>::e(f::g)") == "void a::b"
     assert class_name("free_function(int)") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("void mul_mat_q_case<(ggml_type)8, (ggml_prec)30>(ggml_backend_cuda_context&)", "mmq-instance-q8_0.cu"),
+        ("void mul_mat_f_cuda<__half2, 32, 16>(__half2 const*, float const*)", "mmf-instance-ncols_16.cu"),
+        ("void mul_mat_f_cuda<__half2, 32, 3>(__half2 const*, float const*)", None),
+        ("void mul_mat_f_cu<16>(int)", None),
+        ("ggml_cuda_op_rope(ggml_backend_cuda_context&, ggml_tensor*)", None),
+    ],
+)
+def test_the_file_of_an_instance_of_matrix_products(tmp_path, name, file):
+    folder = tmp_path / "template-instances"
+    folder.mkdir()
+    texts = {"mmf-instance-ncols_16.cu": ("mmf", "MMF", "16"), "mmq-instance-q8_0.cu": ("mmq", "MMQ", "GGML_TYPE_Q8_0")}
+    for instance, (header, family, argument) in texts.items():
+        (folder / instance).write_text(f'#include "../{header}.cuh"\n\nDECL_{family}_CASE({argument});\n')
+    (tmp_path / "mmf.cuh").write_text("template <typename T, int rows, int cols> void mul_mat_f_cuda(const T * x) {")
+    (tmp_path / "mmq.cuh").write_text("template <ggml_type type> void mul_mat_q_case(context & ctx) {")
+    assert instance_of(name, sorted(folder.iterdir()), TYPES) == file

@@ -4,7 +4,8 @@ import importlib.metadata
 
 import pytest
 
-from fattn_probe.build.toolchain import cached_headers
+from fattn_probe.build import toolchain
+from fattn_probe.build.toolchain import cached_headers, find_cublas, has_cublas, library_path
 from fattn_probe.errors import BuildError
 
 
@@ -34,3 +35,21 @@ def test_a_missing_wheel_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", version)
     with pytest.raises(BuildError, match="headers of nvidia-cuda-runtime are not on this machine; install them"):
         cached_headers(tmp_path)
+
+
+def test_the_cublas_of_a_toolkit_is_found_and_comes_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(toolchain, "cuda_roots", lambda: iter((tmp_path / "none", tmp_path / "cuda")))
+    monkeypatch.setattr(toolchain, "find_system_library", lambda name: None)
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/else")
+    assert (find_cublas(), has_cublas(), library_path()) == (None, False, "")
+    folder = tmp_path / "cuda/targets/x86_64-linux/lib"
+    folder.mkdir(parents=True)
+    for name in ("libcublas.so", "libcublas.so.13", "libcublas.so.13.0.2.14", "libcublasLt.so.13"):
+        (folder / name).touch()
+    assert (find_cublas(), has_cublas(), library_path()) == (folder / "libcublas.so.13", True, f"{folder}:/else")
+
+
+def test_a_cublas_of_the_system_needs_no_folder(monkeypatch):
+    monkeypatch.setattr(toolchain, "cuda_roots", lambda: iter(()))
+    monkeypatch.setattr(toolchain, "find_system_library", lambda name: f"lib{name}.so.12")
+    assert (has_cublas(), library_path()) == (True, "")

@@ -3,7 +3,7 @@
 import pytest
 
 from fattn_probe.build.sources import CUDA
-from fattn_probe.models.device_ops import device_ops, files_of_ops, functions_of
+from fattn_probe.models.device_ops import device_ops, files_of_device_ops, files_of_ops, functions_of
 from fattn_probe.source import Tree
 from fattn_probe.source.features import probe
 
@@ -48,7 +48,16 @@ static bool supports_op(const ggml_tensor * op) {
 }
 """
 FILES = {
-    "ggml-cuda.cu": DISPATCH + "static void ggml_cuda_mul_mat(int x) {\n}\n",
+    "ggml-cuda.cu": DISPATCH
+    + """
+static void ggml_cuda_mul_mat(ggml_backend_cuda_context & ctx) {
+    if (ggml_cuda_should_use_mmf(type)) {
+        ggml_cuda_mul_mat_f(ctx);
+    }
+    ggml_cuda_mul_mat_cublas(ctx);
+}
+""",
+    "mmf.cu": "bool ggml_cuda_should_use_mmf(int type) {\n}\nvoid ggml_cuda_mul_mat_f(context & ctx) {\n}\n",
     "binbcast.cu": "void ggml_cuda_op_add(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {\n}\n",
     "unary.cu": "void ggml_cuda_op_abs(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {\n}\n",
     "solve_tri.cu": "void ggml_cuda_op_solve_tri(context & ctx, ggml_tensor * dst) {\n    cublasSetMathMode(x);\n}\n",
@@ -85,3 +94,11 @@ def test_the_files_of_ops(tree):
 def test_the_files_that_a_graph_needs():
     files = {"ADD": "binbcast.cu", "MUL": "binbcast.cu", "ROPE": "rope.cu", "SCALE": "scale.cu"}
     assert files_of_ops(files, {"ROPE", "MUL", "ADD", "MUL_MAT"}) == ("binbcast.cu", "rope.cu")
+
+
+def test_a_whole_model_has_attention_too_and_with_cublas_what_calls_it(tree):
+    """Of matrix products: the files that ggml's function for them calls, and the conversions to f16 for cuBLAS."""
+    alone = {"FLASH_ATTN_EXT": (), "ADD": ("binbcast.cu",), "ADD1": ("binbcast.cu",), "UNARY": ("unary.cu",)}
+    assert files_of_device_ops(tree, cublas=False) == alone
+    found = files_of_device_ops(tree, cublas=True)
+    assert found == alone | {"SOLVE_TRI": ("solve_tri.cu",), "MUL_MAT": ("convert.cu", "mmf.cu")}

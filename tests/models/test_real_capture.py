@@ -15,7 +15,7 @@ import pytest
 
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError, LostError, MachineError
-from fattn_probe.models import capture
+from fattn_probe.models import capture, program
 from fattn_probe.models.capture import ModelCapture
 from fattn_probe.models.index import INDEX, read_index
 from fattn_probe.models.request import Prompt, Request
@@ -204,7 +204,7 @@ def test_a_context_that_does_not_fit_memory(session, models, tmp_path, monkeypat
 
 
 def test_the_machine_says_what_memory_it_has():
-    assert 0 < capture.available_memory() < 1 << 50
+    assert 0 < program.available_memory() < 1 << 50
 
 
 def test_a_context_that_is_too_short(session, models, tmp_path):

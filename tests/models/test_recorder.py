@@ -8,6 +8,7 @@ import pytest
 from fattn_probe.errors import InputError, LostError
 from fattn_probe.models.capture import Recorder, expected_size
 from fattn_probe.models.index import INDEX, Index, read_index
+from fattn_probe.models.launch_log import LaunchLog
 from fattn_probe.models.recorded_op import Offer
 from fattn_probe.models.request import Prompt, Request
 from fattn_probe.models.show import ranges
@@ -19,7 +20,14 @@ def recorder(tmp_path, **request):
     notes = list[str]()
     asked = Request(Path("model.gguf"), Prompt(tokens=2), **request)
     return Recorder(
-        asked, tmp_path, tmp_path / "raw", {}, lambda capture: capture, notes.append, lambda step: None
+        asked,
+        tmp_path,
+        tmp_path / "raw",
+        {},
+        lambda capture: capture,
+        notes.append,
+        lambda step: None,
+        LaunchLog(tmp_path / "launches"),
     ), notes
 
 

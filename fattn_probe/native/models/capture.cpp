@@ -27,6 +27,7 @@ std::string describe(const Model &model, int steps) {
     }
     const std::string found = json::Object()
                                   .add("description", json::text(model.description()))
+                                  .add("device", json::text(model.device()))
                                   .add("layers", model.layers())
                                   .add("context", model.context())
                                   .add("prompts", "[" + prompts + "]")
@@ -43,6 +44,7 @@ std::string describe_end(const Model &model, const Observer &observer,
     }
     const std::string found = json::Object()
                                   .add("ops", int64_t(observer.nodes()))
+                                  .add("ran_on", observer.devices())
                                   .add("finite", model.finite() ? "true" : "false")
                                   .add("generated", "[" + tokens + "]")
                                   .str();

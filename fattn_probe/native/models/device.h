@@ -1,8 +1,8 @@
 // A CUDA device, simulated or real, that runs single ops of a model's graph on the model's values.
 #pragma once
 
+#include "computed.h"
 #include "options.h"
-#include "tensor.h"
 
 #include <algorithm>
 #include <dlfcn.h>
@@ -10,10 +10,6 @@
 #include <memory>
 #include <string>
 #include <vector>
-
-struct FreeContext {
-    void operator()(ggml_context *context) const { ggml_free(context); }
-};
 
 // One op on a device: the same tensors with the same strides, views and places in their roots.
 //

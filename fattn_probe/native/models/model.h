@@ -2,6 +2,7 @@
 #pragma once
 
 #include "llama.h"
+#include "model_device.h"
 #include "observer.h"
 
 #include <algorithm>
@@ -40,7 +41,10 @@ class Model {
   public:
     Model(const Options &options, Observer &observer, const Log &log) : options_(options) {
         llama_model_params params = llama_model_default_params();
-        params.n_gpu_layers = 0;
+        ggml_backend_dev_t devices[] = {options.on_device ? restricted_device(options.device_ops) : nullptr, nullptr};
+        params.devices = devices;
+        params.n_gpu_layers = options.on_device ? all_layers : 0;
+        device_ = devices[0] != nullptr ? ggml_backend_dev_description(devices[0]) : "CPU";
         model_.reset(llama_model_load_from_file(options.model_path.c_str(), params));
         if (model_ == nullptr) {
             throw InputError("llama.cpp cannot load the model: " + log.errors());
@@ -54,6 +58,8 @@ class Model {
 
     const std::vector<std::vector<llama_token>> &prompts() const { return prompts_; }
     int length() const { return int(prompts_[0].size()); }
+    // What the device that the model runs on calls itself.
+    const std::string &device() const { return device_; }
     int layers() const { return llama_model_n_layer(model_.get()); }
     int context() const { return int(llama_n_ctx(context_.get())); }
 
@@ -201,7 +207,10 @@ class Model {
         return llama_token(std::max_element(logits, logits + known) - logits);
     }
 
+    static constexpr int all_layers = 1 << 20;
+
     const Options &options_;
+    std::string device_;
     std::unique_ptr<llama_model, Free> model_;
     std::unique_ptr<llama_context, Free> context_;
     std::vector<std::vector<llama_token>> prompts_;

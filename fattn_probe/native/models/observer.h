@@ -1,12 +1,13 @@
 // What watches the evaluation of a model's graphs, tensor by tensor, and speaks to the reader of standard output.
 #pragma once
 
-#include "ggml.h"
+#include "computed.h"
 #include "json.h"
 #include "options.h"
 
 #include <exception>
 #include <iostream>
+#include <map>
 #include <string>
 
 // Asks the other side of the dialogue; it is gone if there is no answer.
@@ -36,7 +37,11 @@ class Observer {
     static bool callback(ggml_tensor *tensor, bool before, void *observer) {
         Observer &self = *static_cast<Observer *>(observer);
         try {
-            return before ? self.error_ == nullptr && self.before(tensor) : self.after(tensor);
+            if (!before) {
+                return self.after(tensor);
+            }
+            self.count(tensor);
+            return self.error_ == nullptr && self.before(tensor);
         } catch (const std::exception &) {
             self.error_ = std::current_exception();
             return false;
@@ -48,6 +53,19 @@ class Observer {
         if (error_ != nullptr) {
             std::rethrow_exception(error_);
         }
+    }
+
+    // How often each op was computed so far, by the names of devices.
+    std::string devices() const {
+        json::Object found;
+        for (const auto &[device, counts] : computed_on_) {
+            json::Object ops;
+            for (const auto &[op, count] : counts) {
+                ops.add(op, count);
+            }
+            found.add(device, ops.str());
+        }
+        return found.str();
     }
 
     // The number of ops of the kind that is observed.
@@ -62,7 +80,15 @@ class Observer {
     std::string phase_;
     bool wanted_ = false;
     size_t nodes_ = 0;
+    const Computed computed_;
 
   private:
+    void count(const ggml_tensor *tensor) {
+        if (computed_(tensor)) {
+            computed_on_[device_of(tensor)][ggml_op_name(tensor->op)]++;
+        }
+    }
+
+    std::map<std::string, std::map<std::string, int64_t>> computed_on_;
     std::exception_ptr error_;
 };

@@ -76,7 +76,7 @@ class OpRecord {
             .add("roots", roots.str())
             .add("dst", stored(ggml_type_name(dst_->type), dst_->ne, place, ggml_nbytes(dst_)))
             .add("params", json::array(dst_->op_params, sizeof(dst_->op_params) / sizeof(dst_->op_params[0])))
-            .add("backend", json::text(ggml_backend_buffer_name(buffer_of(dst_))))
+            .add("backend", json::text(device_of(dst_)))
             .str();
     }
 
@@ -120,8 +120,9 @@ class OpRecord {
 
     void add_operand(const std::string &name, const ggml_tensor *tensor) {
         const ggml_tensor *base = base_of(tensor);
-        if (base->type != tensor->type || !ggml_is_contiguous(base)) {
-            throw LostError(name + " is not a view of a contiguous tensor of its type");
+        if (base->type != tensor->type || base->nb[0] != ggml_type_size(base->type) ||
+            !ggml_is_contiguously_allocated(base)) {
+            throw LostError(name + " is not a view of a tensor of its type without gaps");
         }
         size_t end = offset_of(tensor) + row_of(tensor);
         for (int i = 1; i < 4; i++) {

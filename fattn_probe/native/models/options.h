@@ -42,7 +42,8 @@ struct Options {
     bool every = false;   // every evaluation, not only the last of the prompt and the last of all
     bool flash_attn = true;
     bool walk = false;                // say what each tensor holds, instead of writing the attention ops
-    std::set<std::string> device_ops; // ggml's names of the ops that run on a CUDA device too
+    bool on_device = false;           // the model runs on a CUDA device
+    std::set<std::string> device_ops; // ggml's names of the ops that run on it; with walk: on it too
 };
 
 inline ggml_type parse_type(const std::string &name) {
@@ -95,6 +96,8 @@ inline bool parse_switch(Options &options, const std::string &flag) {
         options.flash_attn = false;
     } else if (flag == "--walk") {
         options.walk = true;
+    } else if (flag == "--on-device") {
+        options.on_device = true;
     } else {
         return false;
     }

@@ -3,6 +3,9 @@
 // A dialogue of lines, each of which is answered before the next one: the model ({"model": ...}) and each
 // evaluation ({"step": 2}) by `go`; an op with its size ({"offer": ...}) by `yes` or `no`; after `yes` the op
 // ({"op": ...}), whose bytes are in the raw file, by `next`.
+//
+// In the evaluations asked for, a model on a device computes tensor by tensor. So what is launched between an offer and
+// its op, is launched by that op.
 #pragma once
 
 #include "observer.h"
@@ -16,24 +19,32 @@ class Recorder : public Observer {
     void begun() override { seen_.clear(); }
 
     bool before(const ggml_tensor *tensor) override {
+        taken_ = false;
         if (tensor->op != GGML_OP_FLASH_ATTN_EXT) {
-            return false;
+            return alone();
         }
         nodes_++;
         const OpRecord op(tensor);
         layer_ = op.layer() >= 0 ? op.layer() : int(seen_.size());
         part_ = seen_[layer_]++;
         const bool chosen = options_.layers.empty() || options_.layers.count(layer_) > 0;
-        return wanted_ && chosen && ask(offer(op)) == "yes";
+        taken_ = wanted_ && chosen && ask(offer(op)) == "yes";
+        return taken_ || alone();
     }
 
     bool after(const ggml_tensor *tensor) override {
+        if (!taken_) {
+            return true;
+        }
         const OpRecord op(tensor);
         op.write(options_.raw_path);
-        return ask(json::Object().add("op", op.describe()).str()) == "next";
+        return ask(json::Object().add("op", op.describe()).add("ran_on", devices()).str()) == "next";
     }
 
   private:
+    // Whether a tensor is computed without others.
+    bool alone() const { return wanted_ && options_.on_device; }
+
     std::string offer(const OpRecord &op) const {
         const std::string found = json::Object()
                                       .add("layer", layer_)
@@ -49,5 +60,6 @@ class Recorder : public Observer {
     const Options &options_;
     int layer_ = 0;
     int part_ = 0;
+    bool taken_ = false;
     std::map<int, int> seen_; // how often each layer's op ran in this step
 };

@@ -3,6 +3,8 @@
 
 #include "ggml-backend.h"
 
+#include <string>
+
 // The tensor whose memory another one is a view of; itself for one that is no view.
 inline const ggml_tensor *base_of(const ggml_tensor *tensor) {
     return tensor->view_src != nullptr ? tensor->view_src : tensor;
@@ -14,4 +16,23 @@ inline ggml_backend_buffer_t buffer_of(const ggml_tensor *tensor) { return base_
 inline bool in_host_memory(const ggml_tensor *tensor) {
     const ggml_backend_buffer_t buffer = buffer_of(tensor);
     return buffer != nullptr && ggml_backend_buffer_is_host(buffer);
+}
+
+// The name of the device that computes a tensor: that of the memory that it is written to.
+inline std::string device_of(const ggml_tensor *tensor) {
+    return in_host_memory(tensor) ? "CPU" : ggml_backend_buffer_name(buffer_of(tensor));
+}
+
+// Whether a tensor is an input, or other tensors' memory seen in another way.
+inline bool is_view(const ggml_tensor *tensor) {
+    switch (tensor->op) {
+    case GGML_OP_NONE:
+    case GGML_OP_VIEW:
+    case GGML_OP_RESHAPE:
+    case GGML_OP_PERMUTE:
+    case GGML_OP_TRANSPOSE:
+        return true;
+    default:
+        return false;
+    }
 }

@@ -25,7 +25,7 @@ class Walker : public Observer {
 
     bool before(const ggml_tensor *tensor) override {
         count(tensor);
-        if (!wanted_ || !computes(tensor)) {
+        if (!wanted_ || !computed_(tensor)) {
             return false;
         }
         nodes_++;
@@ -50,30 +50,6 @@ class Walker : public Observer {
     }
 
   private:
-    // The mark of the tensors of a graph that are computed: newer graphs hold others too, whose inputs have no values.
-    static int32_t mark_of_computed() {
-        const std::unique_ptr<ggml_context, FreeContext> context(ggml_init({size_t(1) << 20, nullptr, true}));
-        ggml_tensor *const output = ggml_dup(context.get(), ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, 1));
-        ggml_build_forward_expand(ggml_new_graph(context.get()), output);
-        return output->flags;
-    }
-
-    bool computes(const ggml_tensor *tensor) const {
-        if ((tensor->flags & mark_) != mark_) {
-            return false;
-        }
-        switch (tensor->op) {
-        case GGML_OP_NONE:
-        case GGML_OP_VIEW:
-        case GGML_OP_RESHAPE:
-        case GGML_OP_PERMUTE:
-        case GGML_OP_TRANSPOSE:
-            return false;
-        default:
-            return !ggml_is_empty(tensor);
-        }
-    }
-
     // The graph's first tensor is there again in the next part of a step.
     void count(const ggml_tensor *tensor) {
         const std::string name = title(tensor);
@@ -132,7 +108,6 @@ class Walker : public Observer {
             .str();
     }
 
-    const int32_t mark_ = mark_of_computed();
     std::unique_ptr<Device> device_;
     std::string first_;
     int part_ = -1;

@@ -1,0 +1,126 @@
+"""A whole model on a CUDA device: what its graph needs is compiled, before it is recorded."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fattn_probe.activity import Step
+from fattn_probe.build import Build
+from fattn_probe.build.key import DEVICE_CAPTURE
+from fattn_probe.build.symbols import case_of, demangle
+from fattn_probe.build.toolchain import has_cublas, library_path
+from fattn_probe.device import Target
+from fattn_probe.models.device_ops import files_of_device_ops
+from fattn_probe.models.dialogue import converse, missing_or_error
+from fattn_probe.models.program import CPU, build_libllama, program_words
+from fattn_probe.models.request import Request
+from fattn_probe.models.walk import Walk
+from fattn_probe.run.outcome import Missing, missing_kernels
+from fattn_probe.run.session import Session
+from fattn_probe.scratch import scratch
+from fattn_probe.source import KernelCase, ggml_types, kernel_cases
+
+SKIP_KERNELS = {"FATTN_PROBE_SKIP_KERNELS": "1"}
+LIBRARIES = "LD_LIBRARY_PATH"
+
+
+def place_of_model(target: Target) -> Target:
+    """Where the model itself runs, if its ops are captured on a target: a simulated GPU replays what the CPU gives."""
+    return target if target.engine == "cuda" else CPU
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """A model that runs on a CUDA device: the ops that the device's build has, and where cuBLAS is."""
+
+    ops: tuple[str, ...] = ()
+    libraries: str = ""
+
+    @property
+    def words(self) -> list[str]:
+        """The options of fattn-capture."""
+        return ["--on-device", *(word for op in self.ops for word in ("--device-op", op))] if self.ops else []
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The environment of fattn-capture, so that it finds cuBLAS."""
+        return {LIBRARIES: self.libraries} if self.libraries else {}
+
+
+@dataclass
+class Rehearsal:
+    """Answers fattn-capture, and takes nothing."""
+
+    step: Step
+    model: Mapping[str, Any] = field(default_factory=dict)
+
+    def answer(self, message: Mapping[str, Any]) -> str:
+        """The answer to a line of the program."""
+        match message:
+            case {"model": found}:
+                self.model = found
+            case {"step": number}:
+                self.step(f"finding the kernels of step {number + 1} of {self.model['steps']}")
+            case {"offer": _}:
+                return "no"
+        return "" if "end" in message else "go"
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Compiles what a model's run on a CUDA device needs."""
+
+    session: Session
+    request: Request
+    target: Target
+    architecture: str
+    step: Step
+
+    def run(self) -> OnDevice:
+        """Compile the ops of the model's graph, then the kernels of its attention.
+
+        Matrix products run on the device if cuBLAS is on this machine, since large ones call it.
+        """
+        tree = self.session.options.tree
+        assert tree is not None, "whose architecture is known"
+        build_libllama(self.session, self.target, self.architecture, self.step)
+        found = Walk(self.session, self.request, self.target, self.architecture, self.step).graph_ops()
+        cublas = self.target.engine == "cuda" and has_cublas()
+        files = files_of_device_ops(tree, cublas=cublas)
+        needed = tuple(sorted({name for op in found for name in files.get(op, ())}))
+        self.step(f"compiling the ops of the model for {self.target}")
+        build_libllama(self.session, self.target, self.architecture, self.step, program=DEVICE_CAPTURE, sources=needed)
+        made = OnDevice(tuple(sorted(files)), library_path() if cublas else "")
+        self.session.add_kernels(self.target, self.kernels(made), DEVICE_CAPTURE)
+        return made
+
+    def kernels(self, on_device: OnDevice) -> list[KernelCase]:
+        """The kernels of attention that the build lacks, named by a run that skips them."""
+        with scratch() as folder:
+            words = [*program_words(self.session, self.request, folder, folder / "raw"), *on_device.words]
+            env = {**self.session.env(self.target, DEVICE_CAPTURE), **on_device.env, **SKIP_KERNELS}
+
+            def attempt(build: Build) -> Missing | list[str]:
+                argv = [str(build.program(DEVICE_CAPTURE)), *words]
+                done = converse(argv, env, self.session.options.timeout, Rehearsal(self.step).answer)
+                return missing_or_error(done, str(self.request.model)) or missing_kernels(done.stderr)
+
+            symbols = self.session.completing(self.request.model.name, self.target, DEVICE_CAPTURE, attempt)
+        assert not isinstance(symbols, Missing), "a missing function is compiled"
+        return self.cases(symbols)
+
+    def cases(self, symbols: list[str]) -> list[KernelCase]:
+        """The kernel cases of mangled names."""
+        tree = self.session.options.tree
+        assert tree is not None, "whose architecture is known"
+        known, types = kernel_cases(tree), ggml_types(tree)
+        found = (case_of(demangle(symbol), known, types) for symbol in dict.fromkeys(symbols))
+        return [case for case in found if case is not None]
+
+
+def prepared(session: Session, request: Request, target: Target, architecture: str, step: Step) -> OnDevice:
+    """What a run of the model on a target needs, compiled; on the CPU that is libllama."""
+    if target.engine == "cpu":
+        build_libllama(session, CPU, architecture, step)
+        return OnDevice()
+    return Preparation(session, request, target, architecture, step).run()
