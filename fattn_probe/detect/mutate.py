@@ -31,7 +31,7 @@ BUILDS_SHARE = 4
 """Cores for each build of several at once."""
 ROUNDS = 3
 """Times that kernels are compiled which only mutants need."""
-NOT_FELT = "gives no other value in any case that reaches it"
+NOT_FELT = "gives no other value in any of them"
 """What is said of a mutant that no case has to try."""
 
 

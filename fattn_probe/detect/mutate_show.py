@@ -67,7 +67,8 @@ def parts(found: Mutated) -> Iterator[RenderableType]:
             yield Text(f"killed, though it is listed as equivalent: {verdict.mutant}, by {verdict.case}")
     survivors = [verdict for verdict, fate in fates if fate == "survived"]
     for verdict in sorted(survivors, key=lambda verdict: (verdict.mutant.file, verdict.mutant.line))[:MOST]:
-        yield Text(f"survived {verdict.cases} case{'s' * (verdict.cases != 1)}: {verdict.mutant}")
+        words = f" ({verdict.said})" if verdict.said else ""
+        yield Text(f"survived {verdict.cases} case{'s' * (verdict.cases != 1)}: {verdict.mutant}{words}")
     if len(survivors) > MOST:
         yield Text(f"and {len(survivors) - MOST} more survived; --json lists them")
 

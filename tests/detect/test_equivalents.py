@@ -7,8 +7,8 @@ import yaml
 from pydantic import ValidationError
 
 from fattn_probe.detect.equivalents import Equivalent, argument, read, stale
-from fattn_probe.detect.mutate import Mutated
-from fattn_probe.detect.mutate_show import document, fate_of, render, table
+from fattn_probe.detect.mutate import NOT_FELT, Mutated
+from fattn_probe.detect.mutate_show import document, fate_of, parts, render, table
 from fattn_probe.detect.schemata import switched
 from tests.detect.test_mutate import KILLED, MUTANT
 
@@ -64,6 +64,13 @@ def test_a_report(tmp_path):
     found = Mutated(("sim:h200",), 3, (), None, (KILLED,), 9, 8)
     assert document(found)["counts"] == {"killed": 1}
     assert render(found)
+
+
+def test_a_survivor_that_no_case_feels_is_told_from_others():
+    survivor = replace(KILLED, by="", case="", on="", said=NOT_FELT, cases=5)
+    found = Mutated(("sim:h200",), 3, (), None, (survivor, replace(survivor, said="", cases=1)), 9, 0)
+    lines = [str(part) for part in parts(found)][-2:]
+    assert lines == [f"survived 5 cases: {MUTANT} (gives no other value in any of them)", f"survived 1 case: {MUTANT}"]
 
 
 @pytest.mark.network
