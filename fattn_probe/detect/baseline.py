@@ -1,27 +1,35 @@
-"""Runs without a mutant, kept in a file: they take most of the time of a suite's first mutants, and do not change."""
+"""What is known of the cases that try mutants, kept in a file, so that a later call goes on where this one ended.
+
+A case's run without a mutant does not change, and a mutant that a case did not kill is not killed by it later.
+"""
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fattn_probe.detect.bench import Alone
+from fattn_probe.detect.bench import Alone, Trial
 from fattn_probe.scenario import Case
 
 
 @dataclass
 class Kept:
-    """A file of runs by key, which names all that a run depends on. Sets of mutants are there once, by their hash."""
+    """A file of runs and survived trials by a case's key, which names all that they depend on.
+
+    Sets of mutants are there once, by their hash.
+    """
 
     path: Path
     sets: dict[str, frozenset[int]] = field(default_factory=dict)
     runs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    trials: dict[str, dict[int, Trial]] = field(default_factory=lambda: defaultdict(dict))
 
     @classmethod
     def read(cls, path: Path) -> "Kept":
-        """A file's runs. A line that was not written to its end is left out."""
+        """What a file has. A line that was not written to its end is left out."""
         made = cls(path)
         for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
             try:
@@ -30,6 +38,9 @@ class Kept:
                 continue
             if "set" in item:
                 made.sets[item["set"]] = frozenset(item["mutants"])
+            elif "mutant" in item:
+                trial = Trial(item["mutant"], "", "", item["seconds"], item["changed"])
+                made.trials[item["key"]][trial.mutant] = trial
             elif "key" in item and item["reached"] in made.sets and item["felt"] in made.sets:
                 made.runs[item.pop("key")] = item
         return made
@@ -41,6 +52,12 @@ class Kept:
                 reached, felt = self.sets[item["reached"]], self.sets[item["felt"]]
                 yield Alone(work, case, **{**item, "reached": reached, "felt": felt})
 
+    def add_survived(self, key: str, trial: Trial) -> None:
+        """Append the trial of a mutant that a case did not kill."""
+        self.trials[key][trial.mutant] = trial
+        said = {"key": key, "mutant": trial.mutant, "seconds": round(trial.seconds, 3), "changed": trial.changed}
+        self.append([said])
+
     def add(self, key: str, run: Alone) -> None:
         """Append a run."""
         sets = {digest(numbers): numbers for numbers in (run.reached, run.felt)}
@@ -49,6 +66,10 @@ class Kept:
         lines: list[dict[str, Any]] = [{"set": name, "mutants": sorted(numbers)} for name, numbers in fresh.items()]
         plain = {name: getattr(run, name) for name in ("failure", "seconds", "judged", "launches", "output")}
         lines.append({"key": key, **plain, "reached": digest(run.reached), "felt": digest(run.felt)})
+        self.append(lines)
+
+    def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Append lines, the first of which may follow one that was cut."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write("".join(f"\n{json.dumps(line)}" for line in lines) + "\n")

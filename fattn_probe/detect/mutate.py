@@ -67,6 +67,8 @@ class Laboratory:
     sessions: list[Session] = field(init=False)
     baseline: list[Alone] = field(default_factory=list)
     kernels: list[list[KernelCase]] = field(default_factory=list)
+    kept: Kept = field(init=False)
+    keys: dict[tuple[int, str], str] = field(default_factory=dict)
     until: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,17 +115,19 @@ class Laboratory:
     def run_baseline(self, pool: ProcessPoolExecutor) -> None:
         """Run the cases without a mutant, but those that are kept from an earlier call."""
         items = self.items
-        keys = [self.key_of(number, case) for number, case in items]
-        kept = Kept.read(cache_dir() / "mutants" / f"{self.schemata.patches[-1].digest[:16]}.jsonl")
-        self.baseline = list(kept.find(items, keys))
-        left = {
-            (number, case.digest): key for (number, case), key in zip(items, keys, strict=True) if key not in kept.runs
-        }
+        self.keys = {(number, case.digest): self.key_of(number, case) for number, case in items}
+        self.kept = Kept.read(cache_dir() / "mutants" / f"{self.schemata.patches[-1].digest[:16]}.jsonl")
+        self.baseline = list(self.kept.find(items, [self.keys[number, case.digest] for number, case in items]))
+        left = [(number, case) for number, case in items if self.keys[number, case.digest] not in self.kept.runs]
         self.say(f"running {len(left)} cases without a mutant")
-        for run in alone(pool, (item for item in items if (item[0], item[1].digest) in left)):
+        for run in alone(pool, left):
             self.baseline.append(run)
             if not run.failure.startswith(LOST):
-                kept.add(left[run.work, run.case.digest], run)
+                self.kept.add(self.key(run), run)
+
+    def key(self, run: Alone) -> str:
+        """The key of a case that was run."""
+        return self.keys[run.work, run.case.digest]
 
     def key_of(self, number: int, case: Case) -> str:
         """What a case's run without a mutant depends on, as a hash."""
@@ -159,13 +163,20 @@ class Laboratory:
             if not self.baseline:
                 self.run_baseline(pool)
             trying, known = self.trying(), {mutant.id: mutant for mutant in mutants}
+            trials: dict[int, list[Trial]] = {}
+            left: dict[int, list[int]] = {}
             for mutant in mutants:
-                if not trying.get(mutant.id):
-                    on_verdict(self.untried(mutant))
-            trials: dict[int, list[Trial]] = defaultdict(list)
-            hunt, left = Hunt(self.baseline), [mutant.id for mutant in mutants if trying.get(mutant.id)]
-            for case, trial, over in hunt.trials(pool, ((mutant, trying[mutant]) for mutant in left), self.until):
+                cases = trying.get(mutant.id, [])
+                survived = {case: self.kept.trials[self.key(self.baseline[case])].get(mutant.id) for case in cases}
+                trials[mutant.id] = [trial for trial in survived.values() if trial]
+                left[mutant.id] = [case for case, trial in survived.items() if trial is None]
+                if not left[mutant.id]:
+                    on_verdict(self.survivor(mutant, trials[mutant.id]) if cases else self.untried(mutant))
+            fresh = ((mutant, cases) for mutant, cases in left.items() if cases)
+            for case, trial, over in Hunt(self.baseline).trials(pool, fresh, self.until):
                 trials[trial.mutant].append(trial)
+                if not trial.by:
+                    self.kept.add_survived(self.key(self.baseline[case]), trial)
                 if trial.by == MISSING and not last:
                     yield self.baseline[case].work, trial
                 elif over:
@@ -178,13 +189,17 @@ class Laboratory:
 
     def verdict(self, mutant: Mutant, trials: Sequence[Trial], case: Alone) -> Verdict:
         """The fate of a mutant from its trials; `case` is that of the last."""
-        last, seconds = trials[-1], round(sum(trial.seconds for trial in trials), 2)
-        changed = any(trial.changed for trial in trials)
+        last, found = trials[-1], self.survivor(mutant, trials)
         if not last.by:
-            return Verdict(mutant, "", "", "", "", len(trials), seconds, changed)
+            return found
         by = "stopped" if last.by == MISSING else last.by
         name = self.plan.parts[case.work].name
-        return Verdict(mutant, name, by, case.case.name, last.said, len(trials), seconds, changed)
+        return replace(found, on=name, by=by, case=case.case.name, said=last.said)
+
+    def survivor(self, mutant: Mutant, trials: Sequence[Trial]) -> Verdict:
+        """The fate of a mutant that these trials did not kill."""
+        seconds = round(sum(trial.seconds for trial in trials), 2)
+        return Verdict(mutant, "", "", "", "", len(trials), seconds, any(trial.changed for trial in trials))
 
     def other_bits(self) -> tuple[str, ...] | None:
         """The cases whose bits the switches alone change; None if no time is left to find out."""

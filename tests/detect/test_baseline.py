@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fattn_probe.detect.baseline import Kept
-from fattn_probe.detect.bench import noted_in
+from fattn_probe.detect.bench import Trial, noted_in
 from tests.detect.test_mutate import alone
 
 
@@ -37,6 +37,16 @@ def test_a_file_that_was_cut_keeps_what_is_whole(tmp_path, runs, lost):
     again.add("c", runs[1])
     found = list(Kept.read(path).find([(0, case)] * 3, ["a", "b", "c"]))
     assert found == {1: [*runs, runs[1]], 20: [*runs], 200: [runs[1]]}[lost]
+
+
+def test_survived_trials_are_found_by_the_key_of_their_case(tmp_path):
+    kept = Kept.read(tmp_path / "runs.jsonl")
+    trials = Trial(7, "", "", 0.25), Trial(8, "", "", 0.5, changed=True)
+    for trial in trials:
+        kept.add_survived("a", trial)
+    again = Kept.read(kept.path)
+    assert again.trials == kept.trials == {"a": {7: trials[0], 8: trials[1]}}
+    assert again.trials["b"] == {}
 
 
 def test_a_run_notes_what_it_reaches_and_what_it_feels(tmp_path):

@@ -227,3 +227,27 @@ def test_a_mutant_that_a_case_does_not_feel_changes_no_bit_of_it(tmp_path, tree)
         changed = {number for number in sample & run.reached if place.child(number).output != place.alone}
     assert not changed - run.felt
     assert min(len(changed), len(sample & run.reached - run.felt), len(sample - run.reached)) > 20
+
+
+@pytest.mark.build
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_hunt_goes_on_where_it_was(tmp_path, tree, monkeypatch):
+    made, asked = plan(tmp_path, files=("fattn-vec.cuh",), sample=40), list[set[int]]()
+    trials = Hunt.trials
+
+    def watched(hunt, pool, mutants, until):
+        fresh = list(mutants)
+        asked.append({mutant for mutant, _ in fresh})
+        yield from trials(hunt, pool, fresh, until)
+
+    monkeypatch.setattr(Hunt, "trials", watched)
+    calls: list[list[Verdict]] = [[], []]
+    for verdicts in calls:
+        laboratory = Laboratory(made, Session(RunOptions(tree)), print)
+        laboratory.try_all(made.chosen(laboratory.schemata.mutants), verdicts.append)
+    first, second = ({verdict.mutant.id: verdict.fate for verdict in verdicts} for verdicts in calls)
+    assert first == second
+    assert set(first.values()) == {"killed", "survived", "not reached"}
+    assert asked[-1] == {mutant for mutant, fate in first.items() if fate == "killed"}
+    assert asked[0] > asked[-1]
