@@ -242,12 +242,13 @@ def test_a_hunt_goes_on_where_it_was(tmp_path, tree, monkeypatch):
         yield from trials(hunt, pool, fresh, until)
 
     monkeypatch.setattr(Hunt, "trials", watched)
+    monkeypatch.setattr("fattn_probe.detect.mutate.cache_dir", lambda: tmp_path)
     calls: list[list[Verdict]] = [[], []]
     for verdicts in calls:
         laboratory = Laboratory(made, Session(RunOptions(tree)), print)
         laboratory.try_all(made.chosen(laboratory.schemata.mutants), verdicts.append)
     first, second = ({verdict.mutant.id: verdict.fate for verdict in verdicts} for verdicts in calls)
     assert first == second
-    assert set(first.values()) == {"killed", "survived", "not reached"}
+    assert {"killed", "survived", "another kernel"} <= set(first.values())
     assert asked[-1] == {mutant for mutant, fate in first.items() if fate == "killed"}
     assert asked[0] > asked[-1]
