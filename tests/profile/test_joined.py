@@ -18,6 +18,7 @@ JOINED = Path(__file__).with_name("joined.cu")
 H100 = json.loads(JOINED.with_name("h100.json").read_text())["tests/profile/joined.cu"]
 """ncu's counts on an H100, the same in two runs (2026-11-23, nvcc 13.0)."""
 KEYS = ("shared_loads", "shared_stores", "load_wavefronts", "store_wavefronts", "conflicts")
+MEASURED = [(launch["kernel"], [launch["counts"][key] for key in KEYS]) for launch in H100]
 LENGTHS = (3, 4, 6, 16, 23)
 """Of the loops in joined.cu."""
 TURNS = 12
@@ -113,12 +114,11 @@ def test_the_simulator_joins_what_nvcc_joins():
 
 @pytest.mark.build
 def test_the_simulator_counts_what_an_h100_counted():
-    found = [(name.partition("<")[0], values_of(counts)) for name, counts in on("sim:h200")]
-    assert found == [(launch["kernel"], values_of(launch["counts"])) for launch in H100]
+    assert named(on("sim:h200")) == MEASURED
 
 
-def values_of(counts):
-    return [counts[key] for key in KEYS]
+def named(launches):
+    return [(name, [counts[key] for key in KEYS]) for name, counts in launches]
 
 
 def executed_once(instructions):
@@ -130,4 +130,4 @@ def executed_once(instructions):
 
 @pytest.mark.gpu
 def test_a_gpu_counts_the_same():
-    assert [values_of(counts) for _, counts in on("gpu")] == [values_of(launch["counts"]) for launch in H100]
+    assert named(on("gpu")) == MEASURED
