@@ -20,6 +20,7 @@ from fattn_probe.models.on_device import OnDevice, prepared
 from fattn_probe.models.program import CPU, available_memory, known_architecture, program_for, program_words
 from fattn_probe.models.recorded_op import Offer, capture_of_op, case_of_op
 from fattn_probe.models.request import Request, check_layers, size_text
+from fattn_probe.op.blocks import Blocks
 from fattn_probe.op.case_file import CaseFile
 from fattn_probe.run.capture import Capture, capture_of, write_capture
 from fattn_probe.run.command import describe
@@ -47,6 +48,8 @@ class Recorder:
     note: Note
     step: Step
     launches: LaunchLog
+    blocks: Blocks
+    written: int = 0
     entries: list[Entry] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     model: dict[str, Any] = field(default_factory=dict)
@@ -55,8 +58,8 @@ class Recorder:
 
     @property
     def spent(self) -> int:
-        """The bytes recorded so far."""
-        return sum(entry.offer.bytes for entry in self.entries)
+        """The bytes on the disk so far."""
+        return self.written + self.blocks.nbytes
 
     def answer(self, message: Mapping[str, Any]) -> str:
         """The answer to a line of the program."""
@@ -99,7 +102,8 @@ class Recorder:
         own = capture_of_op(case, described, raw, provenance)
         found = self.kept(replace(own, launches=self.launches.launched(), device=self.model["device"]))
         path = self.folder / f"{self.offer.name}.gguf"
-        write_capture(found, path)
+        write_capture(found, path, self.blocks)
+        self.written += path.stat().st_size
         self.entries.append(Entry(path.name, found.digest, self.offer, found.op))
 
 
@@ -169,16 +173,19 @@ class ModelCapture:
         words = [*program_words(self.session, self.request, folder, folder / "raw"), *on_device.words]
         words += ["--memory", str(available_memory())] if self.model_on.engine == "cpu" else []
         env = {**self.session.env(self.model_on, self.program), **on_device.env}
+        blocks = Blocks(self.folder)
 
         def attempt(build: Build) -> Missing | Index:
             argv = [str(build.program(self.program)), *words]
-            return self.attempt(argv, env, folder, architecture)
+            return self.attempt(argv, env, folder, architecture, blocks)
 
         found = self.session.completing(self.request.model.name, self.model_on, self.program, attempt)
         assert isinstance(found, Index), "a missing function is compiled"
         return found
 
-    def attempt(self, argv: list[str], env: Mapping[str, str], folder: Path, architecture: str) -> Missing | Index:
+    def attempt(
+        self, argv: list[str], env: Mapping[str, str], folder: Path, architecture: str, blocks: Blocks
+    ) -> Missing | Index:
         """Run the program once, with a folder for its files."""
         launches = LaunchLog(folder / "launches", *self.session.kernel_words)
         launches.path.unlink(missing_ok=True)
@@ -191,6 +198,7 @@ class ModelCapture:
             self.note,
             self.step,
             launches,
+            blocks,
         )
         complete = False
         self.step("loading the model")
@@ -243,4 +251,4 @@ class ModelCapture:
             "model_on": str(self.model_on),
             "ran_on": recorder.end.get("ran_on", {}),
         }
-        return Index(complete, run, recorder.entries, recorder.left_out)
+        return Index(complete, run, recorder.entries, recorder.left_out, recorder.spent)

@@ -39,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Index:
-    """A folder of captured ops.
+    """A folder of captured ops, which takes some `bytes` of the disk.
 
     `complete`: the run came to its end. `left_out` are the names of ops that the budget had no room for. `run` says
     what ran: model, prompts, source, device.
@@ -49,6 +49,7 @@ class Index:
     run: Mapping[str, Any]
     entries: Sequence[Entry]
     left_out: Sequence[str]
+    bytes: int
 
     def to_json(self) -> dict[str, Any]:
         """The document of index.json."""
@@ -57,7 +58,7 @@ class Index:
             "version": VERSION,
             "complete": self.complete,
             **self.run,
-            "bytes": sum(entry.offer.bytes for entry in self.entries),
+            "bytes": self.bytes,
             "left_out": list(self.left_out),
             "ops": ops,
         }

@@ -57,8 +57,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def remarks(index: Index, folder: str) -> list[str]:
     """What was recorded, and what was not."""
-    size = sum(entry.offer.bytes for entry in index.entries)
-    said = [f"{len(index.entries)} ops, {size_text(size)}, in {folder}"]
+    said = [f"{len(index.entries)} ops, {size_text(index.bytes)}, in {folder}"]
     if index.left_out:
         said.append(f"{len(index.left_out)} ops did not fit --budget, from {index.left_out[0]} on")
     if index.run["finite"] is False:

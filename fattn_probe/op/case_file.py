@@ -10,6 +10,7 @@ from gguf import GGUFValueType
 from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
 from fattn_probe.op import Op, Params, Root, TensorView
+from fattn_probe.op.blocks import BLOCK, Blocks, read_blocks
 from fattn_probe.op.ggml_types import TYPE_NAMES
 from fattn_probe.op.gguf_file import (
     Field,
@@ -90,6 +91,29 @@ def case_tensors(op: Op, inputs: Mapping[str, Bytes]) -> dict[str, TensorData]:
     return {name: TensorData(root.type, root.ne, inputs[name][: root.nbytes]) for name, root in stored.items()}
 
 
+def share(tensors: dict[str, TensorData], blocks: Blocks) -> dict[str, Field]:
+    """Move the large ones of some tensors to a file of blocks; returns the fields that stand for them."""
+    fields: dict[str, Field] = {}
+    for name in [name for name, tensor in tensors.items() if tensor.data.size > BLOCK]:
+        tensor = tensors.pop(name)
+        fields[f"fattn.shared.{name}.type"] = string(tensor.type)
+        fields[f"fattn.shared.{name}.ne"] = array(GGUFValueType.INT64, tensor.ne)
+        fields[f"fattn.shared.{name}.blocks"] = array(GGUFValueType.UINT32, blocks.add(tensor.data))
+    return fields
+
+
+def stored_tensors(file: GgufFile) -> dict[str, TensorData]:
+    """The tensors of a case file, and those whose bytes are in the blocks beside it."""
+    found = dict(file.tensors)
+    for key in file.section("fattn.shared."):
+        name, _, what = key.rpartition(".")
+        if what == "blocks":
+            type, ne = file[f"fattn.shared.{name}.type"], tuple(file[f"fattn.shared.{name}.ne"])
+            data = read_blocks(file.path, file[f"fattn.shared.{key}"], Root(name, type, ne).nbytes)
+            found[name] = TensorData(type, ne, data)
+    return found
+
+
 def read_case(path: Path) -> CaseFile:
     """Read a case file; the bytes are read-only, mapped from the file."""
     return case_of(read_gguf(path))
@@ -101,8 +125,9 @@ def case_of(file: GgufFile) -> CaseFile:
         found = file.fields.get("fattn.version", "no such key")
         raise InputError(f"{file.path}: not a case file of fattn-probe (fattn.version: {found}, expected {VERSION})")
     names = [name for name in TENSORS if f"fattn.{name}.root" in file.fields]
-    views = {name: _view(file, name) for name in names}
-    roots = {view.root: _root(file, view.root) for view in views.values()}
+    tensors = stored_tensors(file)
+    views = {name: _view(file, tensors, name) for name in names}
+    roots = {view.root: _root(file, tensors[view.root], view.root) for view in views.values()}
     params = Params(
         scale=file["fattn.scale"],
         max_bias=file["fattn.max_bias"],
@@ -110,20 +135,20 @@ def case_of(file: GgufFile) -> CaseFile:
         prec=file["fattn.prec"],
         n_kv_max=file["fattn.n_kv_max"],
     )
-    inputs = {name: whole(root, file.tensors[name].data) for name, root in roots.items()}
+    inputs = {name: whole(root, tensors[name].data) for name, root in roots.items()}
     return CaseFile(file["fattn.case"], file["fattn.digest"], Op(params, views, roots), inputs)
 
 
-def _root(file: GgufFile, name: str) -> Root:
-    tensor, ne = file.tensors[name], file.fields.get(f"fattn.root.{name}.ne")
+def _root(file: GgufFile, tensor: TensorData, name: str) -> Root:
+    ne = file.fields.get(f"fattn.root.{name}.ne")
     return Root(name, tensor.type, tensor.ne) if ne is None else Root(name, tensor.type, tuple(ne), tensor.data.size)
 
 
-def _view(file: GgufFile, name: str) -> TensorView:
+def _view(file: GgufFile, tensors: Mapping[str, TensorData], name: str) -> TensorView:
     root = file[f"fattn.{name}.root"]
-    if root not in file.tensors:
+    if root not in tensors:
         raise InputError(f"{file.path}: there is no tensor {root}, the root of {name}")
-    type = file.tensors[root].type
+    type = tensors[root].type
     if type not in TYPE_NAMES:
         raise InputError(f"{file.path}: {name} has type {type}, allowed: {', '.join(TYPE_NAMES)}")
     return TensorView(

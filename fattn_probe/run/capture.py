@@ -13,7 +13,8 @@ from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
 from fattn_probe.launch.record import LaunchRecord, Names, Types, parse_launches
 from fattn_probe.op import Op
-from fattn_probe.op.case_file import Named, case_fields, case_of, case_tensors
+from fattn_probe.op.blocks import Blocks
+from fattn_probe.op.case_file import Named, case_fields, case_of, case_tensors, share
 from fattn_probe.op.gguf_file import TensorData, array, read_gguf, string, write_gguf
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.result import read_dst
@@ -70,8 +71,8 @@ def capture_of(case: Named, inputs: Mapping[str, Bytes], ran: Ran, provenance: M
     )
 
 
-def write_capture(capture: Capture, path: Path) -> None:
-    """Write a capture completely or not at all."""
+def write_capture(capture: Capture, path: Path, blocks: Blocks | None = None) -> None:
+    """Write a capture completely or not at all; with `blocks`, its large inputs are in the folder's file of blocks."""
     fields = case_fields(capture.name, capture.digest, capture.op) | {
         "fattn.run.backend": string(capture.backend),
         "fattn.run.device": string(capture.device),
@@ -84,6 +85,8 @@ def write_capture(capture: Capture, path: Path) -> None:
     n_seq, n_q, n_head, hsv = capture.dst.shape
     bytes_of_dst = np.ascontiguousarray(capture.dst, dtype=np.float32).reshape(-1).view(np.uint8)
     tensors = case_tensors(capture.op, capture.inputs)
+    if blocks is not None:
+        fields |= share(tensors, blocks)
     tensors["dst"] = TensorData("f32", (hsv, n_head, n_q, n_seq), bytes_of_dst)
     write_gguf(path, fields, tensors)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fattn_probe.errors import InputError
 from fattn_probe.files import is_folder, make_folder, read_text, writing
+from fattn_probe.run.capture import read_capture, write_capture
 
 VERDICT, REPORT = "verdict.json", "report.md"
 MOST_BYTES = 256 << 20
@@ -48,7 +49,7 @@ def write_folder(folder: Path, document: Mapping[str, Any], report: str, files: 
         try:
             partial.mkdir()
             for path in listed:
-                shutil.copyfile(path, partial / path.name)
+                write_capture(read_capture(path), partial / path.name)  # whole, without the blocks of its folder
             (partial / REPORT).write_text(report, encoding="utf-8")
             (partial / VERDICT).write_text(json.dumps({**document, "files": names}, indent=1) + "\n", encoding="utf-8")
             if folder.exists():

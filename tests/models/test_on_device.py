@@ -74,9 +74,9 @@ def test_the_ops_by_devices_in_words():
     ran_on = {"CPU": {"MUL_MAT": 2, "GET_ROWS": 1}, "CUDA0": {"ROPE": 4}}
     assert words_of(ran_on) == "CPU: GET_ROWS, MUL_MAT; CUDA0: ROPE"
     run = {"finite": True, "model_on": "gpu:0", "ran_on": ran_on}
-    said = remarks(Index(True, run, [], []), "ops")
+    said = remarks(Index(True, run, [], [], 0), "ops")
     assert said == ["0 ops, 0 B, in ops", "the model ran on gpu:0, but 3 of its 7 ops on the CPU: GET_ROWS, MUL_MAT"]
-    assert len(remarks(Index(True, run | {"model_on": "cpu"}, [], []), "ops")) == 1
+    assert len(remarks(Index(True, run | {"model_on": "cpu"}, [], [], 0), "ops")) == 1
 
 
 def test_an_op_that_the_device_did_not_run_is_refused(tmp_path):

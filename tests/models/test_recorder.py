@@ -12,6 +12,7 @@ from fattn_probe.models.launch_log import LaunchLog
 from fattn_probe.models.recorded_op import Offer
 from fattn_probe.models.request import Prompt, Request
 from fattn_probe.models.show import ranges
+from fattn_probe.op.blocks import Blocks
 
 MODEL = {"layers": 2, "steps": 3, "prompts": [[1, 2]]}
 
@@ -28,6 +29,7 @@ def recorder(tmp_path, **request):
         notes.append,
         lambda step: None,
         LaunchLog(tmp_path / "launches"),
+        Blocks(tmp_path),
     ), notes
 
 
@@ -94,7 +96,7 @@ def test_another_index_is_refused(tmp_path, text, said):
 
 
 def test_an_index_is_read_as_it_is_written(tmp_path):
-    index = Index(False, {"model": {"file": "m.gguf"}}, [], ["layer-01-step-0000"])
+    index = Index(False, {"model": {"file": "m.gguf"}}, [], ["layer-01-step-0000"], 0)
     index.write(tmp_path)
     assert read_index(tmp_path) == json.loads(json.dumps(index.to_json()))
     assert [path.name for path in tmp_path.iterdir()] == [INDEX]

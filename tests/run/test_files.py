@@ -10,6 +10,7 @@ from gguf import GGUFValueType, GGUFWriter
 from fattn_probe.errors import InputError
 from fattn_probe.launch.record import parse_launches
 from fattn_probe.op import Root, TensorView
+from fattn_probe.op.blocks import BLOCK, Blocks
 from fattn_probe.op.case_file import case_of, read_case, write_case
 from fattn_probe.op.gguf_file import TensorData, array, read_gguf, write_gguf
 from fattn_probe.run import inputs as run_inputs
@@ -74,6 +75,23 @@ def test_a_capture_survives_a_round_trip(case_and_inputs, tmp_path):
     assert read.median_seconds == 2e-3
     assert read.provenance == {"source": "pypi:x==1", "seed": "42"}
     assert all(np.array_equal(read.inputs[name], data) for name, data in capture.inputs.items())
+
+
+def test_a_capture_with_shared_inputs_is_read_as_one_without(tmp_path):
+    (case,) = expand(load(Path(__file__).parents[2] / "scenarios/gqa.yaml"))
+    capture, blocks = make_capture(case, make_inputs(case)), Blocks(tmp_path)
+    for name, own in (("one", None), ("two", blocks), ("three", blocks)):
+        write_capture(capture, tmp_path / name, own)
+    one, two, three = (read_capture(tmp_path / name) for name in ("one", "two", "three"))
+    for read in (two, three):
+        assert (read.op, read.digest, read.launches) == (one.op, one.digest, one.launches)
+        assert all(np.array_equal(read.inputs[name], data) for name, data in capture.inputs.items())
+    shared = {name for name, data in capture.inputs.items() if data.size > BLOCK}
+    assert shared >= {"K", "V"}
+    assert blocks.nbytes == sum(-(-capture.inputs[name].size // BLOCK) * BLOCK for name in shared)
+    assert (tmp_path / "two").stat().st_size < (tmp_path / "one").stat().st_size / 2
+    write_capture(two, tmp_path / "whole")
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "one").read_bytes()
 
 
 def test_a_capture_with_a_type_of_k_that_no_case_has_is_one_clear_error(case_and_inputs, tmp_path):
