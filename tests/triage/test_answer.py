@@ -4,6 +4,7 @@ import json
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 
@@ -13,7 +14,11 @@ from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.judge.verdict import Status, Verdict
 from fattn_probe.console import PIPE_WIDTH
 from fattn_probe.errors import ComparisonError, InputError, LostError
+from fattn_probe.op.blocks import Blocks
+from fattn_probe.run.capture import read_capture, write_capture
 from fattn_probe.run.outcome import Fault
+from fattn_probe.scenario import expand, load
+from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.scenario.schema import Tolerance
 from fattn_probe.triage.advice import Flags, advice_of
 from fattn_probe.triage.attention import AttentionOp
@@ -24,6 +29,7 @@ from fattn_probe.triage.result import Result, raise_if_wrong
 from fattn_probe.triage.show import pasted, report
 from fattn_probe.triage.verdict import verdict_of
 from fattn_probe.triage.words import sentence
+from tests.run.test_files import make_capture
 from tests.triage.test_verdict import H200, WRONG, failed, nodes, op, ops, overflowing, passed, without
 
 RUN = {"model": {"file": "m.gguf", "context": 64}, "source": "pypi:x", "build_number": "1"}
@@ -176,17 +182,24 @@ def test_a_command_is_pasted_as_it_is():
 
 
 def test_a_folder_is_replaced_by_the_next_triage_only(tmp_path):
-    case, out = tmp_path / "layer-00.gguf", tmp_path / "out"
-    case.write_bytes(b"GGUF")
+    ops, out = tmp_path / "ops", tmp_path / "out"
+    ops.mkdir()
+    case = ops / "layer-00.gguf"
+    (gqa,) = expand(load(Path(__file__).parents[2] / "scenarios/gqa.yaml"))
+    recorded = make_capture(gqa, make_inputs(gqa))
+    write_capture(recorded, case, Blocks(ops))
     write_folder(out, {"verdict": "Innocent"}, "# first", [case])
     assert {path.name for path in out.iterdir()} == {VERDICT, REPORT, case.name}
+    copied = read_capture(out / case.name)  # without the blocks of its folder
+    assert copied.digest == recorded.digest
+    assert all(np.array_equal(copied.inputs[name], data) for name, data in recorded.inputs.items())
     write_folder(out, {"verdict": "Innocent"}, "# second", [])
     assert (out / REPORT).read_text() == "# second"
     assert {path.name for path in out.iterdir()} == {VERDICT, REPORT}
     (out / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"has other files, such as notes\.txt"):
         check_folder(out)
-    assert {path.name for path in tmp_path.iterdir()} == {case.name, "out"}
+    assert {path.name for path in tmp_path.iterdir()} == {"ops", "out"}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"files": 3}'])
@@ -205,8 +218,6 @@ def test_an_empty_folder_and_none_will_do(tmp_path):
 
 
 def test_a_file_that_is_missing_leaves_no_half_of_a_folder(tmp_path):
-    from fattn_probe.errors import MachineError
-
-    with pytest.raises(MachineError):
+    with pytest.raises(InputError, match=r"gone\.gguf: cannot read"):
         write_folder(tmp_path / "out", {}, "", [tmp_path / "gone.gguf"])
     assert list(tmp_path.iterdir()) == []
