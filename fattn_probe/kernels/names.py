@@ -8,12 +8,12 @@ from fattn_probe.device.catalogue import nearest
 from fattn_probe.errors import InputError
 from fattn_probe.kernels.compiled import own, shipped
 from fattn_probe.kernels.contender import Contender
-from fattn_probe.kernels.packages import TORCH, tilelang, torch_backend, torch_backends, triton
+from fattn_probe.kernels.packages import TORCH, tilelang, tilelang_jit, torch_backend, torch_backends, triton
 from fattn_probe.kernels.torch_attention import BACKENDS
 
 LLAMA = "llama"
 OURS = ("naive", "tiled")
-PACKAGES: Mapping[str, Callable[[], Contender]] = {"triton": triton, "tilelang": tilelang}
+PACKAGES: Mapping[str, Callable[[], Contender]] = {"triton": triton, "tilelang": tilelang, "tilelang:jit": tilelang_jit}
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ KNOWN = (
     Known("tiled", "K and V in tiles of shared memory, online softmax; f32", "sim, AMD's too, gpu"),
     Known("triton", "FlashAttention-2 in Triton; extra `triton`", "gpu, else Triton's interpreter"),
     Known("tilelang", "FlashAttention-2 in TileLang, on fragments; extra `tilelang`", "sim and gpu, Ampere and newer"),
+    Known("tilelang:jit", "the same by TileLang's own runtime, for the GPU that is there", "gpu, Ampere and newer"),
     Known("torch", "PyTorch's backends, or one of them: torch:flash; extra `torch`", "gpu, else cpu"),
 )
 

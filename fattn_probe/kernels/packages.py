@@ -8,7 +8,7 @@ import numpy as np
 from fattn_probe.arrays import Floats, Halves
 from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, InputError, LostError
-from fattn_probe.kernels import tilelang_attention, torch_attention, triton_attention
+from fattn_probe.kernels import tilelang_attention, tilelang_runtime, torch_attention, triton_attention
 from fattn_probe.kernels.contender import How, Outcome, Output, Question, refusal
 from fattn_probe.kernels.extras import Attended, load
 from fattn_probe.kernels.torch_device import device_for
@@ -97,6 +97,12 @@ def by_tilelang(asked: Arrays, target: Target, how: How) -> Attended:
     return tilelang_attention.attend(*words, target=target, how=how)
 
 
+def by_tilelang_runtime(asked: Arrays, target: Target, how: How) -> Attended:
+    """The output of TileLang's own runtime."""
+    words = (asked.q, asked.k, asked.v, asked.scale, asked.causal, asked.mask)
+    return tilelang_runtime.attend(*words, target=target, how=how)
+
+
 def by_torch(backend: str) -> Attend:
     """What computes with a backend of PyTorch's."""
 
@@ -129,5 +135,10 @@ def triton() -> Package:
 
 
 def tilelang() -> Package:
-    """The kernel in TileLang."""
+    """The kernel in TileLang: the same CUDA on all GPUs."""
     return Package("tilelang", by_tilelang)
+
+
+def tilelang_jit() -> Package:
+    """The kernel in TileLang, by its own runtime."""
+    return Package("tilelang:jit", by_tilelang_runtime)

@@ -4,6 +4,7 @@ import contextlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,19 +52,23 @@ def tiling_for(sizes: Sizes, shared: int, *, causal: bool) -> Tiling:
     return fit[0]
 
 
+def written(sizes: Sizes, scale: float, tiling: Tiling, *, causal: bool, masked: bool) -> Any:  # noqa: ANN401 (TileLang's)
+    """The kernel for these sizes in TileLang. InputError if a head size is not a multiple of 16."""
+    if sizes.hsk % 16 or sizes.hsv % 16:
+        raise InputError(f"head sizes {sizes.hsk} and {sizes.hsv}: the TileLang kernel needs multiples of 16")
+    kernel = load("fattn_probe.kernels.tilelang_kernel", EXTRA)
+    return kernel.attention(sizes, tiling, scale, causal=causal, masked=masked)
+
+
 def lower(sizes: Sizes, scale: float, tiling: Tiling, *, causal: bool, masked: bool) -> LoweredKernel:
     """The CUDA of the kernel for these sizes, without a GPU; it takes some seconds.
 
     InputError if TileLang is not installed, or if a head size is not a multiple of 16.
     """
-    if sizes.hsk % 16 or sizes.hsv % 16:
-        raise InputError(f"head sizes {sizes.hsk} and {sizes.hsv}: the TileLang kernel needs multiples of 16")
     tilelang = load("tilelang", EXTRA)
-    kernel = load("fattn_probe.kernels.tilelang_kernel", EXTRA)
     target = tilelang.tvm.target.Target({"kind": "cuda", "arch": f"sm_{ARCH}"})
     with target, contextlib.redirect_stdout(io.StringIO()):
-        function = kernel.attention(sizes, tiling, scale, causal=causal, masked=masked)
-        made = tilelang.lower(function, target=target)
+        made = tilelang.lower(written(sizes, scale, tiling, causal=causal, masked=masked), target=target)
     ((_, device),) = made.device_mod.functions.items()
     return LoweredKernel(
         source=str(made.kernel_source),

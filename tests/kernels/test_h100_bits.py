@@ -21,3 +21,9 @@ def test_the_bits_are_those_of_an_h100(case):
     rows = json.loads(done.stdout)["rows"]
     assert [row["contender"] for row in rows] == kernels
     assert {row["contender"]: row["output"][:16] for row in rows} == {name: MEASURED[case, name] for name in kernels}
+
+
+def test_what_tilelang_compiles_for_hopper_has_the_bits_of_its_cuda_for_ampere():
+    cases = {case for case, kernel in MEASURED if kernel == "tilelang:jit"}
+    assert cases == {"gqa", "mha", "prefill", "causal-4k"}
+    assert all(MEASURED[case, "tilelang:jit"] == MEASURED[case, "tilelang"] for case in cases)

@@ -1,0 +1,61 @@
+"""The attention kernel in TileLang by TileLang's own runtime: compiled for the GPU that is there, on PyTorch's tensors.
+
+On Hopper it is not the code that the simulator runs: it loads by TMA and multiplies by WGMMA.
+"""
+
+import contextlib
+import io
+
+import numpy as np
+
+from fattn_probe.arrays import Floats, Halves
+from fattn_probe.device import Target
+from fattn_probe.errors import InputError
+from fattn_probe.kernels.contender import How
+from fattn_probe.kernels.extras import Attended, load, sizes_of
+from fattn_probe.kernels.tilelang_attention import EXTRA, PLAIN, ampere, tiling_for, written
+from fattn_probe.kernels.torch_device import device_for, seconds_of
+
+
+def attend(
+    q: Halves,
+    k: Halves,
+    v: Halves,
+    scale: float,
+    causal: bool,
+    mask: Floats | None = None,
+    *,
+    target: Target,
+    how: How = PLAIN,
+) -> Attended:
+    """Output and log-sum-exp of the kernel, in f32, on a real GPU.
+
+    With `causal`, query i sees the KV rows up to i + n_kv - n_q. InputError without such a GPU, for one before Ampere,
+    and as from `written`, or if TileLang cannot compile the kernel.
+    """
+    sizes, device = sizes_of(q, k, v, mask), ampere(target)
+    if target.engine != "cuda":
+        raise InputError(f"{target}: TileLang's own runtime needs a real GPU; --kernel tilelang runs here")
+    tiling = tiling_for(sizes, device.sharedMemPerBlockOptin, causal=causal)
+    torch, tilelang = load("torch", EXTRA), load("tilelang", EXTRA)
+    on = device_for(torch, target)
+    with torch.cuda.device(on):
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                function = written(sizes, scale, tiling, causal=causal, masked=mask is not None)
+                compiled = tilelang.compile(function, target="auto")
+        except InputError:
+            raise
+        except Exception as error:  # TVM's, nvcc's and Python's own: TileLang documents none
+            raise InputError(f"TileLang does not compile this op: {str(error).strip().splitlines()[-1]}") from error
+        empty = np.zeros((sizes.n_q, sizes.n_kv), np.float16)
+        inputs = [torch.tensor(array, device=on) for array in (q, k, v, empty if mask is None else mask)]
+        shape = (sizes.n_seq, sizes.n_head, sizes.n_q)
+        o, lse = (torch.empty(ne, dtype=torch.float32, device=on) for ne in ((*shape, sizes.hsv), shape))
+
+        def compute() -> None:
+            compiled(*inputs, o, lse)
+
+        compute()
+        seconds = seconds_of(torch, compute, how.timing_on(target), on)
+    return Attended(o.cpu().numpy(), lse.cpu().numpy(), seconds)
