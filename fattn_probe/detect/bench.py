@@ -141,6 +141,7 @@ class Place:
     runners: Sequence[ForkedRunner]
     words: tuple[Types | None, Names | None]
     alone: tuple[bytes, str] = (b"", "")
+    without: Capture | None = None
     limit: float = 0.0
 
     def child(self, mutant: int = 0, schedule: int = 0) -> Child:
@@ -169,6 +170,7 @@ class Place:
     def tried(self, mutant: int) -> Trial:
         """A mutant in this case, with each order of warps that its suite asks for."""
         seconds, first, changed = 0.0, self.alone, False
+        self.judged.alone[:] = [] if self.without is None else [self.without]
         for schedule in range(len(self.runners)):
             child = self.child(mutant, schedule)
             seconds, output = seconds + child.seconds, child.output
@@ -236,7 +238,7 @@ class Bench(ExitStack):
         place.alone = child.output
         alone = place.captured(child.outcome(*words))
         if isinstance(alone, Capture):
-            judged.alone.append(replace(alone, dst=alone.dst.copy()))
+            place.without = replace(alone, dst=alone.dst.copy())
         place.limit = max(LEAST_SECONDS, SLOWER * child.seconds)
         self.last = (number, case.digest), place
         return place
@@ -249,9 +251,10 @@ class Bench(ExitStack):
             return Trial(mutant, "stopped", f"{type(error).__name__}: {error}".partition("\n")[0], 0.0)
 
     def run_alone(self, number: int, case: Case) -> Alone:
-        """Judge a case without a mutant."""
+        """Judge a case without a mutant, by the error model: beside its own output none would be wrong."""
         began = time.monotonic()
         place = self.place(number, case)
+        place.judged.alone.clear()
         noted = noted_in(self.folder / f"{number}-0" / "reached")
         child = place.child()
         by, said = place.judge(child) if self.works[number].judge else ("", "")

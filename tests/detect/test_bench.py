@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from fattn_probe.detect.bench import MISSING, Place, Trial
+from fattn_probe.detect.bench import MISSING, Bench, Place, Trial
 
 ALONE = (b"bits", "launches")
 
@@ -44,7 +44,7 @@ class Judged(Place):
 
 def place(*children: Any, **verdicts: Any) -> Any:
     runners: Any = [Runner(child) for child in children]
-    nothing: Any = SimpleNamespace(options=None)
+    nothing: Any = SimpleNamespace(options=None, alone=[])
     made = Judged(nothing, nothing, Path("case.gguf"), None, None, runners, (None, None))
     made.alone, made.limit = ALONE, 7.0
     made.verdicts = {(name.encode(), "launches"): verdict for name, verdict in verdicts.items()}
@@ -60,6 +60,26 @@ def test_equal_bits_and_launches_are_not_judged():
 @pytest.mark.parametrize(("by", "said"), [("verdict", "wrong"), ("stopped", "a trap"), (MISSING, "_Z3foo")])
 def test_other_bits_are_judged(by, said):
     assert place(Child((b"other", "launches")), other=(by, said)).tried(3) == Trial(3, by, said, 0.5)
+
+
+def test_a_case_without_a_mutant_is_not_judged_beside_its_own_output(tmp_path):
+    """Beside itself no output is wrong: a case that a known defect fails killed mutants that launch another grid."""
+    made, work = place(Child(ALONE)), SimpleNamespace(judge=True)
+    made.without, beside = "its capture", list[Any]()
+
+    class Watched(Bench):
+        def place(self, number, case):
+            return made
+
+    def judge(child):
+        beside.append(list(made.judged.alone))
+        return "verdict", "wrong"
+
+    made.judge, works, case = judge, cast(Any, [work]), cast(Any, None)
+    assert Watched(works, tmp_path).run_alone(0, case).failure == "verdict: wrong"
+    made.runners[0].child = Child((b"other", "launches"))
+    made.tried(3)
+    assert beside == [[], ["its capture"]]
 
 
 def test_a_run_without_an_output_is_judged():
