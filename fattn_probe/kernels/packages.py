@@ -91,16 +91,14 @@ def by_triton(asked: Arrays, target: Target, how: How) -> Attended:
     return triton_attention.attend(*words, device=device, timing=how.timing_on(target))
 
 
-def by_tilelang(asked: Arrays, target: Target, how: How) -> Attended:
-    """TileLang's output."""
-    words = (asked.q, asked.k, asked.v, asked.scale, asked.causal, asked.mask)
-    return tilelang_attention.attend(*words, target=target, how=how)
+def by_tilelang(attention: Callable[..., Attended]) -> Attend:
+    """What computes with TileLang's kernel: its CUDA, or its own runtime."""
 
+    def attend(asked: Arrays, target: Target, how: How) -> Attended:
+        words = (asked.q, asked.k, asked.v, asked.scale, asked.causal, asked.mask)
+        return attention(*words, target=target, how=how)
 
-def by_tilelang_runtime(asked: Arrays, target: Target, how: How) -> Attended:
-    """The output of TileLang's own runtime."""
-    words = (asked.q, asked.k, asked.v, asked.scale, asked.causal, asked.mask)
-    return tilelang_runtime.attend(*words, target=target, how=how)
+    return attend
 
 
 def by_torch(backend: str) -> Attend:
@@ -136,9 +134,9 @@ def triton() -> Package:
 
 def tilelang() -> Package:
     """The kernel in TileLang: the same CUDA on all GPUs."""
-    return Package("tilelang", by_tilelang)
+    return Package("tilelang", by_tilelang(tilelang_attention.attend))
 
 
 def tilelang_jit() -> Package:
     """The kernel in TileLang, by its own runtime."""
-    return Package("tilelang:jit", by_tilelang_runtime)
+    return Package("tilelang:jit", by_tilelang(tilelang_runtime.attend))

@@ -109,14 +109,21 @@ def attend(
     With `causal`, query i sees the KV rows up to i + n_kv - n_q. InputError for a GPU before Ampere, and as from
     `lower`; ComparisonError for a finding of the simulator's.
     """
-    sizes, device = sizes_of(q, k, v, mask), ampere(target)
-    tiling = tiling_for(sizes, device.sharedMemPerBlockOptin, causal=causal)
+    sizes, tiling = fitted(q, k, v, mask, target, causal=causal)
     lowered = lower(sizes, scale, tiling, causal=causal, masked=mask is not None)
     inputs = {"Q": q, "K": k, "V": v} | ({} if mask is None else {"M": mask})
     shape = (sizes.n_seq, sizes.n_head, sizes.n_q)
     outputs = {"O": (np.dtype(np.float32), (*shape, sizes.hsv)), "L": (np.dtype(np.float32), shape)}
     made, seconds = run_lowered(lowered, inputs, outputs, includes=includes(), target=target, how=how)
     return Attended(made["O"], made["L"].astype(np.float32, copy=False), seconds)
+
+
+def fitted(
+    q: Halves, k: Halves, v: Halves, mask: Floats | None, target: Target, *, causal: bool
+) -> tuple[Sizes, Tiling]:
+    """The sizes of an op and its tiling on a GPU; InputError as from `sizes_of`, `ampere` and `tiling_for`."""
+    sizes, device = sizes_of(q, k, v, mask), ampere(target)
+    return sizes, tiling_for(sizes, device.sharedMemPerBlockOptin, causal=causal)
 
 
 def ampere(target: Target) -> Device:

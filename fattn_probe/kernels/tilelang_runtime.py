@@ -12,8 +12,8 @@ from fattn_probe.arrays import Floats, Halves
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
 from fattn_probe.kernels.contender import How
-from fattn_probe.kernels.extras import Attended, load, sizes_of
-from fattn_probe.kernels.tilelang_attention import EXTRA, PLAIN, ampere, tiling_for, written
+from fattn_probe.kernels.extras import Attended, load
+from fattn_probe.kernels.tilelang_attention import EXTRA, PLAIN, fitted, written
 from fattn_probe.kernels.torch_device import device_for, seconds_of
 
 
@@ -33,19 +33,16 @@ def attend(
     With `causal`, query i sees the KV rows up to i + n_kv - n_q. InputError without such a GPU, for one before Ampere,
     and as from `written`, or if TileLang cannot compile the kernel.
     """
-    sizes, device = sizes_of(q, k, v, mask), ampere(target)
+    sizes, tiling = fitted(q, k, v, mask, target, causal=causal)
     if target.engine != "cuda":
         raise InputError(f"{target}: TileLang's own runtime needs a real GPU; --kernel tilelang runs here")
-    tiling = tiling_for(sizes, device.sharedMemPerBlockOptin, causal=causal)
     torch, tilelang = load("torch", EXTRA), load("tilelang", EXTRA)
     on = device_for(torch, target)
     with torch.cuda.device(on):
+        function = written(sizes, scale, tiling, causal=causal, masked=mask is not None)
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                function = written(sizes, scale, tiling, causal=causal, masked=mask is not None)
                 compiled = tilelang.compile(function, target="auto")
-        except InputError:
-            raise
         except Exception as error:  # TVM's, nvcc's and Python's own: TileLang documents none
             raise InputError(f"TileLang does not compile this op: {str(error).strip().splitlines()[-1]}") from error
         empty = np.zeros((sizes.n_q, sizes.n_kv), np.float16)
