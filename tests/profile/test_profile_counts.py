@@ -18,8 +18,6 @@ SPARSE = "flash_attn_mask_to_sparse_indices"
 # A lane's n-th store from one place joins the other lanes' n-th, though they belong to other turns (docs/profile.md).
 STORE_SECTORS = {SPARSE: 0.08}
 BEYOND = {
-    ("unpadded-kv-n_kv=17", ATTENTION): {"conflicts": 64},
-    ("unpadded-kv-n_kv=113", ATTENTION): {"conflicts": 32},
     ("streamk-fractional", ATTENTION): {"copies": -4104},
 }
 """What the simulator counts beyond the H100, by case and kernel (docs/profile.md)."""

@@ -180,6 +180,7 @@ std::vector<uint32_t> blocks_of(const Instructions &instructions) {
     const std::vector<Turn> &turns = found.get();
     std::vector<uint32_t> blocks(instructions.size());
     uint32_t block = 0;
+    bool unrolled_before = false; // a loop of as many turns as are unrolled
     for (size_t i = 0; i < turns.size();) {
         size_t run = 1;
         while (i + run < turns.size() && are_of_one_loop(instructions, turns[i], turns[i + run])) {
@@ -187,10 +188,12 @@ std::vector<uint32_t> blocks_of(const Instructions &instructions) {
         }
         const size_t unrolled = unrolled_turns(turns[i].size());
         for (size_t turn = 0; turn < run; turn++) {
-            block += turn % unrolled == 0 || turn >= run - run % unrolled;
+            const bool follows = run == 1 && unrolled_before;
+            block += !follows && (turn % unrolled == 0 || turn >= run - run % unrolled);
             std::fill(blocks.begin() + static_cast<std::ptrdiff_t>(turns[i + turn].first),
                       blocks.begin() + static_cast<std::ptrdiff_t>(turns[i + turn].end), block);
         }
+        unrolled_before = run > 1 && run == unrolled;
         i += run;
     }
     return blocks;

@@ -25,6 +25,7 @@ struct WarpInstruction {
 //
 // A place that comes again begins another turn of a loop. nvcc unrolls a loop by four if its body is short and by two
 // if it is longer: so many turns are one block, counted from the loop's first one. The rest, each alone, is a loop too.
+// Nothing is left of a loop of just as many turns, so straight code behind it is in the same block.
 std::vector<uint32_t> blocks_of(const std::vector<WarpInstruction> &instructions);
 
 // Joins the instructions that are side by side in one block; a joined one stands where its first part was.

@@ -31,6 +31,15 @@ struct __half {
     __half(long value) : bits(simt::half_of_double(static_cast<double>(value))) {}
     __half(unsigned long value) : bits(simt::half_of_double(static_cast<double>(value))) {}
     operator float() const { return simt::float_of_half(bits); }
+#if defined(SIMT_COUNT)
+    // g++ stores `condition ? this : that` of a class in two places, one for each outcome, if it may copy the bytes.
+    // nvcc has one store.
+    __half(const __half &other) = default;
+    __half &operator=(const __half &other) {
+        bits = other.bits;
+        return *this;
+    }
+#endif
 
     static __half of_bits(uint16_t bits) {
         __half half;
@@ -48,9 +57,17 @@ struct alignas(4) __half2 {
         *this = of_bits(low.bits | static_cast<uint32_t>(high.bits) << 16);
     }
 
+#if defined(SIMT_COUNT)
+    __half2(const __half2 &other) = default;
+    __half2 &operator=(const __half2 &other) { // one store, not one for each half
+        memcpy(static_cast<void *>(this), &other, sizeof(other));
+        return *this;
+    }
+#endif
+
     static __half2 of_bits(uint32_t bits) {
         __half2 pair;
-        memcpy(&pair, &bits, sizeof(bits));
+        memcpy(static_cast<void *>(&pair), &bits, sizeof(bits));
         return pair;
     }
     static __half2 of_floats(simt::FloatPair values) { return of_bits(simt::pair_of_floats(values)); }
