@@ -16,6 +16,9 @@ from fattn_probe.run.result import read_result
 
 ENDED = "fattn-runner: ended "
 SIGPROF = -27
+QUIET = {"GGML_NO_BACKTRACE": "1", "LSAN_OPTIONS": "detect_leaks=0"}
+"""No backtrace: an abort is found by its message, and gdb takes a second. No search for leaks: a child inherits objects
+that its parent still has."""
 GRACE = 30.0
 """Seconds beyond the limit of processor time after which a child waits for something that never comes."""
 
@@ -75,6 +78,6 @@ def forked_runner(
     runner: Path, args: Sequence[str], *, env: Mapping[str, str], folder: Path, timeout: float
 ) -> Iterator[ForkedRunner]:
     """Start a runner that forks, and end it with all its child processes."""
-    environment = {**env, "GGML_NO_BACKTRACE": "1"}  # an abort is found by its message; gdb takes a second to start
+    environment = {**env, **QUIET}
     with batch_runner(runner, ("--fork", *args), env=environment, timeout=timeout) as batch:
         yield ForkedRunner(batch, folder)

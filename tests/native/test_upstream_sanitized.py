@@ -5,10 +5,14 @@ from pathlib import Path
 import pytest
 
 import fattn_probe
+from fattn_probe.build import RUNNER
 from fattn_probe.compare.judge.metrics import nmse
 from fattn_probe.device import load_devices, parse_target
+from fattn_probe.run.forked import forked_runner
+from fattn_probe.run.inputs import make_case_file
 from fattn_probe.run.outcome import Ran
 from fattn_probe.run.session import RunOptions, Session
+from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import expand, load
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.source import DEFAULT_SOURCE, resolve
@@ -17,9 +21,10 @@ from fattn_probe.truth.reference.adapter import reference_of
 SCENARIOS = Path(fattn_probe.__file__).parent.parent / "scenarios"
 
 
-@pytest.mark.build
+pytestmark = [pytest.mark.build, pytest.mark.network]
+
+
 @pytest.mark.night  # tests/native/sanitized.cu has fibers, host code and faults under both sanitizers in minutes less
-@pytest.mark.network
 def test_a_correct_kernel_is_clean():
     session = Session(RunOptions(resolve(DEFAULT_SOURCE), sanitize=("address", "undefined")))
     (case,) = expand(load(SCENARIOS / "gqa.yaml"))
@@ -28,3 +33,16 @@ def test_a_correct_kernel_is_clean():
     assert isinstance(outcome, Ran), outcome
     assert "runtime error" not in outcome.warnings
     assert nmse(outcome.result.dst, reference_of(case.op, inputs)) < 1e-6
+
+
+@pytest.mark.night
+def test_a_correct_kernel_in_a_child_process_leaks_nothing(tmp_path):
+    options = RunOptions(resolve(DEFAULT_SOURCE), sanitize=("address", "undefined"), simulation=Simulation(threads=1))
+    session, target = Session(options), parse_target("sim:h200", load_devices())
+    (case,) = expand(load(SCENARIOS / "gqa.yaml"))
+    file = make_case_file(case, tmp_path / "case.gguf")
+    session.run(case, file, target)  # compiles what it needs
+    runner, words = session.build_for(target).program(RUNNER), ("--backend", target.backend)
+    with forked_runner(runner, words, env=session.env(target), folder=tmp_path, timeout=60) as forked:
+        child = forked.run(tmp_path / "case.gguf")
+    assert child.code == 0, child.said.read_text()

@@ -33,6 +33,13 @@ def test_a_line_has_the_case_the_mutant_and_its_limit(fake, tmp_path):
     assert (tmp_path / "said").read_text() == f"{tmp_path}/case\t{tmp_path}/out.gguf\t\t7\t1.500\n"
 
 
+def test_what_a_child_inherits_is_not_searched_for_leaks(fake, tmp_path):
+    script = f"read -r line; echo $LSAN_OPTIONS > {tmp_path}/said; echo 'fattn-runner: ended 0 0.25'"
+    with fake(script) as runner:
+        runner.run(tmp_path / "case")
+    assert (tmp_path / "said").read_text() == "detect_leaks=0\n"
+
+
 @pytest.mark.parametrize("ending", ["exit 1", "echo 'fattn-runner: done'; sleep 60"])
 def test_a_runner_that_ends_or_says_something_else_is_lost(fake, tmp_path, ending):
     with fake(f"read -r line; {ending}") as runner, pytest.raises(LostError):
