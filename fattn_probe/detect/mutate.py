@@ -16,7 +16,7 @@ from fattn_probe.detect.baseline import Kept
 from fattn_probe.detect.bench import LOST, MISSING, Alone, Trial, Work
 from fattn_probe.detect.killing import Hunt, alone, cheapest, workers
 from fattn_probe.detect.mutants import Mutant
-from fattn_probe.detect.schemata import Schemata, compiling, switched
+from fattn_probe.detect.schemata import Release, Schemata, compiling, switched
 from fattn_probe.detect.verdicts import CHECK, Part, Plan, Verdict, Verdicts
 from fattn_probe.errors import BuildError
 from fattn_probe.regress.entries import session_for
@@ -87,7 +87,9 @@ class Laboratory:
         unwanted |= {
             mutant.id for mutant in every if mutant.digest in self.known or mutant.digest in self.plan.passed_over
         }
-        self.schemata = compiling(options.tree, options.patches, kernels, self.say, frozenset(unwanted))
+        quants = tuple(sorted({pair for part in self.plan.parts for pair in part.entry.quants}))
+        release = Release(options.tree, options.patches, quants)
+        self.schemata = compiling(release, kernels, self.say, frozenset(unwanted))
         self.say("compiling the kernels with their mutants")
         with ThreadPoolExecutor(max(1, cores() // BUILDS_SHARE)) as pool:  # each build ends with its slowest kernels
             self.sessions = list(pool.map(self.built, self.plan.parts, self.kernels))

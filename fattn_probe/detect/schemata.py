@@ -85,9 +85,17 @@ def whole_file(path: str, before: str, after: str) -> str:
     return "".join(f"{line}\n" for line in diff)
 
 
+@dataclass(frozen=True)
+class Release:
+    """A tree with patches, and the K-V type pairs that there are vec kernels for besides the default ones."""
+
+    tree: Tree
+    patches: tuple[Patch, ...]
+    quants: tuple[str, ...] = ()
+
+
 def compiling(
-    tree: Tree,
-    patches: Sequence[Patch],
+    release: Release,
     kernels: Mapping[str, Sequence[KernelCase]],
     say: Say,
     unwanted: frozenset[int] = frozenset(),
@@ -97,6 +105,7 @@ def compiling(
     Which ones do not compile is remembered for the release: it is a question of minutes. Those `unwanted` are not
     built, unless an earlier build has them that is not much larger.
     """
+    tree, patches = release.tree, release.patches
     every = switched(tree, patches, frozenset())
     path = cache_dir() / "mutants" / f"{every.patches[-1].digest[:16]}.json"
     known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
@@ -109,7 +118,7 @@ def compiling(
     }
     bad = frozenset(known.get("without", ()))
     if left := {arch: kernels[arch] for arch, key in keys.items() if key not in known}:
-        without, present = without_errors(Release(tree, tuple(patches)), left, bad | unwanted, say)
+        without, present = without_errors(release, left, bad | unwanted, say)
         bad |= without - unwanted
         known |= {"without": sorted(bad)} | {keys[arch]: sorted(present[arch]) for arch in left}
         known["left out"] = [sorted(numbers) for numbers in {*earlier, unwanted}]
@@ -128,14 +137,6 @@ def left_out(number: int, unwanted: frozenset[int], earlier: Collection[frozense
     large = MUCH_LARGER * (number - len(unwanted))
     fitting = (numbers for numbers in earlier if numbers <= unwanted and number - len(numbers) <= large)
     return max(fitting, key=len, default=unwanted)
-
-
-@dataclass(frozen=True)
-class Release:
-    """A tree with patches."""
-
-    tree: Tree
-    patches: tuple[Patch, ...]
 
 
 def without_errors(
@@ -198,7 +199,7 @@ def checked(
     with ExitStack() as locks, ThreadPoolExecutor(cores()) as pool:
         found = {}
         for arch, cases in kernels.items():
-            request = BuildRequest(release.tree, arch=arch, patches=release.patches)
+            request = BuildRequest(release.tree, arch=arch, patches=release.patches, quants=release.quants)
             folder = folder_of(request, key_of(request, toolchain))
             sources = read_sources(request.tree, request.quants, toolchain.machine)
             contents = Contents(tuple(case.name for case in cases), programs=(RUNNER,))

@@ -125,7 +125,8 @@ def judgement_of(entry: Entry, target: Target, checks: Checks) -> list[Any]:
     """How an entry's cases are run and judged on a target, for a hash."""
     device = target.device
     figures = {} if device is None else {"id": device.id, "name": device.name, **device.properties()}
-    return [str(target), figures, entry.flavour, entry.sanitize, str(checks)]
+    build = [entry.flavour, entry.sanitize, *([entry.quants] if entry.quants else [])]
+    return [str(target), figures, *build, str(checks)]
 
 
 def decisive(checks: Checks, by: str) -> Checks:

@@ -62,7 +62,7 @@ def chosen_entries(suite: Suite, folder: Path, given: Given) -> list[Entry]:
     if not given.on:
         return [first, *others]
     names = names_of(first, folder)
-    same = {"flavour", "sanitize", "check", "repeat"}
+    same = {"flavour", "sanitize", "quants", "check", "repeat"}
 
     def repeats(entry: Entry) -> bool:
         equal = entry.model_dump(include=same) == first.model_dump(include=same)
@@ -127,5 +127,6 @@ def session_for(entry: Entry, session: Session) -> Session:
     """A session with the entry's build. A build that was given (`--build`) is used as it is."""
     options = replace(session.options, repeat=entry.repeat)
     if options.build is None:
-        options = replace(options, flavour=entry.flavour, sanitize=tuple(entry.sanitize))
+        quants = tuple(dict.fromkeys((*options.quants, *entry.quants)))
+        options = replace(options, flavour=entry.flavour, sanitize=tuple(entry.sanitize), quants=quants)
     return Session(options, session.progress, watch=session.watch)

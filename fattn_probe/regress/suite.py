@@ -64,6 +64,8 @@ class Entry(Spec):
     """The build: `release`, `debug`, or `check`, whose simulated GPU checks every memory access."""
     sanitize: list[Literal["address", "undefined"]] = Field(default=[])
     """Sanitizers that the simulator's kernels are compiled with."""
+    quants: list[str] = Field(default=[])
+    """K-V type pairs that the build has vec kernels for, besides the default ones, such as `q5_1-q4_0`."""
     check: CheckSpec = Field(default=CheckSpec())
     """How the cases are judged: `model`, `sample`, `repeat`, `batch_invariance`, `roundings`, `kernels`."""
 

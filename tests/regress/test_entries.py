@@ -28,6 +28,7 @@ entries:
   - name: memory
     scenarios: [a.yaml]
     sanitize: [address]
+    quants: [q5_1-q4_0]
     check: {sample: 8}
 """
 
@@ -69,11 +70,16 @@ def test_every_entry_runs_on_its_targets_with_its_checks(suite):
 def test_each_entry_has_its_own_build(suite):
     session = Session(RunOptions(tree=None, flavour="release"))
     builds = [session_for(entry, session).options for entry in load_suite(suite).parts]
-    assert [(options.flavour, options.sanitize) for options in builds] == [
-        ("release", ()),
-        ("check", ()),
-        ("release", ("address",)),
+    assert [(options.flavour, options.sanitize, options.quants) for options in builds] == [
+        ("release", (), ()),
+        ("check", (), ()),
+        ("release", ("address",), ("q5_1-q4_0",)),
     ]
+
+
+def test_the_pairs_of_an_entry_are_beside_those_of_the_run(suite):
+    session = Session(RunOptions(tree=None, quants=("q8_0-f16", "q5_1-q4_0")))
+    assert session_for(load_suite(suite).parts[-1], session).options.quants == ("q8_0-f16", "q5_1-q4_0")
 
 
 def test_a_run_says_what_replaces_the_suites_own(suite):
