@@ -23,7 +23,7 @@ from fattn_probe.run.inputs import inputs_of
 from fattn_probe.run.outcome import Failed, Fault, Lost, Unsupported
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
-from fattn_probe.truth.error_model import predict_kernel
+from fattn_probe.truth.error_model import LargeValuesError, predict_kernel
 from fattn_probe.truth.reference.adapter import operand_values
 
 
@@ -136,4 +136,7 @@ def expected_of(judged: JudgedCase, contender: Contender) -> Expected:
     kernel = contender.arithmetic(judged.case.op)
     if kernel is None:
         return Expected(missing="there is no error model of this kernel: the scenario's tolerance decides")
-    return Expected(predict_kernel(judged.case.op, operand_values(judged.case.op, judged.inputs), kernel))
+    try:
+        return Expected(predict_kernel(judged.case.op, operand_values(judged.case.op, judged.inputs), kernel))
+    except LargeValuesError as error:
+        return Expected(missing=f"{error}: the scenario's tolerance decides")

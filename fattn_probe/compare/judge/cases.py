@@ -38,7 +38,7 @@ from fattn_probe.run.prepare import dry_launches
 from fattn_probe.run.session import Session, arch_of
 from fattn_probe.scenario import Case
 from fattn_probe.source import Tree
-from fattn_probe.truth.error_model import predict, predict_rows
+from fattn_probe.truth.error_model import LargeValuesError, predict, predict_rows
 from fattn_probe.truth.reference.adapter import check_output, fully_masked_of, operand_values, reference_of
 from fattn_probe.truth.reference.sampled import sample
 from fattn_probe.truth.rounding_model import MEASURED_ARCHS, by_row, model_of
@@ -325,10 +325,13 @@ def expected_of(
     """
     values = operand_values(case.op, inputs)
     known = constants or SHIPPED
-    if rows is None:
-        prediction = predict(case.op, values, capture.launches, arch, constants=known)
-    else:
-        prediction = predict_rows(case.op, values, capture.launches, arch, rows, constants=known)
+    try:
+        if rows is None:
+            prediction = predict(case.op, values, capture.launches, arch, constants=known)
+        else:
+            prediction = predict_rows(case.op, values, capture.launches, arch, rows, constants=known)
+    except LargeValuesError as error:
+        return Expected(missing=f"{error}: the scenario's tolerance decides")
     if prediction is None:
         return Expected(missing="there is no error model of this kernel: the scenario's tolerance decides")
     if not uses_model(case, capture, arch, model, constants=constants, rows=rows):

@@ -31,6 +31,12 @@ MOST = 1 << 21
 """Logits that are evaluated in all, by default: well below a second."""
 MOST_VALUES = 1 << 27
 """Values of V that are evaluated in all."""
+LARGEST_V = 1e15
+"""The largest |V| of which there is a prediction: the errors' squares are float32."""
+
+
+class LargeValuesError(ValueError):
+    """V has values above LARGEST_V that some query sees."""
 
 
 def predict(
@@ -49,7 +55,7 @@ def predict(
     61 Pascal, 70 Volta, 75 Turing, 80 to 89 Ampere and Ada, 90 Hopper, 100 and 120 Blackwell; `constants` are those of
     the source. One float32 pass evaluates about `most` logits: if a case has more, evenly spaced queries stand for
     their neighbours. If K and V have more than `MOST_VALUES` values, evenly spaced heads do. Memory: O(n_kv), one block
-    of logits, and arrays by row.
+    of logits, and arrays by row. LargeValuesError if V has values above LARGEST_V.
     """
     kernel = kernel_of(op, launches, arch, constants)
     return None if kernel is None else predict_kernel(op, tensors, kernel, most=most)
@@ -137,8 +143,27 @@ def _jobs(op: Op, tensors: Tensors, kernel: Kernel, pairs: Iterable[tuple[int, i
     """The rows of each (sequence, K/V head), one after the other."""
     for seq, kv_head in pairs:
         k, v = (_head(tensors[name], seq, kv_head, op.sizes.n_kv) for name in "KV")
+        if kernel.converts_V and op.type_V != "f16":
+            v = without_hidden_infinity(v, tensors.get("mask"), seq)
+        if max(float(v.max()), -float(v.min())) > LARGEST_V:
+            raise LargeValuesError(f"there is no error model of values of V above {LARGEST_V:.0e}")
         kv = KVMoments.of(k, v, kernel, (op.type_K, op.type_V), V_is_K_view=op.V_is_K_view)
         yield _Head(op, tensors, kernel, kv, seq, kv_head)
+
+
+def without_hidden_infinity(v: Floats, mask: Any, seq: int) -> Floats:  # noqa: ANN401 (an array, or what makes it)
+    """V (n_kv, hsv) with zeros in rows that have values beyond f16's range and that no query sees.
+
+    The kernel makes infinities of such values. A row that the mask hides from every query does no harm as long as the
+    kernel skips it, and has no share in the error of any other.
+    """
+    beyond = np.flatnonzero((np.abs(v) > HALF.largest).any(axis=1))
+    if not len(beyond) or not isinstance(mask, np.ndarray):
+        return v
+    hidden = beyond[np.isneginf(mask[seq % len(mask)][..., beyond]).all(axis=(0, 1))]
+    v = v.copy()
+    v[hidden] = 0
+    return v
 
 
 def _sample(op: Op, most: int) -> Indices:

@@ -12,7 +12,7 @@ from fattn_probe.launch.record import parse_launch, parse_launches
 from fattn_probe.scenario import expand, load
 from fattn_probe.scenario.inputs import make_inputs
 from fattn_probe.scenario.schema import Scenario
-from fattn_probe.truth.error_model import accuracy_warning, predict
+from fattn_probe.truth.error_model import LargeValuesError, accuracy_warning, predict
 from fattn_probe.truth.reference.adapter import fully_masked_of, operand_values, reference_of
 
 ROOT = Path(__file__).parents[3]
@@ -135,3 +135,37 @@ def test_the_bound_allows_for_the_conversion_of_the_only_row_of_v():
     assert error.any()
     assert (error <= bound).all()
     assert (bound < 0.001).all()
+
+
+def hidden_value(**changes):
+    """A case of V in f32 whose last 64 of 256 rows the mask hides, and its launch."""
+    entry = {"version": 1, "about": "x", "hsk": 64, "n_head": 4, "n_q": 5, "n_kv": 256, "n_seq": 2, "type_V": "f32"}
+    entry |= {"mask": {"kind": "masked_tiles", "trailing": 64}}
+    (case,) = expand(Scenario.model_validate(entry | changes).named("hidden"))
+    line = '{"order":0,"kernel":"flash_attn_tile<64,64,4,1,false>","grid":[1,1,8],"block":[32,4,1],"shared":0}'
+    return case, [parse_launch(line)]
+
+
+def test_a_value_beyond_f16_in_a_row_that_the_mask_hides_is_no_error():
+    case, launches = hidden_value()
+    values = values_of(case)
+    v = np.array(values["V"], np.float32)
+    v[1, 2, 250, 7] = 0
+    usual = predict(case.op, values | {"V": v}, launches, 61)
+    huge = v.copy()
+    huge[1, 2, 250, 7] = 1e30
+    found = predict(case.op, values | {"V": huge}, launches, 61)
+    assert np.isfinite(found.bound).all()
+    assert found.rmse == pytest.approx(usual.rmse, rel=0.02)
+
+
+def test_a_value_beyond_f16_that_a_query_sees_has_no_bound():
+    case, launches = hidden_value()
+    values = values_of(case)
+    huge = np.array(values["V"], np.float32)
+    huge[1, 2, 3, 7] = 1e5
+    found = predict(case.op, values | {"V": huge}, launches, 61)
+    assert found.may_overflow[1, :, 2].all() and np.isinf(found.bound[1, :, 2, 7]).all()
+    huge[1, 2, 3, 7] = 1e30
+    with pytest.raises(LargeValuesError, match="no error model of values of V above 1e\\+15"):
+        predict(case.op, values | {"V": huge}, launches, 61)
