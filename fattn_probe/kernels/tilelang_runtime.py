@@ -43,8 +43,10 @@ def attend(
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 compiled = tilelang.compile(function, target="auto")
-        except Exception as error:  # TVM's, nvcc's and Python's own: TileLang documents none
-            raise InputError(f"TileLang does not compile this op: {str(error).strip().splitlines()[-1]}") from error
+        # A boundary: TileLang documents no errors, and its passes, TVM and nvcc raise what they like, assertions too. The
+        # op is then unsupported, and the next case goes on.
+        except Exception as error:
+            raise InputError(f"TileLang does not compile this op: {reason(error)}") from error
         empty = np.zeros((sizes.n_q, sizes.n_kv), np.float16)
         inputs = [torch.tensor(array, device=on) for array in (q, k, v, empty if mask is None else mask)]
         shape = (sizes.n_seq, sizes.n_head, sizes.n_q)
@@ -56,3 +58,9 @@ def attend(
         compute()
         seconds = seconds_of(torch, compute, how.timing_on(target), on)
     return Attended(o.cpu().numpy(), lse.cpu().numpy(), seconds)
+
+
+def reason(error: Exception) -> str:
+    """The last line of an error's message; the name of its class if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__

@@ -46,6 +46,11 @@ def test_head_sizes_that_it_is_not_for():
         written(Sizes(1, 1, 1, 16, 16, 72, 64), 1.0, Tiling(), causal=False, masked=False)
 
 
+def test_an_error_of_tilelang_need_not_have_a_message():
+    assert tilelang_runtime.reason(AssertionError()) == "AssertionError"
+    assert tilelang_runtime.reason(ValueError("Traceback\n  in lower\nno layout for o\n")) == "no layout for o"
+
+
 @with_tilelang
 @pytest.mark.parametrize("masked", [False, True])
 def test_what_is_lowered(masked):
