@@ -23,7 +23,6 @@ from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
 from fattn_probe.scratch import scratch
-from fattn_probe.source import ggml_types, template_parameters
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,7 @@ def counted(session: Session, launches: Sequence[LaunchRecord]) -> tuple[Counts,
 
 def under_ncu(session: Session, case_file: Path, target: Target) -> tuple[Counts, ...]:
     """What ncu counts in one run of the runner."""
-    tree = session.options.tree
-    types, names = (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
+    types, names = session.kernel_words
     build = session.build_for(target)
     with scratch() as folder:
         words = ("--backend", target.backend, "--repeat", "1", "--warmup", "0")
