@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import os
 import re
 import shutil
 import tempfile
@@ -143,11 +144,11 @@ def settle(fresh: Path, target: Path, keep: str) -> None:
             path.unlink()
 
 
-def write_if_changed(path: Path, text: str) -> None:
-    """Write a text file atomically, unless it already has this content."""
-    if path.is_file() and path.read_text() == text:
+def write_if_changed(path: Path, text: str, errors: str = "strict") -> None:
+    """Write a text file atomically, unless it already has this content; `errors` as for `open`."""
+    if path.is_file() and path.read_text(errors=errors) == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text)
+    part = path.with_name(f".{path.name}-{os.getpid()}.part")
+    part.write_text(text, errors=errors)
     part.replace(path)

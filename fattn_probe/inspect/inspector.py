@@ -34,7 +34,6 @@ from fattn_probe.run.result import read_result
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
 from fattn_probe.scratch import scratch
-from fattn_probe.source import ggml_types, template_parameters
 from fattn_probe.source.features import CUDA
 
 Ended = Ending | Unsupported
@@ -267,8 +266,7 @@ class Inspector:
 
     def _assemble(self, raw: dict[str, Any], build: Build, launches: Path, about: Mapping[str, str]) -> Facts:
         simulated = build.manifest.engine == "sim"
-        tree = self.session.options.tree
-        types, names = (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
+        types, names = self.session.kernel_words
         kernels = assemble.launches_of(read_launches(launches, types=types, names=names))
         choice = assemble.choice_of(raw, self._decided(build, raw), types, names)
         launch = assemble.launch_facts(raw, kernels)

@@ -1,6 +1,5 @@
 """Kernels in CUDA C++, compiled for a target by a driver that is made for them: ours, and the user's own."""
 
-import hashlib
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,12 +7,11 @@ from pathlib import Path
 from fattn_probe.build.ninja import Report, silent
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
-from fattn_probe.files import write_text
 from fattn_probe.kernels.arithmetic import arithmetic_of
 from fattn_probe.kernels.contender import How, Outcome, Output, Question, refusal
 from fattn_probe.kernels.file import read_answer, write_question
 from fattn_probe.op import Op
-from fattn_probe.program.build import Executable, maker
+from fattn_probe.program.build import Executable, maker, written
 from fattn_probe.program.execute import Settings, execute
 from fattn_probe.program.source import Program
 from fattn_probe.run.outcome import Lost, Unsupported, lost_message
@@ -79,11 +77,7 @@ class Compiled:
         """The compiled driver. BuildError with the compiler's errors."""
         made = maker(target, "check" if how.check else "release")
         text = driver(self.file.name, self.function, TYPES[kv], hip=made.amd)
-        name = f"{self.function}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-        path = made.folder / "drivers" / f"{name}.{'hip' if made.amd else 'cu'}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.is_file():
-            write_text(path, text)
+        path = written(text, self.function, made, ".hip" if made.amd else ".cu")
         return made.make(Program(path, (self.file.resolve().parent, CUDA)), self.report)
 
 

@@ -6,10 +6,26 @@ from types import ModuleType
 
 import numpy as np
 
-from fattn_probe.arrays import F32, Floats
+from fattn_probe.arrays import F32, Floats, Halves
 from fattn_probe.errors import InputError
 from fattn_probe.op import Sizes
 from fattn_probe.truth.reference.shapes import check_shapes
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """An op as arrays in f16: q (n_seq, n_head, n_q, hsk), k and v (n_seq, n_head_kv, n_kv, hsk or hsv).
+
+    With `causal`, query i sees the KV rows up to i + n_kv - n_q. `mask` is (n_q, n_kv); None if there is none, or if
+    `causal` says the same.
+    """
+
+    q: Halves
+    k: Halves
+    v: Halves
+    scale: float
+    causal: bool = False
+    mask: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +50,9 @@ def load(module: str, extra: str) -> ModuleType:
         raise InputError(f"{error.name} is not installed: `pip install 'fattn-probe[{extra}]'`") from None
 
 
-def sizes_of(q: Floats, k: Floats, v: Floats, mask: Floats | None) -> Sizes:
-    """The sizes of q (n_seq, n_head, n_q, hsk), k and v (n_seq, n_head_kv, n_kv, hsk or hsv) and mask (n_q, n_kv).
-
-    InputError if they do not fit together, or if one is not f16.
-    """
+def sizes_of(asked: Arrays) -> Sizes:
+    """The sizes of an op; InputError if its arrays do not fit together, or if one is not f16."""
+    q, k, v, mask = asked.q, asked.k, asked.v, asked.mask
     arrays = {"q": q, "k": k, "v": v} | ({} if mask is None else {"mask": mask})
     other = [f"{name} is {array.dtype}, f16 is needed" for name, array in arrays.items() if array.dtype != np.float16]
     if other:

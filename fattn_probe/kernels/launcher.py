@@ -1,6 +1,5 @@
 """Run one CUDA kernel, given as source text, on NumPy arrays: a program around it that reads and writes files."""
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from fattn_probe.arrays import Numbers
-from fattn_probe.build.overlay import write_if_changed
 from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, LostError
 from fattn_probe.kernels.contender import How
-from fattn_probe.program.build import Maker, maker
+from fattn_probe.program.build import maker, written
 from fattn_probe.program.execute import ProgramRun, Settings, execute
 from fattn_probe.program.source import Program
 from fattn_probe.run.frames import describe_fault
@@ -56,7 +54,7 @@ def run_lowered(
     """
     arrays = {name: (array.dtype, array.shape) for name, array in inputs.items()} | dict(outputs)
     making, timing = maker(target, "check" if how.check else "release"), how.timing_on(target)
-    path = written(program_text(kernel, arrays, frozenset(outputs)), kernel.name, making)
+    path = written(program_text(kernel, arrays, frozenset(outputs)), kernel.name, making, ".cu")
     made = making.make(Program(path, (*includes, HEADERS)))
     with scratch() as folder:
         for name, array in inputs.items():
@@ -87,15 +85,6 @@ def bytes_of(array: Array) -> int:
     """The bytes of an array."""
     dtype, shape = array
     return dtype.itemsize * math.prod(shape)
-
-
-def written(text: str, name: str, making: Maker) -> Path:
-    """The file of a program, beside those that its maker compiles: the same text is compiled once."""
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    path = making.folder / "lowered" / f"{name}-{digest}.cu"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_if_changed(path, text)
-    return path
 
 
 def check_ended(run: ProgramRun) -> None:

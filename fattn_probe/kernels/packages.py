@@ -1,17 +1,16 @@
 """Kernels of other packages as contenders: Triton's, TileLang's, PyTorch's. They take arrays in f16."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 
-from fattn_probe.arrays import Floats, Halves
 from fattn_probe.device import Target
 from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.kernels import tilelang_attention, tilelang_runtime, torch_attention, triton_attention
 from fattn_probe.kernels.contender import How, Outcome, Output, Question, refusal
-from fattn_probe.kernels.extras import Attended, load
-from fattn_probe.kernels.torch_device import device_for
+from fattn_probe.kernels.extras import Arrays, Attended
 from fattn_probe.op import Op
 from fattn_probe.run.outcome import Failed, Lost, Unsupported
 from fattn_probe.truth.error_model.kernel import Kernel
@@ -20,22 +19,12 @@ from fattn_probe.truth.reference.adapter import operand_values
 TORCH = "torch:"
 
 
-@dataclass(frozen=True, eq=False)
-class Arrays:
-    """A question as arrays in f16: q (n_seq, n_head, n_q, hsk), k and v (n_seq, n_head_kv, n_kv, hsk or hsv).
+class Attend(Protocol):
+    """What computes an op on a target."""
 
-    `mask` is (n_q, n_kv); None if there is none, or if `causal` says the same.
-    """
-
-    q: Halves
-    k: Halves
-    v: Halves
-    scale: float
-    causal: bool
-    mask: Floats | None
-
-
-Attend = Callable[[Arrays, Target, How], Attended]
+    def __call__(self, asked: Arrays, *, target: Target, how: How) -> Attended:
+        """Its output, and the seconds of the timed runs on a GPU."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +46,7 @@ class Package:
         if reason:
             return Unsupported(reason)
         try:
-            made = self.attend(arrays_of(question), target, how)
+            made = self.attend(arrays_of(question), target=target, how=how)
         except InputError as error:
             return Unsupported(str(error))
         except ComparisonError as error:
@@ -84,34 +73,6 @@ def arrays_of(question: Question) -> Arrays:
     return Arrays(q, k, v, question.op.params.stored.scale, question.causal, mask)
 
 
-def by_triton(asked: Arrays, target: Target, how: How) -> Attended:
-    """Triton's output."""
-    device = device_for(load("torch", triton_attention.EXTRA), target)
-    words = (asked.q, asked.k, asked.v, asked.scale, asked.causal, asked.mask)
-    return triton_attention.attend(*words, device=device, timing=how.timing_on(target))
-
-
-def by_tilelang(attention: Callable[..., Attended]) -> Attend:
-    """What computes with TileLang's kernel: its CUDA, or its own runtime."""
-
-    def attend(asked: Arrays, target: Target, how: How) -> Attended:
-        words = (asked.q, asked.k, asked.v, asked.scale, asked.causal, asked.mask)
-        return attention(*words, target=target, how=how)
-
-    return attend
-
-
-def by_torch(backend: str) -> Attend:
-    """What computes with a backend of PyTorch's."""
-
-    def attend(asked: Arrays, target: Target, how: How) -> Attended:
-        device = device_for(load("torch", torch_attention.EXTRA), target)
-        words = (asked.q, asked.k, asked.v, asked.scale, asked.mask)
-        return torch_attention.attend(backend, *words, causal=asked.causal, device=device, timing=how.timing_on(target))
-
-    return attend
-
-
 def torch_backends() -> list[Package]:
     """PyTorch's backends that are there; one that says so if PyTorch is not."""
     try:
@@ -124,19 +85,20 @@ def torch_backends() -> list[Package]:
 def torch_backend(name: str) -> Package:
     """A backend of PyTorch's."""
     algorithm = "standard" if name == "math" else "fa2"
-    return Package(f"{TORCH}{name}", by_torch(name), "on this computer's CPU, without a GPU", algorithm)
+    attend = partial(torch_attention.attend, name)
+    return Package(f"{TORCH}{name}", attend, "on this computer's CPU, without a GPU", algorithm)
 
 
 def triton() -> Package:
     """The kernel in Triton."""
-    return Package("triton", by_triton, "in Triton's interpreter, without a GPU")
+    return Package("triton", triton_attention.attend, "in Triton's interpreter, without a GPU")
 
 
 def tilelang() -> Package:
     """The kernel in TileLang: the same CUDA on all GPUs."""
-    return Package("tilelang", by_tilelang(tilelang_attention.attend))
+    return Package("tilelang", tilelang_attention.attend)
 
 
 def tilelang_jit() -> Package:
     """The kernel in TileLang, by its own runtime."""
-    return Package("tilelang:jit", by_tilelang(tilelang_runtime.attend))
+    return Package("tilelang:jit", tilelang_runtime.attend)

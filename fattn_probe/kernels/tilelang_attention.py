@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fattn_probe.arrays import Floats, Halves
 from fattn_probe.device import Device, Target
 from fattn_probe.errors import InputError
 from fattn_probe.kernels.contender import How
-from fattn_probe.kernels.extras import Attended, load, sizes_of
+from fattn_probe.kernels.extras import Arrays, Attended, load, sizes_of
 from fattn_probe.kernels.launcher import LoweredKernel, run_lowered
 from fattn_probe.op import Sizes
 from fattn_probe.profile.command import device_of
@@ -20,7 +19,6 @@ from fattn_probe.profile.command import device_of
 EXTRA = "tilelang"
 ARCH = 80
 """Newer ones lower to TMA and WGMMA, which are not simulated; this one's kernels run on them too."""
-PLAIN = How()
 
 
 @dataclass(frozen=True)
@@ -93,37 +91,24 @@ def includes() -> tuple[Path, ...]:
     return root / "src", root / "3rdparty/cutlass/include"
 
 
-def attend(
-    q: Halves,
-    k: Halves,
-    v: Halves,
-    scale: float,
-    causal: bool,
-    mask: Floats | None = None,
-    *,
-    target: Target,
-    how: How = PLAIN,
-) -> Attended:
+def attend(asked: Arrays, *, target: Target, how: How) -> Attended:
     """Output and log-sum-exp of the kernel, in f32; the same CUDA runs on a simulated GPU and, by nvcc, on a real one.
 
-    With `causal`, query i sees the KV rows up to i + n_kv - n_q. InputError for a GPU before Ampere, and as from
-    `lower`; ComparisonError for a finding of the simulator's.
+    InputError for a GPU before Ampere, and as from `lower`; ComparisonError for a finding of the simulator's.
     """
-    sizes, tiling = fitted(q, k, v, mask, target, causal=causal)
-    lowered = lower(sizes, scale, tiling, causal=causal, masked=mask is not None)
-    inputs = {"Q": q, "K": k, "V": v} | ({} if mask is None else {"M": mask})
+    sizes, tiling = fitted(asked, target)
+    lowered = lower(sizes, asked.scale, tiling, causal=asked.causal, masked=asked.mask is not None)
+    inputs = {"Q": asked.q, "K": asked.k, "V": asked.v} | ({} if asked.mask is None else {"M": asked.mask})
     shape = (sizes.n_seq, sizes.n_head, sizes.n_q)
     outputs = {"O": (np.dtype(np.float32), (*shape, sizes.hsv)), "L": (np.dtype(np.float32), shape)}
     made, seconds = run_lowered(lowered, inputs, outputs, includes=includes(), target=target, how=how)
     return Attended(made["O"], made["L"].astype(np.float32, copy=False), seconds)
 
 
-def fitted(
-    q: Halves, k: Halves, v: Halves, mask: Floats | None, target: Target, *, causal: bool
-) -> tuple[Sizes, Tiling]:
+def fitted(asked: Arrays, target: Target) -> tuple[Sizes, Tiling]:
     """The sizes of an op and its tiling on a GPU; InputError as from `sizes_of`, `ampere` and `tiling_for`."""
-    sizes, device = sizes_of(q, k, v, mask), ampere(target)
-    return sizes, tiling_for(sizes, device.sharedMemPerBlockOptin, causal=causal)
+    sizes, device = sizes_of(asked), ampere(target)
+    return sizes, tiling_for(sizes, device.sharedMemPerBlockOptin, causal=asked.causal)
 
 
 def ampere(target: Target) -> Device:

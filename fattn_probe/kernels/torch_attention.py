@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from fattn_probe.arrays import Floats, Halves
+from fattn_probe.device import Target
 from fattn_probe.errors import InputError
-from fattn_probe.kernels.contender import UNTIMED, Timing
-from fattn_probe.kernels.extras import Attended, load, sizes_of
-from fattn_probe.kernels.torch_device import CPU, seconds_of
+from fattn_probe.kernels.contender import UNTIMED, How
+from fattn_probe.kernels.extras import Arrays, Attended, load, sizes_of
+from fattn_probe.kernels.torch_device import device_for, seconds_of
 
 EXTRA = "torch"
 BACKENDS = {
@@ -27,14 +28,16 @@ def backends() -> tuple[str, ...]:
 
     InputError if PyTorch is not installed.
     """
-    small, device = np.zeros((1, 1, 16, 64), np.float16), "cuda" if load("torch", EXTRA).cuda.is_available() else CPU
-    return tuple(name for name in BACKENDS if computes(name, small, device))
+    target = Target("cuda" if load("torch", EXTRA).cuda.is_available() else "cpu")
+    small = np.zeros((1, 1, 16, 64), np.float16)
+    asked = Arrays(small, small, small, 1.0)
+    return tuple(name for name in BACKENDS if computes(name, asked, target))
 
 
-def computes(backend: str, small: Halves, device: str) -> bool:
-    """Whether a backend takes an op without a mask."""
+def computes(backend: str, asked: Arrays, target: Target) -> bool:
+    """Whether a backend takes an op."""
     try:
-        attend(backend, small, small, small, 1.0, None, device=device)
+        attend(backend, asked, target=target, how=How(UNTIMED))
     except InputError as error:
         if isinstance(error.__cause__, RuntimeError):
             return False
@@ -42,46 +45,34 @@ def computes(backend: str, small: Halves, device: str) -> bool:
     return True
 
 
-def attend(
-    backend: str,
-    q: Halves,
-    k: Halves,
-    v: Halves,
-    scale: float,
-    mask: Floats | None,
-    *,
-    causal: bool = False,
-    device: str = CPU,
-    timing: Timing = UNTIMED,
-) -> Attended:
+def attend(backend: str, asked: Arrays, *, target: Target, how: How) -> Attended:
     """Output of a backend, in f16, as PyTorch rounds it; no log-sum-exp.
 
-    With `causal`, query i sees the KV rows up to i + n_kv - n_q. K and V are repeated for the heads that share them,
-    which is not timed. `device` is PyTorch's name. InputError with PyTorch's reason if the backend does not take this
-    op on this machine, if PyTorch is not installed, and as from `sizes_of`.
+    K and V are repeated for the heads that share them, which is not timed. InputError with PyTorch's reason if the
+    backend does not take this op on this machine, if PyTorch is not installed, and as from `sizes_of` and `device_for`.
     """
-    sizes = sizes_of(q, k, v, mask)
+    sizes, mask = sizes_of(asked), asked.mask
     if backend not in BACKENDS:
         raise InputError(f"torch has no backend {backend!r}; allowed: {', '.join(BACKENDS)}")
     torch = load("torch", EXTRA)
-    whole = (
-        causal and mask is None and sizes.n_q == sizes.n_kv
-    )  # PyTorch's own `is_causal` counts from the first KV row
-    added = None if whole else visible(mask, sizes.n_q, sizes.n_kv, causal=causal)
-    on_q, on_k, on_v = (torch.tensor(array, device=device) for array in (q, k, v))
+    device = device_for(torch, target)
+    # PyTorch's own `is_causal` counts from the first KV row
+    whole = asked.causal and mask is None and sizes.n_q == sizes.n_kv
+    added = None if whole else visible(mask, sizes.n_q, sizes.n_kv, causal=asked.causal)
+    on_q, on_k, on_v = (torch.tensor(array, device=device) for array in (asked.q, asked.k, asked.v))
     repeated = [array.repeat_interleave(sizes.group, dim=1) for array in (on_k, on_v)]
     on_mask = None if added is None else torch.tensor(added, device=device)
 
     def compute() -> Any:  # noqa: ANN401 (a tensor of an optional package)
         return torch.nn.functional.scaled_dot_product_attention(
-            on_q, *repeated, attn_mask=on_mask, is_causal=whole, scale=scale
+            on_q, *repeated, attn_mask=on_mask, is_causal=whole, scale=asked.scale
         )
 
     try:
         with chosen(torch, backend), warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             out = compute()
-            seconds = seconds_of(torch, compute, timing, device)
+            seconds = seconds_of(torch, compute, how.timing_on(target), device)
     except RuntimeError as error:
         reasons = [str(warning.message).partition(" (Triggered")[0] for warning in said] or [str(error).strip()]
         reason = " ".join(reasons).splitlines()[0]

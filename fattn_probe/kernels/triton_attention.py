@@ -4,11 +4,11 @@ import os
 from contextlib import nullcontext
 from types import ModuleType
 
-from fattn_probe.arrays import Floats, Halves
+from fattn_probe.device import Target
 from fattn_probe.errors import InputError
-from fattn_probe.kernels.contender import UNTIMED, Timing
-from fattn_probe.kernels.extras import Attended, load, sizes_of
-from fattn_probe.kernels.torch_device import CPU, seconds_of
+from fattn_probe.kernels.contender import How
+from fattn_probe.kernels.extras import Arrays, Attended, load, sizes_of
+from fattn_probe.kernels.torch_device import CPU, device_for, seconds_of
 
 EXTRA = "triton"
 INTERPRET = "TRITON_INTERPRET"
@@ -16,28 +16,18 @@ KERNEL = "fattn_probe.kernels.triton_kernel"
 INTERPRETED = {"ROWS": 64, "COLUMNS": 64}
 
 
-def attend(
-    q: Halves,
-    k: Halves,
-    v: Halves,
-    scale: float,
-    causal: bool,
-    mask: Floats | None = None,
-    *,
-    device: str = CPU,
-    timing: Timing = UNTIMED,
-) -> Attended:
-    """Output and log-sum-exp of the kernel, in f32.
+def attend(asked: Arrays, *, target: Target, how: How) -> Attended:
+    """Output and log-sum-exp of the kernel, in f32; a row that sees nothing is 0, its log-sum-exp -inf.
 
-    With `causal`, query i sees the KV rows up to i + n_kv - n_q. A row that sees nothing is 0, its log-sum-exp -inf.
-    `device` is PyTorch's name. InputError if Triton or PyTorch is not installed, and as from `sizes_of` and
-    `kernel_module`.
+    InputError if Triton or PyTorch is not installed, and as from `sizes_of`, `device_for` and `kernel_module`.
     """
-    sizes = sizes_of(q, k, v, mask)
+    sizes, mask = sizes_of(asked), asked.mask
     torch = load("torch", EXTRA)
+    device = device_for(torch, target)
     kernel = kernel_module(interpreted=device == CPU, has_gpu=torch.cuda.is_available())
     triton = load("triton", EXTRA)
-    on = [torch.tensor(array, device=device) for array in (q, k, v, q if mask is None else mask)]
+    arrays = (asked.q, asked.k, asked.v, asked.q if mask is None else mask)
+    on = [torch.tensor(array, device=device) for array in arrays]
     shape = (sizes.n_seq, sizes.n_head, sizes.n_q)
     o = torch.empty((*shape, sizes.hsv), dtype=torch.float32, device=device)
     lse = torch.empty(shape, dtype=torch.float32, device=device)
@@ -50,15 +40,16 @@ def attend(
 
     def compute() -> None:
         function[grid](
-            *(*on, o, lse, scale, sizes.n_head, sizes.group, sizes.n_q, sizes.n_kv, sizes.hsk, sizes.hsv, *padded),
-            CAUSAL=causal,
+            *(*on, o, lse, asked.scale, sizes.n_head, sizes.group),
+            *(sizes.n_q, sizes.n_kv, sizes.hsk, sizes.hsv, *padded),
+            CAUSAL=asked.causal,
             MASKED=mask is not None,
             **blocks,
         )
 
     with nullcontext() if device == CPU else torch.cuda.device(device):
         compute()
-        seconds = seconds_of(torch, compute, timing, device)
+        seconds = seconds_of(torch, compute, how.timing_on(target), device)
     return Attended(o.cpu().numpy(), lse.cpu().numpy(), seconds)
 
 

@@ -23,7 +23,6 @@ from fattn_probe.run.session import Session
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
 from fattn_probe.scratch import scratch
-from fattn_probe.source import ggml_types, template_parameters
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,7 @@ def counted(session: Session, launches: Sequence[LaunchRecord]) -> tuple[Counts,
 
 def under_ncu(session: Session, case_file: Path, target: Target) -> tuple[Counts, ...]:
     """What ncu counts in one run of the runner."""
-    tree = session.options.tree
-    types, names = (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
+    types, names = session.kernel_words
     build = session.build_for(target)
     with scratch() as folder:
         words = ("--backend", target.backend, "--repeat", "1", "--warmup", "0")
@@ -104,25 +102,30 @@ def known(counts: Sequence[Counts], launches: Sequence[LaunchRecord]) -> tuple[C
     return tuple(found)
 
 
-def profile_program(program: Program, targets: Sequence[Target], settings: Settings) -> Profiled:
+def profile_program(
+    program: Program, targets: Sequence[Target], settings: Settings, simulation: Simulation
+) -> Profiled:
     """A program of the user's on each target."""
-    return Profiled(str(program.path), tuple(profiles_of_program(program, targets, settings)))
+    return Profiled(str(program.path), tuple(profiles_of_program(program, targets, settings, simulation)))
 
 
-def profiles_of_program(program: Program, targets: Sequence[Target], settings: Settings) -> Iterator[Profile]:
+def profiles_of_program(
+    program: Program, targets: Sequence[Target], settings: Settings, simulation: Simulation
+) -> Iterator[Profile]:
     """Its profiles; LostError if it fails."""
     for target in targets:
         made = maker(target, "count" if target.engine == "sim" else "release").make(program)
         with scratch() as folder:
-            simulation = Simulation(counts=folder / "counts")
-            run = execute(made, target, settings, simulation, fast_math=program.fast_math)
+            counting = replace(simulation, counts=folder / "counts")
+            run = execute(made, target, settings, counting, fast_math=program.fast_math)
             if run.code != 0 or run.fault is not None:
                 raise LostError(lost_message(f"{program.path} on {target}", run.code, run.stderr))
             if target.engine == "sim":
-                launches = [replace(launch, regs=None) for launch in run.launches]  # nobody has compiled them for it
+                # nvcc never compiled this program, so its registers are unknown.
+                launches = [replace(launch, regs=None) for launch in run.launches]
                 yield Profile(str(target), read_counts(folder / "counts", launches))
             else:
-                env = environment(target, simulation, fast_math=program.fast_math)
+                env = environment(target, counting, fast_math=program.fast_math)
                 text = measure([made.path, *settings.arguments], env, settings.timeout)
                 yield Profile(str(target), known(parse(text), run.launches))
 

@@ -1,5 +1,6 @@
 """Compile a CUDA program: with g++ for the simulator, or with nvcc for a GPU."""
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -96,9 +97,7 @@ class Maker:
         known, style = known_ptx(), Style(program.fast_math, whole=True, unrolls=self.flavour == "count")
         rewritten = {path: rewrite(text, path.name, known, style) for path, text in program.texts.items()}
         for path, file in rewritten.items():
-            copy = self.folder / copy_of(path)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            write(copy, f'#line 1 "{path}"\n{file.text}')
+            write_if_changed(self.folder / copy_of(path), f'#line 1 "{path}"\n{file.text}', ERRORS)
         return rewritten
 
     def compile(self, program: Program, target: str, report: Report) -> None:
@@ -205,15 +204,17 @@ def maker(target: Target, flavour: Flavour) -> Maker:
     return Maker(device.gfx or device.arch, flavour, find_toolchain("sim"), warp_size=device.warpSize)
 
 
+def written(text: str, name: str, making: Maker, suffix: str) -> Path:
+    """The file of a generated program, in the folder of its maker; equal texts have one file and are compiled once."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    path = making.folder / "generated" / f"{name}-{digest}{suffix}"
+    write_if_changed(path, text)
+    return path
+
+
 def copy_of(path: Path) -> str:
     """Where the rewritten copy of a file or folder lies in the folder of programs."""
     return f"source{path}"
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file that may hold any bytes, unless it has this content."""
-    if not path.is_file() or path.read_text(errors=ERRORS) != text:
-        path.write_text(text, errors=ERRORS)
 
 
 def kernels_of(rewritten: dict[Path, Rewritten]) -> tuple[Kernel, ...]:

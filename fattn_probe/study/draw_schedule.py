@@ -102,7 +102,7 @@ def event_table(events: Sequence[Event], most: int) -> Iterator[RenderableType]:
 
 def deadlock_lines(deadlock: Mapping[str, Sequence[str]]) -> Iterator[Text]:
     """Who waits for what, for ever."""
-    yield Text("Deadlock: no one can go on.", "bold red")
+    yield Text("Deadlock: every warpgroup waits.", "bold red")
     for who, signals in deadlock.items():
         yield Text(f"  {who} waits for: {', '.join(signals)}", "red")
 

@@ -1,8 +1,12 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from fattn_probe.build import overlay
 from fattn_probe.build.key import BuildRequest, Contents
-from fattn_probe.build.overlay import prepare, write_if_changed
+from fattn_probe.build.overlay import ERRORS, prepare, write_if_changed
 from fattn_probe.build.sources import CUDA, read_sources
 from fattn_probe.source.patches import Patch
 from tests.build.tree import FILES, add_libllama, make_tree
@@ -108,3 +112,26 @@ def test_an_equal_text_keeps_its_time(tmp_path):
     assert path.stat().st_mtime_ns == time
     write_if_changed(path, "other")
     assert path.read_text() == "other"
+
+
+def test_another_process_may_write_the_same_file_meanwhile(tmp_path, monkeypatch):
+    path, replace = tmp_path / "file", Path.replace
+    code = "import sys; from pathlib import Path; from fattn_probe.build.overlay import write_if_changed as write; "
+
+    def after_another(part, target):
+        monkeypatch.setattr(Path, "replace", replace)
+        subprocess.run([sys.executable, "-c", code + f"write(Path({str(path)!r}), 'theirs')"], check=True)
+        return replace(part, target)
+
+    monkeypatch.setattr(Path, "replace", after_another)
+    write_if_changed(path, "ours")
+    assert path.read_text() == "ours"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_text_of_any_bytes(tmp_path):
+    path, text = tmp_path / "file", b"// caf\xe9".decode(errors=ERRORS)
+    write_if_changed(path, text, ERRORS)
+    time = path.stat().st_mtime_ns
+    write_if_changed(path, text, ERRORS)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == (b"// caf\xe9", time)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from fattn_probe.kernels.extras import Arrays
 from fattn_probe.op import Params
 from fattn_probe.truth.reference.attention import attention_and_lse
 
@@ -28,6 +29,11 @@ class AttentionCase:
     mask: np.ndarray | None
     scale: float
     causal: bool
+
+    @property
+    def arrays(self):
+        """The case as the kernels take it."""
+        return Arrays(self.q, self.k, self.v, self.scale, self.causal, self.mask)
 
     @property
     def visible(self):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fattn_probe.errors import InputError
-from fattn_probe.kernels.extras import load, sizes_of
+from fattn_probe.kernels.extras import Arrays, load, sizes_of
 
 HALF = np.zeros((1, 4, 7, 64), np.float16)
 
@@ -20,7 +20,7 @@ def test_a_missing_module_of_our_own_is_a_bug():
 
 
 def test_the_sizes_of_arrays():
-    sizes = sizes_of(HALF, np.zeros((1, 2, 9, 64), np.float16), np.zeros((1, 2, 9, 32), np.float16), None)
+    sizes = sizes_of(Arrays(HALF, np.zeros((1, 2, 9, 64), np.float16), np.zeros((1, 2, 9, 32), np.float16), 1.0))
     assert (sizes.n_head, sizes.n_head_kv, sizes.n_q, sizes.n_kv, sizes.hsk, sizes.hsv) == (4, 2, 7, 9, 64, 32)
 
 
@@ -33,5 +33,6 @@ def test_the_sizes_of_arrays():
     ],
 )
 def test_arrays_that_do_not_fit(arrays, message):
+    q, k, v, mask = arrays
     with pytest.raises(InputError, match=message):
-        sizes_of(*arrays)
+        sizes_of(Arrays(q, k, v, 1.0, mask=mask))

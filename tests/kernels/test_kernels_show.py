@@ -42,7 +42,7 @@ def test_times_of_a_gpu_are_shown_with_their_interval():
 
 @pytest.mark.parametrize(("target", "said"), [(Target("cuda", None, 0), False), (Target("cpu"), True)])
 def test_where_a_package_ran_is_said_unless_it_was_the_gpu(target, said):
-    package = Package("exact", lambda *_: Attended(np.zeros(1)), "on this computer's CPU")
+    package = Package("exact", lambda *_, **__: Attended(np.zeros(1)), "on this computer's CPU")
     row = dataclasses.replace(timed(), target=target)
     file = io.StringIO()
     Console(file=file, width=120).print(render([row], [package], maps=False))

@@ -5,7 +5,7 @@ import pytest
 from fattn_probe.device import every_device, parse_targets
 from fattn_probe.errors import InputError
 from fattn_probe.kernels import tilelang_runtime
-from fattn_probe.kernels.contender import How
+from fattn_probe.kernels.contender import UNTIMED, How
 from fattn_probe.kernels.tilelang_attention import TILINGS, Tiling, attend, lower, tiling_for, written
 from fattn_probe.op import Sizes
 from tests.kernels.attention_case import assert_as_rounded, case, needs
@@ -32,18 +32,23 @@ def test_the_tiling_is_the_first_that_fits():
 def test_gpus_that_it_is_not_for(name):
     problem = case(1, 1, 1, 16, 16, 64, 64)
     with pytest.raises(InputError, match="needs an NVIDIA GPU, Ampere or newer"):
-        attend(problem.q, problem.k, problem.v, 1.0, False, target=on(name))
+        attend(problem.arrays, target=on(name), how=How())
 
 
 def test_its_own_runtime_needs_a_real_gpu():
     problem = case(1, 1, 1, 16, 16, 64, 64)
     with pytest.raises(InputError, match="own runtime needs a real GPU; --kernel tilelang runs here"):
-        tilelang_runtime.attend(problem.q, problem.k, problem.v, 1.0, False, target=on("sim:h200"))
+        tilelang_runtime.attend(problem.arrays, target=on("sim:h200"), how=How())
 
 
 def test_head_sizes_that_it_is_not_for():
     with pytest.raises(InputError, match="multiples of 16"):
         written(Sizes(1, 1, 1, 16, 16, 72, 64), 1.0, Tiling(), causal=False, masked=False)
+
+
+def test_an_error_of_tilelang_need_not_have_a_message():
+    assert tilelang_runtime.reason(AssertionError()) == "AssertionError"
+    assert tilelang_runtime.reason(ValueError("Traceback\n  in lower\nno layout for o\n")) == "no layout for o"
 
 
 @with_tilelang
@@ -71,8 +76,7 @@ RUNS = {
 @pytest.mark.build
 @pytest.mark.parametrize(("problem", "name", "flavour"), RUNS.values(), ids=RUNS)
 def test_the_error_on_a_simulated_gpu_is_that_of_p_in_f16(problem, name, flavour):
-    arrays = (problem.q, problem.k, problem.v, problem.scale, problem.causal, problem.mask)
-    made = attend(*arrays, target=on(name), how=How(check=flavour == "check"))
+    made = attend(problem.arrays, target=on(name), how=How(check=flavour == "check"))
     assert_as_rounded(problem, made.o, made.lse)
 
 
@@ -81,6 +85,5 @@ def test_the_error_on_a_simulated_gpu_is_that_of_p_in_f16(problem, name, flavour
 @pytest.mark.parametrize("name", ["causal", "edges", "two stages", "more queries than KV rows"])
 def test_its_own_runtime_is_as_exact(name):
     problem, _, _ = RUNS[name]
-    arrays = (problem.q, problem.k, problem.v, problem.scale, problem.causal, problem.mask)
-    made = tilelang_runtime.attend(*arrays, target=on("gpu"))
+    made = tilelang_runtime.attend(problem.arrays, target=on("gpu"), how=How(UNTIMED))
     assert_as_rounded(problem, made.o, made.lse)

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
+from fattn_probe.device import Target
 from fattn_probe.errors import InputError
+from fattn_probe.kernels.contender import How
 from fattn_probe.kernels.torch_attention import attend, backends, visible
 from tests.kernels.attention_case import case, needs
 
+CPU = Target("cpu")
 CASES = {
     "square": case(1, 2, 2, 64, 64, 64, 64, causal=True),
     "causal": case(1, 4, 2, 33, 77, 64, 64, causal=True),
@@ -24,7 +27,7 @@ def test_causal_and_mask_are_one_mask():
 def test_a_backend_that_pytorch_does_not_know():
     problem = CASES["square"]
     with pytest.raises(InputError, match="no backend 'maths'; allowed: math, flash, efficient, cudnn"):
-        attend("maths", problem.q, problem.k, problem.v, 1.0, None)
+        attend("maths", problem.arrays, target=CPU, how=How())
 
 
 @needs("torch", extra="torch")
@@ -35,7 +38,7 @@ def test_every_backend_that_is_there_is_within_the_rounding_of_its_output(proble
     exact, lse = problem.exact()
     sees = np.isfinite(lse)
     for name in names:
-        o = attend(name, problem.q, problem.k, problem.v, problem.scale, problem.mask, causal=problem.causal).o
+        o = attend(name, problem.arrays, target=CPU, how=How()).o
         assert o.dtype == np.float16
         step = np.abs(exact).max() * 2.0**-10
         assert 0 < np.abs(o - exact)[sees].max() < step
@@ -45,4 +48,4 @@ def test_every_backend_that_is_there_is_within_the_rounding_of_its_output(proble
 def test_a_backend_that_does_not_take_an_op_says_why():
     problem = case(1, 1, 1, 16, 16, 64, 32)
     with pytest.raises(InputError, match=r"torch's backend flash does not take this op on .*: .*dimension"):
-        attend("flash", problem.q, problem.k, problem.v, 1.0, None)
+        attend("flash", problem.arrays, target=CPU, how=How())

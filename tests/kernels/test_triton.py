@@ -7,6 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from fattn_probe.device import Target
+from fattn_probe.kernels.contender import How
 from fattn_probe.kernels.triton_attention import INTERPRET, attend
 from tests.kernels.attention_case import assert_as_rounded, case, needs
 
@@ -25,7 +27,7 @@ CASES = {
 
 @pytest.mark.parametrize("problem", CASES.values(), ids=CASES)
 def test_the_error_is_that_of_p_in_f16(problem):
-    made = attend(problem.q, problem.k, problem.v, problem.scale, problem.causal, problem.mask)
+    made = attend(problem.arrays, target=Target("cpu"), how=How())
     assert made.o.dtype == made.lse.dtype == np.float32
     assert made.seconds == ()
     assert_as_rounded(problem, made.o, made.lse)

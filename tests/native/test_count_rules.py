@@ -21,10 +21,10 @@ def rules(tmp_path_factory):
     return path
 
 
-def found(rules, kind, size, addresses):
-    """(sectors, wavefronts, conflicts)."""
+def found(rules, kind, size, addresses, *words):
+    """(sectors, wavefronts, conflicts); with the word `copy`, before them the number of instructions."""
     line = f"{kind} {size} {' '.join(map(str, addresses))}\n"
-    done = subprocess.run([rules], input=line, capture_output=True, text=True, check=True)
+    done = subprocess.run([rules, *words], input=line, capture_output=True, text=True, check=True)
     return tuple(map(int, done.stdout.split()))
 
 
@@ -64,3 +64,23 @@ CASES = {
 @pytest.mark.parametrize(("kind", "size", "addresses", "expected"), CASES.values(), ids=CASES)
 def test_an_instruction(rules, kind, size, addresses, expected):
     assert found(rules, kind, size, addresses) == expected
+
+
+# (instructions, sectors, wavefronts, conflicts)
+COPIES = {
+    "16 bytes": ("load", 16, strided(16), (1, 16, 4, 0)),
+    "3 floats": ("load", 12, strided(12), (3, 3 * 12, 3, 0)),
+    "5 ints": ("store", 20, strided(20), (5, 5 * 20, 5, 0)),
+    "3 doubles": ("load", 24, strided(24), (3, 3 * 24, 3 * 2, 0)),
+    "3 float4": ("store", 48, strided(48), (3, 3 * 32, 3 * 4, 0)),
+    # Of eight lanes that are served at once, four start in different banks: 40 words from lane to lane.
+    "10 float4": ("store", 160, strided(160), (10, 10 * 32, 10 * 8, 10 * 4)),
+    "2 floats, every second pair aligned to 8 bytes": ("load", 8, strided(12), (2, 2 * 12, 2, 0)),
+    "3 halves of one lane": ("load", 6, [64] + [OFF] * 31, (3, 3, 3, 0)),
+    "3 bytes of one lane": ("load", 3, [64] + [OFF] * 31, (3, 3, 3, 0)),
+}
+
+
+@pytest.mark.parametrize(("kind", "size", "addresses", "expected"), COPIES.values(), ids=COPIES)
+def test_a_copy_of_a_structure_is_several_instructions(rules, kind, size, addresses, expected):
+    assert found(rules, kind, size, addresses, "copy") == expected

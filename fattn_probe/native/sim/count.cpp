@@ -250,6 +250,7 @@ void count_warp_together(const Warp &warp) {
         add_accesses(instructions, lane, since);
         since.clear();
     }
+    split(instructions.all);
     join(instructions.all);
     for (const WarpInstruction &instruction : instructions.all) {
         if (!instruction.repeated) {

@@ -173,7 +173,38 @@ class Neighbours {
     std::vector<size_t> indices_;
 };
 
+bool is_one_instruction(const WarpInstruction &instruction) {
+    const bool is_plain = instruction.kind == MemoryOperation::load || instruction.kind == MemoryOperation::store;
+    return !is_plain || piece_bytes_of(instruction.access) == instruction.access.bytes;
+}
+
+// A place of its own for each piece of a copy, so that the next piece is not taken for the next turn of a loop: code
+// lies below 2^47.
+const void *place_of_piece(const void *place, uintptr_t piece) {
+    return reinterpret_cast<const void *>(reinterpret_cast<uintptr_t>(place) | piece << 48);
+}
+
 } // namespace
+
+void split(Instructions &instructions) {
+    if (std::all_of(instructions.begin(), instructions.end(), is_one_instruction)) {
+        return;
+    }
+    Instructions all;
+    for (const WarpInstruction &instruction : instructions) {
+        if (is_one_instruction(instruction)) {
+            all.push_back(instruction);
+            continue;
+        }
+        uintptr_t piece = 0;
+        for (const WarpAccess &access : pieces_of(instruction.access)) {
+            all.push_back(instruction);
+            all.back().place = place_of_piece(instruction.place, piece++);
+            all.back().access = access;
+        }
+    }
+    instructions = std::move(all);
+}
 
 std::vector<uint32_t> blocks_of(const Instructions &instructions) {
     const Turns found(instructions);

@@ -21,6 +21,9 @@ struct WarpInstruction {
     WarpAccess target; // of a cp.async
 };
 
+// Makes several instructions of each copy of a structure, as pieces_of says.
+void split(std::vector<WarpInstruction> &instructions);
+
 // The number of the basic block of each instruction, as nvcc makes them, from their places in the code alone.
 //
 // A place that comes again begins another turn of a loop. nvcc unrolls a loop by four if its body is short and by two

@@ -7,7 +7,7 @@
 namespace simt {
 namespace {
 
-constexpr uint32_t banks = 32, word_bytes = 4;
+constexpr uint32_t banks = 32, word_bytes = 4, most_bytes = 16;
 
 // The different values of a small list, in order.
 template <size_t size> struct Distinct {
@@ -21,12 +21,12 @@ template <size_t size> struct Distinct {
     }
 };
 
-using Words = Distinct<warp_size * 4>; // at most 16 bytes a lane
+using Words = Distinct<warp_size * most_bytes / word_bytes>;
 
 // The words of a part of the warp: lanes from `first` on.
 Words words_of(const WarpAccess &access, uint32_t first, uint32_t lanes) {
     Words words;
-    for (uint32_t lane = first; lane < first + lanes; lane++) {
+    for (uint32_t lane = first; lane < std::min(first + lanes, static_cast<uint32_t>(warp_size)); lane++) {
         if (access.lanes >> lane & 1) {
             const uintptr_t address = access.addresses[lane];
             for (uintptr_t word = address / word_bytes; word <= (address + access.bytes - 1) / word_bytes; word++) {
@@ -76,6 +76,26 @@ uint32_t lanes_at_once(const WarpAccess &access) {
 }
 
 } // namespace
+
+uint32_t piece_bytes_of(const WarpAccess &access) {
+    uintptr_t bits = access.bytes | most_bytes;
+    for (LaneMask lanes = access.lanes; lanes != 0; lanes &= lanes - 1) {
+        bits |= access.addresses[lowest_lane(lanes)];
+    }
+    return static_cast<uint32_t>(bits & -bits);
+}
+
+std::vector<WarpAccess> pieces_of(const WarpAccess &access) {
+    const uint32_t bytes = piece_bytes_of(access);
+    std::vector<WarpAccess> pieces(access.bytes / bytes, access);
+    for (size_t piece = 0; piece < pieces.size(); piece++) {
+        pieces[piece].bytes = bytes;
+        for (uintptr_t &address : pieces[piece].addresses) {
+            address += piece * bytes;
+        }
+    }
+    return pieces;
+}
 
 uint32_t sectors_of(const WarpAccess &access) {
     Distinct<warp_size * 2> sectors; // an access that is aligned to its size lies in one

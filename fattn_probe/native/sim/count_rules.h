@@ -4,12 +4,14 @@
 #include "lanes.h"
 
 #include <cstdint>
+#include <vector>
 
 namespace simt {
 
 constexpr uint32_t sector_bytes = 32;
 
-// A load or a store: each of `lanes` accesses `bytes` (1 to 16) at its address.
+// A load or a store: each of `lanes` accesses `bytes` at its address. A GPU's instruction has 1, 2, 4, 8 or 16 bytes,
+// as the functions below expect; a copy of a structure has any number before pieces_of.
 struct WarpAccess {
     uint32_t bytes = 0;
     LaneMask lanes = 0;
@@ -22,6 +24,12 @@ struct Wavefronts {
     uint32_t all = 0;
     uint32_t conflicts = 0; // those that an access without bank conflicts would not need
 };
+
+// The instructions that nvcc makes of a copy of a structure: each of the largest power of two, up to 16 bytes, that
+// divides the size and all addresses. nvcc goes by the alignment of the type, which the addresses only approximate: six
+// floats at multiples of 8 bytes are three pieces here and six there.
+std::vector<WarpAccess> pieces_of(const WarpAccess &access);
+uint32_t piece_bytes_of(const WarpAccess &access);
 
 // The different 32-byte sectors that the lanes touch.
 uint32_t sectors_of(const WarpAccess &access);

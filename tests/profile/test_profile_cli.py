@@ -1,0 +1,61 @@
+"""What `profile` makes of its words and flags."""
+
+import json
+
+import pytest
+
+from tests.as_user import fattn_probe
+
+THREADS = """#include <cstdlib>
+#include <cstring>
+__global__ void nothing() {}
+int main(int count, char **words) {
+    nothing<<<1, 32>>>();
+    const char *threads = getenv("FATTN_PROBE_SIM_THREADS");
+    return count == 2 && threads != nullptr && strcmp(threads, words[1]) == 0 ? 0 : 1;
+}
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "threads.cu"
+    path.write_text(THREADS)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--source", "git:master"], "--source is for scenarios"),
+        (["--patch", "fault-stream-k-seam", "--quants", "all"], "--patch, --quants are for scenarios"),
+    ],
+)
+def test_flags_of_a_build_are_refused_for_a_program(program, flags, message):
+    said = fattn_probe("profile", program, "--on", "sim:h200", *flags, code=2).stderr
+    assert f"{message}; {program} is a program" in " ".join(said.split())
+
+
+def test_a_program_behind_a_scenario_is_refused(program):
+    said = fattn_probe("profile", "gqa", program, "--on", "sim:h200", code=2).stderr
+    assert "is a program: profile programs one at a time, without scenarios" in " ".join(said.split())
+
+
+def test_each_word_is_a_scenario():
+    said = fattn_probe("profile", "gqa", "decod", "--on", "sim:h200", code=2).stderr
+    assert "decod: no such file" in said and "did you mean decode?" in said
+
+
+@pytest.mark.build
+def test_a_program_has_its_arguments_and_threads(program):
+    fattn_probe("profile", program, "--on", "sim:h200", "--threads", "3", "--", "3")
+    said = fattn_probe("profile", program, "--on", "sim:h200", "--threads", "2", "--", "3", code=4).stderr
+    assert "exit status 1" in said
+
+
+@pytest.mark.build
+def test_all_scenarios_are_profiled():
+    done = fattn_probe("profile", "gqa", "decode", "--on", "sim:h200", "--json")
+    assert [profile["name"] for profile in json.loads(done.stdout)["profiles"]] == ["gqa", "decode"]
+    said = fattn_probe("profile", "gqa", "decode", "--on", "sim:h200").stdout
+    assert "gqa: flash_attn_ext_f16<" in said and "decode: flash_attn_ext_vec<" in said
