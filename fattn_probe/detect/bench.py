@@ -23,7 +23,7 @@ from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.detect.planted import given_away
 from fattn_probe.device import Target
-from fattn_probe.errors import FattnProbeError
+from fattn_probe.errors import FattnProbeError, LostError
 from fattn_probe.launch.architecture import arch_number
 from fattn_probe.launch.record import Names, Types
 from fattn_probe.regress.results import recorded
@@ -41,7 +41,9 @@ from fattn_probe.truth.rounding_model import has_model
 
 LEAST_SECONDS = 2.0
 LOST = "lost"
-"""How the failure of a case begins that could not be run."""
+"""How the failure of a case begins that could not be run, and what a trial is by that gives no verdict."""
+ERRORS = (FattnProbeError, ValueError, OSError)
+"""What can go wrong while a case is run and judged."""
 SLOWER = 20.0
 """A run that takes so many times longer than without a mutant hangs."""
 MISSING = "missing"
@@ -89,8 +91,8 @@ class Alone:
 class Trial:
     """A mutant in a case: what gives it away (`by`, empty if nothing does), and what was said.
 
-    `by` is verdict, check (another order of warps gives other bits), checker (its finding), stopped, support, or
-    MISSING with the missing symbol in `said`. `changed` is whether the launches are others.
+    `by` is verdict, check (another order of warps gives other bits), checker (its finding), stopped, support, MISSING
+    with the missing symbol in `said`, or LOST, which is no verdict. `changed` is whether the launches are others.
     """
 
     mutant: int
@@ -244,11 +246,20 @@ class Bench(ExitStack):
         return place
 
     def tried(self, number: int, case: Case, mutant: int) -> Trial:
-        """A mutant in a case. A runner that ends with it is started again for the next."""
+        """A mutant in a case. A run that ends its runner or hangs is stopped; after any other error it is lost.
+
+        The next mutant then gets a new runner.
+        """
         try:
-            return self.place(number, case).tried(mutant)
-        except (FattnProbeError, ValueError, OSError) as error:
-            return Trial(mutant, "stopped", f"{type(error).__name__}: {error}".partition("\n")[0], 0.0)
+            place = self.place(number, case)
+        except ERRORS as error:
+            return Trial(mutant, LOST, words_of(error), 0.0)
+        try:
+            return place.tried(mutant)
+        except LostError as error:
+            return Trial(mutant, "stopped", words_of(error), 0.0)
+        except ERRORS as error:
+            return Trial(mutant, LOST, words_of(error), 0.0)
 
     def run_alone(self, number: int, case: Case) -> Alone:
         """Judge a case without a mutant, by the error model: beside its own output none would be wrong."""
@@ -287,9 +298,13 @@ def run_alone(number: int, case: Case) -> Alone:
     """A case without a mutant, on this process's bench; an error on the way makes it fail."""
     try:
         return Bench.here.run_alone(number, case)
-    except (FattnProbeError, ValueError, OSError) as error:
-        said = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return Alone(number, case, f"{LOST}: {said}", 0.0, 0.0, "", "", frozenset(), frozenset())
+    except ERRORS as error:
+        return Alone(number, case, f"{LOST}: {words_of(error)}", 0.0, 0.0, "", "", frozenset(), frozenset())
+
+
+def words_of(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def run_mutants(number: int, case: Case, mutants: Sequence[int]) -> list[Trial]:

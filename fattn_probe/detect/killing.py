@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from fattn_probe.detect.bench import Alone, Trial, Work, run_alone, run_mutants, start
+from fattn_probe.detect.bench import LOST, Alone, Trial, Work, run_alone, run_mutants, start
 from fattn_probe.device.target import picklable
 from fattn_probe.regress.pool import cores
 from fattn_probe.scenario import Case
@@ -101,10 +101,11 @@ class Hunt:
         return case, taken
 
     def tell(self, case: int, trial: Trial) -> bool:
-        """Take a trial into account; whether the mutant's hunt is over."""
+        """Take a trial into account; whether the mutant's hunt is over. A lost trial kills nothing."""
+        killed = trial.by not in ("", LOST)
         self.runs[case] += 1
-        self.kills[case] += bool(trial.by)
-        if (trial.by and not self.to_end) or not self.left[trial.mutant]:
+        self.kills[case] += killed
+        if (killed and not self.to_end) or not self.left[trial.mutant]:
             del self.left[trial.mutant]
             return True
         self.queue(trial.mutant)

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fattn_probe.detect.bench import MISSING
+from fattn_probe.detect.bench import LOST, MISSING
 from fattn_probe.detect.killing import Hunt, workers
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.mutate import Laboratory
@@ -73,16 +73,19 @@ def find(laboratory: Laboratory, results: Path, on_fault: Callable[[str, int], N
 def rows(
     laboratory: Laboratory, mutants: Sequence[Mutant], pool: ProcessPoolExecutor
 ) -> Iterator[tuple[Mutant, Sequence[int], Mapping[int, str]]]:
-    """Each mutant with the cases that it was tried by, and those that killed it by what."""
+    """Each mutant with the cases that it was tried by, and those that killed it by what; none with a lost trial."""
     trying = laboratory.trying()
     known = {mutant.id: mutant for mutant in mutants}
     for mutant in mutants:
         if not trying.get(mutant.id):
             yield mutant, (), {}
     kills: dict[int, dict[int, str]] = defaultdict(dict)
+    lost: set[int] = set()
     hunt, left = Hunt(laboratory.baseline, to_end=True), [number for number in known if trying.get(number)]
     for case, trial, over in hunt.trials(pool, ((number, trying[number]) for number in left), laboratory.until):
-        if trial.by and trial.by != MISSING:
+        if trial.by == LOST:
+            lost.add(trial.mutant)
+        elif trial.by and trial.by != MISSING:
             kills[trial.mutant][case] = trial.by
-        if over:
+        if over and trial.mutant not in lost:
             yield known[trial.mutant], trying[trial.mutant], kills.pop(trial.mutant, {})

@@ -146,19 +146,29 @@ class Laboratory:
         return {mutant: cheapest(found[mutant], self.baseline, self.plan.most) for mutant in reached}
 
     def try_all(self, mutants: Sequence[Mutant], on_verdict: Callable[[Verdict], None]) -> None:
-        """The fate of each mutant, as it is known; first the cases run without a mutant."""
+        """The fate of each mutant, as it is known; first the cases run without a mutant.
+
+        A mutant that no case killed and that one was lost with has no verdict, so that a later call tries it again.
+        """
+        lost: dict[int, str] = {}
+        known = {mutant.id: mutant for mutant in mutants}
         for number in range(ROUNDS + 1):
-            missing = list(self.tried(mutants, on_verdict, last=number == ROUNDS))
+            missing = list(self.tried(mutants, on_verdict, lost, last=number == ROUNDS))
             if not missing or time.monotonic() > self.until:
-                return
+                break
             self.complete(missing)
-            known = {mutant.id: mutant for mutant in mutants}
             mutants = [known[trial.mutant] for _, trial in missing]
+        if lost:
+            said = next(iter(lost.values()))
+            self.say(f"{len(lost)} mutants have no verdict, run it again to try them: {said}")
 
     def tried(
-        self, mutants: Sequence[Mutant], on_verdict: Callable[[Verdict], None], *, last: bool
+        self, mutants: Sequence[Mutant], on_verdict: Callable[[Verdict], None], lost: dict[int, str], *, last: bool
     ) -> Iterator[tuple[int, Trial]]:
-        """Try mutants; yields what ended in a kernel that the build lacks, unless it is the `last` round."""
+        """Try mutants; yields what ended in a kernel that the build lacks, unless it is the `last` round.
+
+        Adds those without a verdict to `lost`, with what is said of the run.
+        """
         with workers(self.works) as pool:
             if not self.baseline:
                 self.run_baseline(pool)
@@ -173,12 +183,18 @@ class Laboratory:
                 if not left[mutant.id]:
                     on_verdict(self.survivor(mutant, trials[mutant.id]) if cases else self.untried(mutant))
             fresh = ((mutant, cases) for mutant, cases in left.items() if cases)
+            failed: dict[int, str] = {}
             for case, trial, over in Hunt(self.baseline).trials(pool, fresh, self.until):
-                trials[trial.mutant].append(trial)
+                if trial.by == LOST:
+                    failed[trial.mutant] = trial.said
+                else:
+                    trials[trial.mutant].append(trial)
                 if not trial.by:
                     self.kept.add_survived(self.key(self.baseline[case]), trial)
                 if trial.by == MISSING and not last:
                     yield self.baseline[case].work, trial
+                elif over and trial.mutant in failed and trial.by in ("", LOST):
+                    lost[trial.mutant] = failed[trial.mutant]
                 elif over:
                     on_verdict(self.verdict(known[trial.mutant], trials.pop(trial.mutant), self.baseline[case]))
 

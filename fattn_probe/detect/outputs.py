@@ -31,7 +31,9 @@ def killed_by_output(verdicts: Iterable[Verdict], parts: Sequence[Part], number:
 def parts_with(parts: Sequence[Part], kills: Iterable[Verdict]) -> tuple[Part, ...]:
     """The parts with only those of their cases that killed something."""
     wanted = {(one.on, one.case) for one in kills}
-    left = (replace(part, cases=tuple(case for case in part.cases if (part.name, case.name) in wanted)) for part in parts)
+    left = (
+        replace(part, cases=tuple(case for case in part.cases if (part.name, case.name) in wanted)) for part in parts
+    )
     return tuple(part for part in left if part.cases)
 
 

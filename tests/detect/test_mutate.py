@@ -1,13 +1,18 @@
 """`fattn-probe mutate`, as a user runs it, and its results file."""
 
 import json
+import math
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
 from fattn_probe.compare.judge.checks import Checks
-from fattn_probe.detect.bench import Alone, Bench, Trial
+from fattn_probe.detect.baseline import Kept
+from fattn_probe.detect.bench import LOST, Alone, Bench, Trial
 from fattn_probe.detect.killing import Hunt, workers
+from fattn_probe.detect.kills import rows
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.mutate import Laboratory
 from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts, pack
@@ -176,6 +181,64 @@ def test_a_hunt_to_the_end_tries_every_case(tmp_path):
     assert not hunt.tell(1, Trial(1, "verdict", "wrong", 0.1))
     assert hunt.turn(1) == (0, [1])
     assert hunt.tell(0, Trial(1, "verdict", "wrong", 1.0))
+
+
+def test_a_lost_trial_is_no_kill_and_the_hunt_goes_on(tmp_path):
+    hunt = Hunt(alone(tmp_path, 0.1, 1.0))
+    hunt.add(1, range(2))
+    hunt.turn(1)
+    assert not hunt.tell(0, Trial(1, LOST, "LostError: the runner did not start", 0.0))
+    assert hunt.kills == [0, 0]
+    assert hunt.turn(1) == (1, [1])
+
+
+@pytest.fixture
+def laboratory(tmp_path, monkeypatch):
+    """A laboratory with two cases, whose trials end as its `ends` say by mutant and case."""
+    made: Any = object.__new__(Laboratory)
+    made.plan, made.session, made.sessions, made.known = plan(tmp_path), cast(Any, None), [], ()
+    felt = frozenset({1, 2, 3})
+    made.baseline = [replace(item, felt=felt, reached=felt) for item in alone(tmp_path, 0.1, 1.0)]
+    made.baseline[1] = replace(made.baseline[1], launches="another grid")
+    made.kept, made.until = Kept(tmp_path / "runs.jsonl"), math.inf
+    ends: dict[tuple[int, int], tuple[str, str]] = {}
+    made.said = []
+    made.say, made.ends = made.said.append, ends
+    monkeypatch.setattr(Laboratory, "works", [])
+    monkeypatch.setattr(Laboratory, "key", lambda self, run: run.launches)
+    monkeypatch.setattr("fattn_probe.detect.mutate.workers", nullcontext)
+
+    def trials(hunt, pool, mutants, until):
+        for mutant, cases in mutants:
+            hunt.add(mutant, cases)
+        while hunt.waiting:
+            case, (mutant, *_) = hunt.turn(99)
+            trial = Trial(mutant, *ends.get((mutant, case), ("", "")), seconds=0.1)
+            yield case, trial, hunt.tell(case, trial)
+
+    monkeypatch.setattr(Hunt, "trials", trials)
+    return made
+
+
+DIED = (LOST, "LostError: the runner did not start")
+
+
+def test_a_mutant_that_a_lost_case_might_have_killed_has_no_verdict_and_it_is_said_once(laboratory):
+    laboratory.ends |= {(1, 0): DIED, (2, 0): DIED, (2, 1): ("verdict", "wrong"), (3, 0): DIED, (3, 1): DIED}
+    verdicts: list[Verdict] = []
+    mutants = [replace(MUTANT, id=number) for number in (1, 2, 3)]
+    laboratory.try_all(mutants, verdicts.append)
+    assert [(item.mutant.id, item.by) for item in verdicts] == [(2, "verdict")]
+    assert laboratory.said == [f"2 mutants have no verdict, run it again to try them: {DIED[1]}"]
+    laboratory.ends.clear()
+    laboratory.try_all(mutants[:1], verdicts.append)
+    assert (verdicts[-1].mutant.id, verdicts[-1].fate, verdicts[-1].cases) == (1, "survived", 2)
+
+
+def test_what_kills_a_mutant_with_a_lost_trial_is_not_known(laboratory):
+    laboratory.ends |= {(1, 0): DIED, (1, 1): ("verdict", "wrong"), (2, 1): ("verdict", "wrong")}
+    found = list(rows(laboratory, [replace(MUTANT, id=number) for number in (1, 2)], cast(Any, None)))
+    assert [(mutant.id, kills) for mutant, _, kills in found] == [(2, {1: "verdict"})]
 
 
 def test_a_turn_is_short_and_fair(tmp_path):
