@@ -63,7 +63,7 @@ class Mutant:
 
 
 def mutate(text: str, file: str, first: int = 1, without: frozenset[int] = frozenset()) -> tuple[str, list[Mutant]]:
-    """A source with its mutants switched, and the mutants, numbered from `first`; some can be left `without`."""
+    """A source with its mutants switched, but some `without` a switch, and all mutants, numbered from `first`."""
     draft = draft_of(tokenize(text))
     named = list(functions(draft))
     starts = [function.start for function in named]
@@ -81,7 +81,7 @@ def mutate(text: str, file: str, first: int = 1, without: frozenset[int] = froze
                 chosen.append((number, change))
         if chosen:
             switch(draft, chosen)
-    return "".join(draft.out), [mutant for mutant in found if mutant.id not in without]
+    return "".join(draft.out), found
 
 
 def switch(draft: Draft, chosen: list[tuple[int, Change]]) -> None:

@@ -1,6 +1,7 @@
 """A release with all its mutants behind switches, less those that do not compile."""
 
 import difflib
+import functools
 import hashlib
 import json
 import re
@@ -25,6 +26,8 @@ from fattn_probe.cache import cache_dir
 from fattn_probe.detect.counts import Place
 from fattn_probe.detect.mutants import Mutant, mutate
 from fattn_probe.errors import BuildError
+from fattn_probe.files import replacing
+from fattn_probe.locks import lock_of_file
 from fattn_probe.regress.pool import cores
 from fattn_probe.source import KernelCase, Tree
 from fattn_probe.source.patches import Patch, parse, patched
@@ -67,15 +70,13 @@ def sources_of(tree: Tree, patches: Sequence[Patch]) -> dict[str, str]:
 
 def switched(tree: Tree, patches: Sequence[Patch], without: frozenset[int]) -> Schemata:
     """A release's mutants but those `without`; numbers do not depend on what is left out."""
-    first, parts, mutants = 1, [], []
+    parts, mutants = list[str](), list[Mutant]()
     for name, before in sources_of(tree, patches).items():
-        count = len(mutate(before, name)[1])
-        after, found = mutate(before, name, first, without)
+        after, found = mutate(before, name, len(mutants) + 1, without)
         parts.append(whole_file(f"{CUDA}/{name}", before, after))
         mutants += found
-        first += count
     made = Patch("mutants", Path("mutants.patch"), "", (), "".join(parts))
-    return Schemata((*patches, made), tuple(mutants))
+    return Schemata((*patches, made), tuple(mutant for mutant in mutants if mutant.id not in without))
 
 
 def whole_file(path: str, before: str, after: str) -> str:
@@ -97,9 +98,10 @@ def compiling(
     Which ones do not compile is remembered for the release: it is a question of minutes. Those `unwanted` are not
     built, unless an earlier build has them that is not much larger.
     """
-    every = switched(tree, patches, frozenset())
+    switch = functools.cache(functools.partial(switched, tree, patches))
+    every = switch(frozenset())
     path = cache_dir() / "mutants" / f"{every.patches[-1].digest[:16]}.json"
-    known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    known = remembered(path)
     earlier = [frozenset(numbers) for numbers in known.get("left out", ())]
     unwanted = left_out(len(every.mutants), unwanted, earlier)
     asked = hashlib.sha256(str(sorted(unwanted)).encode()).hexdigest()[:8]
@@ -109,15 +111,40 @@ def compiling(
     }
     bad = frozenset(known.get("without", ()))
     if left := {arch: kernels[arch] for arch, key in keys.items() if key not in known}:
-        without, present = without_errors(Release(tree, tuple(patches)), left, bad | unwanted, say)
-        bad |= without - unwanted
-        known |= {"without": sorted(bad)} | {keys[arch]: sorted(present[arch]) for arch in left}
-        known["left out"] = [sorted(numbers) for numbers in {*earlier, unwanted}]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(known))
+        without, present = without_errors(Release(tree, switch), left, bad | unwanted, say)
+        known = remember(path, without - unwanted, {keys[arch]: present[arch] for arch in left}, unwanted)
+        bad = frozenset(known["without"])
     built = frozenset().union(*(known[key] for key in keys.values()))
-    made = switched(tree, patches, bad | unwanted)
+    made = switch(bad | unwanted)
     return replace(made, mutants=tuple(mutant for mutant in made.mutants if mutant.id in built))
+
+
+def remembered(path: Path) -> dict[str, Any]:
+    """What a file remembers of a release's mutants; nothing if it is missing or damaged."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def remember(
+    path: Path, without: Collection[int], present: Mapping[str, Collection[int]], unwanted: Collection[int]
+) -> dict[str, Any]:
+    """Add to what a file remembers: mutants that do not compile, those in builds by key, and those a build left out.
+
+    Returns all that the file remembers now, another process's additions included.
+    """
+    with lock_of_file(path):
+        known = remembered(path)
+        known["without"] = sorted({*known.get("without", ()), *without})
+        known |= {key: sorted(numbers) for key, numbers in present.items()}
+        earlier = {tuple(numbers) for numbers in known.get("left out", ())}
+        known["left out"] = sorted({*earlier, tuple(sorted(unwanted))})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part:
+            part.write_text(json.dumps(known))
+    return known
 
 
 def left_out(number: int, unwanted: frozenset[int], earlier: Collection[frozenset[int]]) -> frozenset[int]:
@@ -132,10 +159,10 @@ def left_out(number: int, unwanted: frozenset[int], earlier: Collection[frozense
 
 @dataclass(frozen=True)
 class Release:
-    """A tree with patches."""
+    """A tree, and how to make its mutants but some."""
 
     tree: Tree
-    patches: tuple[Patch, ...]
+    switch: Callable[[frozenset[int]], Schemata]
 
 
 def without_errors(
@@ -150,9 +177,9 @@ def without_errors(
     for some in (first, kernels):
         left: frozenset[Source] | None = None
         for _ in range(ROUNDS):
-            made = switched(release.tree, release.patches, without)
+            made = release.switch(without)
             errors: dict[Source, set[tuple[Place, ...]]] = {}
-            for source, (found, switches) in checked(replace(release, patches=made.patches), some, left).items():
+            for source, (found, switches) in checked(release.tree, made.patches, some, left).items():
                 present[source[0]] |= switches
                 errors |= {source: found} if found else {}
             if not errors:
@@ -191,14 +218,17 @@ def near(by_line: Mapping[Place, list[Mutant]], place: Place) -> list[Mutant]:
 
 
 def checked(
-    release: Release, kernels: Mapping[str, Sequence[KernelCase]], left: frozenset[Source] | None
+    tree: Tree,
+    patches: tuple[Patch, ...],
+    kernels: Mapping[str, Sequence[KernelCase]],
+    left: frozenset[Source] | None,
 ) -> dict[Source, tuple[set[tuple[Place, ...]], set[int]]]:
     """By source of a kernel or of the dispatch, its errors, or the switches in it; only those `left`, if given."""
     toolchain = find_toolchain("sim")
     with ExitStack() as locks, ThreadPoolExecutor(cores()) as pool:
         found = {}
         for arch, cases in kernels.items():
-            request = BuildRequest(release.tree, arch=arch, patches=release.patches)
+            request = BuildRequest(tree, arch=arch, patches=patches)
             folder = folder_of(request, key_of(request, toolchain))
             sources = read_sources(request.tree, request.quants, toolchain.machine)
             contents = Contents(tuple(case.name for case in cases), programs=(RUNNER,))
