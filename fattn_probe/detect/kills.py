@@ -1,6 +1,5 @@
 """Which cases kill which mutants: those of a pool that reach each, a few of every kind of launches."""
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -8,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from fattn_probe.detect.bench import LOST, MISSING
+from fattn_probe.detect.json_lines import append, read
 from fattn_probe.detect.killing import Hunt, workers
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.mutate import Laboratory
@@ -39,8 +39,7 @@ class Matrix:
     def read(cls, path: Path) -> "Matrix":
         """The matrix in a file; a fault that is there twice counts as its last line says."""
         made = cls()
-        for line in path.read_text().splitlines() if path.is_file() else ():
-            item = json.loads(line)
+        for item in read(path, "kill"):
             if "seconds" in item:
                 made.seconds |= item["seconds"]
             else:
@@ -54,18 +53,16 @@ def find(laboratory: Laboratory, results: Path, on_fault: Callable[[str, int], N
     mutants = laboratory.plan.chosen(laboratory.schemata.mutants)
     known = Matrix.read(results).faults
     fresh = [mutant for mutant in mutants if mutant.digest not in known]
-    results.parent.mkdir(parents=True, exist_ok=True)
-    with workers(laboratory.works) as pool, results.open("a", encoding="utf-8") as file:
+    with workers(laboratory.works) as pool:
         laboratory.run_baseline(pool)
         names = [f"{laboratory.plan.parts[item.work].name}: {item.case.name}" for item in laboratory.baseline]
         judged = [round(item.judged, 3) for item in laboratory.baseline]
-        file.write(json.dumps({"seconds": dict(zip(names, judged, strict=True))}) + "\n")
+        append(results, [{"seconds": dict(zip(names, judged, strict=True))}])
         done = 0
         for mutant, cases, kills in rows(laboratory, fresh, pool):
             done += 1
             line = {"digest": mutant.digest, "name": str(mutant), "mutant": asdict(mutant), "tried": len(cases)}
-            file.write(json.dumps(line | {"kills": {names[case]: by for case, by in kills.items()}}) + "\n")
-            file.flush()
+            append(results, [line | {"kills": {names[case]: by for case, by in kills.items()}}])
             on_fault("killed" if kills else "survived", done)
     return len(fresh) - done
 

@@ -1,17 +1,16 @@
 """What mutants are tried by, what became of each, and the file that keeps it."""
 
-import gzip
 import hashlib
 import json
 import math
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.detect.json_lines import append, numbered
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
@@ -172,11 +171,9 @@ class Verdicts:
 
     def append(self, verdict: Verdict) -> None:
         """Add a verdict to the file."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         killers = self.killers if verdict.by == CHECK else self.others
         keys = {"key": self.key, "killer": killers.get((verdict.on, verdict.case), "")}
-        with opened(self.path, "at") as file:
-            file.write(json.dumps(keys | verdict.document()) + "\n")
+        append(self.path, [keys | verdict.document()])
 
     def __iter__(self) -> Iterator[Verdict]:
         """The verdicts, those of a mutant that has several in the order of the file."""
@@ -195,34 +192,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 def documents(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a file of verdicts; none if there is no file."""
-    for number, line in enumerate(text_of(path).splitlines(), 1):
-        try:
-            item = json.loads(line)
-        except ValueError:
-            item = None
-        if not isinstance(item, dict) or not {"key", "fate", "mutant"} <= item.keys():
+    for number, item in numbered(path, "verdict"):
+        if not {"key", "fate", "mutant"} <= item.keys():
             raise InputError(f"{path}:{number}: is not a verdict of `mutate`")
         yield item
-
-
-def text_of(path: Path) -> str:
-    """The text of a file of verdicts, empty if there is none."""
-    if not path.is_file():
-        return ""
-    try:
-        with opened(path, "rt") as file:
-            return file.read()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot read the verdicts: {error}") from None
-
-
-def pack(path: Path) -> None:
-    """Pack a file of verdicts as a whole: `mutate` packs each verdict by itself, which takes five times the space."""
-    if path.suffix == ".gz" and path.is_file():
-        path.write_bytes(gzip.compress(text_of(path).encode(), mtime=0))
-
-
-def opened(path: Path, mode: str) -> IO[str]:
-    """A file of verdicts as text; one whose name ends in .gz is packed."""
-    found = gzip.open if path.suffix == ".gz" else open
-    return cast(IO[str], found(path, mode, encoding="utf-8"))

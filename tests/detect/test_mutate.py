@@ -11,11 +11,12 @@ import pytest
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.detect.baseline import Kept
 from fattn_probe.detect.bench import LOST, Alone, Bench, Trial
+from fattn_probe.detect.json_lines import pack
 from fattn_probe.detect.killing import Hunt, workers
 from fattn_probe.detect.kills import rows
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.mutate import Laboratory
-from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts, pack
+from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.errors import InputError
 from fattn_probe.regress.suite import cases_of, load_suite
@@ -72,9 +73,20 @@ def test_a_kill_holds_where_the_case_is_and_a_survivor_where_all_cases_are(tmp_p
 def test_a_line_that_is_no_verdict_is_named(tmp_path):
     path = tmp_path / "results.jsonl"
     for wrong in ('{"key": "ke', "7", '{"key": 1}'):
-        path.write_text(json.dumps({"key": "key", **KILLED.document()}) + f"\n{wrong}")
+        path.write_text(json.dumps({"key": "key", **KILLED.document()}) + f"\n{wrong}\n")
         with pytest.raises(InputError, match=r"results.jsonl:2: is not a verdict"):
             list(Verdicts(path, "key", {}))
+
+
+def test_a_verdict_that_a_killed_run_cut_is_made_again(tmp_path):
+    path = tmp_path / "results.jsonl"
+    verdicts = Verdicts(path, "key", {})
+    verdicts.append(KILLED)
+    verdicts.append(KILLED)
+    path.write_bytes(path.read_bytes()[:-30])
+    assert list(verdicts) == [KILLED]
+    verdicts.append(KILLED)
+    assert list(verdicts) == [KILLED, KILLED]
 
 
 def test_a_packed_file_can_be_packed_again_as_a_whole_and_a_broken_one_is_named(tmp_path):
@@ -83,7 +95,7 @@ def test_a_packed_file_can_be_packed_again_as_a_whole_and_a_broken_one_is_named(
     for line in range(100):
         verdicts.append(replace(KILLED, mutant=replace(MUTANT, line=line)))
     found, before = list(verdicts), path.stat().st_size
-    pack(path)
+    pack(path, "verdict")
     assert len(found) == 100
     assert list(verdicts) == found
     assert path.stat().st_size < before / 5
