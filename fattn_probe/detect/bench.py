@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -36,7 +37,6 @@ from fattn_probe.run.session import RunOptions, Session, arch_of
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
 from fattn_probe.scratch import scratch
-from fattn_probe.source import ggml_types, template_parameters
 from fattn_probe.truth.rounding_model import has_model
 
 LEAST_SECONDS = 2.0
@@ -107,23 +107,24 @@ class AgainstAlone(JudgedCase):
     """A case with mutants. Its output without one stands for the rounding model, and wrong outputs are not explained.
 
     Without switches the two are equal in every bit. With them, g++ fuses other multiply-adds: they end basic blocks.
-    `model` says when the release's routine would compute the model; `alone` is the capture without a mutant.
+    `model` says when the release's routine would compute the model; `beside` is the capture without a mutant, None if
+    the output is to be judged by the error model.
     """
 
     model: UseModel = "auto"
-    alone: list[Capture] = field(default_factory=list)
+    beside: Capture | None = None
 
     def expected(self, capture: Capture, target: Target, rows: I64 | None = None) -> Expected:
         """The error model's prediction, and the output without a mutant if its kernels have a rounding model."""
         found = super().expected(capture, target, rows)
         arch, constants = arch_number(arch_of(target)), known_constants(self.session.options.tree)
-        if not self.alone or constants is None or capture.launches != self.alone[0].launches:
+        if self.beside is None or constants is None or capture.launches != self.beside.launches:
             return found
         if not uses_model(self.case, capture, arch, self.model, constants=constants, rows=rows):
             return found
         if not has_model(capture.launches, arch, constants):
             return found
-        dst = self.alone[0].dst
+        dst = self.beside.dst
         return replace(found, model=dst if rows is None else dst[tuple(rows.T)][None, :, None])
 
     def diagnosed(self, found: Judgement, capture: Capture, target: Target) -> Judgement:
@@ -133,7 +134,10 @@ class AgainstAlone(JudgedCase):
 
 @dataclass
 class Place:
-    """A case in its place on a bench: its file, its part if only one is run, and how it ends without a mutant."""
+    """A case in its place on a bench: its file, its part if only one is run, and how it ends without a mutant.
+
+    `alone` is the output without a mutant, `without` its capture if it ended with one.
+    """
 
     work: Work
     judged: AgainstAlone
@@ -146,6 +150,11 @@ class Place:
     without: Capture | None = None
     limit: float = 0.0
 
+    @cached_property
+    def beside(self) -> AgainstAlone:
+        """The case judged beside its own output."""
+        return replace(self.judged, beside=self.without)
+
     def child(self, mutant: int = 0, schedule: int = 0) -> Child:
         """A run with a mutant and an order of warps."""
         return self.runners[schedule].run(self.file, self.part_file, mutant, self.limit)
@@ -157,12 +166,12 @@ class Place:
         provenance = self.judged.session.provenance(self.judged.case, self.work.target)
         return capture_of(self.judged.case, self.judged.inputs, outcome, provenance)
 
-    def judge(self, child: Child) -> tuple[str, str]:
-        """What gives a run away, and what is said of it."""
+    def judge(self, child: Child, judged: AgainstAlone) -> tuple[str, str]:
+        """What gives a run away, judged beside the case's own output or not, and what is said of it."""
         outcome = child.outcome(*self.words)
         if isinstance(outcome, Missing):
             return MISSING, outcome.symbol
-        found = self.judged.judged(self.captured(outcome), self.work.target, self.part)
+        found = judged.judged(self.captured(outcome), self.work.target, self.part)
         if self.work.upstream and found.upstream is not None:
             return "" if found.upstream.passes else "verdict", found.upstream.reason
         by = given_away(recorded(found, timed=False))
@@ -172,7 +181,6 @@ class Place:
     def tried(self, mutant: int) -> Trial:
         """A mutant in this case, with each order of warps that its suite asks for."""
         seconds, first, changed = 0.0, self.alone, False
-        self.judged.alone[:] = [] if self.without is None else [self.without]
         for schedule in range(len(self.runners)):
             child = self.child(mutant, schedule)
             seconds, output = seconds + child.seconds, child.output
@@ -181,7 +189,7 @@ class Place:
             if schedule > 0 and child.code == 0 and output[0] != first[0]:
                 return Trial(mutant, "check", "another order of warps gives other bits", seconds, changed)
             changed = changed or output[1] != self.alone[1]
-            by, said = self.judge(child)
+            by, said = self.judge(child, self.beside)
             if by:
                 return Trial(mutant, by, said, seconds, changed)
             first = output
@@ -233,15 +241,12 @@ class Bench(ExitStack):
         part, file = judged.part(work.target), self.folder / "part.gguf"
         if part is not None:
             write_part(part, case.op.sizes, file)
-        tree = work.options.tree
-        words = (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
-        place = Place(work, judged, inputs.file, part, None if part is None else file, runners, words)
-        child = place.child()
-        place.alone = child.output
-        alone = place.captured(child.outcome(*words))
-        if isinstance(alone, Capture):
-            place.without = replace(alone, dst=alone.dst.copy())
-        place.limit = max(LEAST_SECONDS, SLOWER * child.seconds)
+        words = judged.session.kernel_words
+        bare = Place(work, judged, inputs.file, part, None if part is None else file, runners, words)
+        child = bare.child()
+        alone, limit = bare.captured(child.outcome(*words)), max(LEAST_SECONDS, SLOWER * child.seconds)
+        without = replace(alone, dst=alone.dst.copy()) if isinstance(alone, Capture) else None
+        place = replace(bare, alone=child.output, without=without, limit=limit)
         self.last = (number, case.digest), place
         return place
 
@@ -265,10 +270,9 @@ class Bench(ExitStack):
         """Judge a case without a mutant, by the error model: beside its own output none would be wrong."""
         began = time.monotonic()
         place = self.place(number, case)
-        place.judged.alone.clear()
         noted = noted_in(self.folder / f"{number}-0" / "reached")
         child = place.child()
-        by, said = place.judge(child) if self.works[number].judge else ("", "")
+        by, said = place.judge(child, place.judged) if self.works[number].judge else ("", "")
         if not by and any(place.child(0, schedule).output != place.alone for schedule in range(1, len(place.runners))):
             by, said = "check", "another order of warps gives other bits"
         dst, launches = (hashlib.sha256(text).hexdigest() for text in (place.alone[0], place.alone[1].encode()))

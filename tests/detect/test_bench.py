@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from fattn_probe.detect.bench import LOST, MISSING, Bench, Place, Trial
+from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.detect.bench import LOST, MISSING, AgainstAlone, Bench, Place, Trial
 from fattn_probe.errors import LostError, MachineError
 from fattn_probe.run.batch import RunnerEndedError
 
@@ -40,14 +41,15 @@ class Judged(Place):
 
     verdicts: dict[tuple[bytes, str], tuple[str, str]]
 
-    def judge(self, child):
+    def judge(self, child, judged):
         return self.verdicts[child.output]
 
 
 def place(*children: Any, **verdicts: Any) -> Any:
     runners: Any = [Runner(child) for child in children]
-    nothing: Any = SimpleNamespace(options=None, alone=[])
-    made = Judged(nothing, nothing, Path("case.gguf"), None, None, runners, (None, None))
+    nothing: Any = None
+    judged = AgainstAlone(nothing, nothing, {}, Checks())
+    made = Judged(nothing, judged, Path("case.gguf"), None, None, runners, (None, None))
     made.alone, made.limit = ALONE, 7.0
     made.verdicts = {(name.encode(), "launches"): verdict for name, verdict in verdicts.items()}
     return made
@@ -73,15 +75,16 @@ def test_a_case_without_a_mutant_is_not_judged_beside_its_own_output(tmp_path):
         def place(self, number, case):
             return made
 
-    def judge(child):
-        beside.append(list(made.judged.alone))
+    def judge(child, judged):
+        beside.append(judged.beside)
         return "verdict", "wrong"
 
     made.judge, works, case = judge, cast(Any, [work]), cast(Any, None)
     assert Watched(works, tmp_path).run_alone(0, case).failure == "verdict: wrong"
     made.runners[0].child = Child((b"other", "launches"))
     made.tried(3)
-    assert beside == [[], ["its capture"]]
+    assert Watched(works, tmp_path).run_alone(0, case).failure == "verdict: wrong"
+    assert beside == [None, "its capture", None]
 
 
 def test_a_run_without_an_output_is_judged():
