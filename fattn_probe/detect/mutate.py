@@ -10,7 +10,6 @@ from pathlib import Path
 
 from fattn_probe.build import RUNNER
 from fattn_probe.build.stamp import own_stamp
-from fattn_probe.build.symbols import case_of, demangle
 from fattn_probe.cache import cache_dir
 from fattn_probe.detect.baseline import Kept
 from fattn_probe.detect.bench import LOST, MISSING, Alone, Trial, Work
@@ -21,10 +20,10 @@ from fattn_probe.detect.verdicts import CHECK, Part, Plan, Verdict, Verdicts
 from fattn_probe.errors import BuildError
 from fattn_probe.regress.entries import session_for
 from fattn_probe.regress.pool import cores
-from fattn_probe.run.required_kernels import required_kernels, required_sources
+from fattn_probe.run.required_kernels import KernelReader, required_kernels, required_sources
 from fattn_probe.run.session import Session, arch_of
 from fattn_probe.scenario import Case
-from fattn_probe.source import KernelCase, ggml_types, kernel_cases
+from fattn_probe.source import KernelCase
 
 OnStep = Callable[[str], None]
 BUILDS_SHARE = 4
@@ -238,10 +237,10 @@ class Laboratory:
         """Compile the kernels that only mutants need."""
         tree = self.session.options.tree
         assert tree is not None
-        cases, types = kernel_cases(tree), ggml_types(tree)
+        read = KernelReader(tree)
         for number in {work for work, _ in missing}:
             symbols = {trial.said for work, trial in missing if work == number}
-            found = {case for symbol in symbols if (case := case_of(demangle(symbol), cases, types)) is not None}
+            found = {case for symbol in symbols if (case := read.of_symbol(symbol)) is not None}
             self.say(f"compiling {len(found)} kernels that only mutants need")
             part = self.plan.parts[number]
             try:
