@@ -58,7 +58,7 @@ def cheapest(cases: Iterable[int], baseline: Sequence[Alone], most: int) -> list
 
 @dataclass
 class Hunt:
-    """Mutants by number, and the cases that reach each; `most` is the number of cases that each is tried by (0: all).
+    """Mutants by number, the cases that each is `left` to be tried by, and the mutants `waiting` for each case.
 
     With `to_end`, a mutant that is killed is tried by the other cases too.
     """
