@@ -1,6 +1,6 @@
-"""What is known of the cases that try mutants, kept in a file, so that a later call goes on where this one ended.
+"""Cache of baseline runs and survived trials, so that a later call resumes.
 
-A case's run without a mutant does not change, and a mutant that a case did not kill is not killed by it later.
+Both are deterministic: a baseline run has the same result again, and a mutant that survived a case survives it again.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from fattn_probe.scenario import Case
 
 @dataclass
 class Kept:
-    """A file of runs and survived trials by a case's key, which names all that they depend on.
+    """A file of baseline runs and survived trials, by the key of their case: a hash of all that they depend on.
 
-    Sets of mutants are there once, by their hash.
+    Each set of mutants is stored once, by its hash.
     """
 
     path: Path
@@ -72,5 +72,5 @@ class Kept:
 
 
 def digest(numbers: frozenset[int]) -> str:
-    """The hash of a set."""
+    """Hash of a set."""
     return hashlib.sha256(repr(sorted(numbers)).encode()).hexdigest()[:16]

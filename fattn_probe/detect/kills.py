@@ -1,4 +1,7 @@
-"""Which cases kill which mutants: those of a pool that reach each, a few of every kind of launches."""
+"""Find out which cases of a pool kill which mutants, and keep that in a file.
+
+Each mutant is run by the cases that reach it; of cases that launch alike, only by the fastest few.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence

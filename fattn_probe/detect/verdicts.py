@@ -104,7 +104,10 @@ class Plan:
         return self.hashed(session, [self.most, parts])
 
     def killers(self, session: Session, by: str = CHECK) -> dict[tuple[str, str], str]:
-        """What a kill by something depends on besides the mutant, by part and case: only these two of all there are."""
+        """Hashes of what a kill depends on besides the mutant: one part and one case, by their names.
+
+        A kill thus holds for every plan with this part and case. `by` is what kills, as in Verdict.
+        """
         return {
             (part.name, case.name): self.hashed(session, [part.judgement(by), case.digest])
             for part in self.parts
