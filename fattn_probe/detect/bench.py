@@ -22,6 +22,7 @@ from fattn_probe.compare.judge.cases import JudgedCase, known_constants, uses_mo
 from fattn_probe.compare.judge.checks import Checks, UseModel
 from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.judgement import Judgement
+from fattn_probe.detect.killed_by import CHECK, CHECKER, LOST, MISSING, STOPPED, VERDICT, Ending
 from fattn_probe.detect.planted import given_away
 from fattn_probe.device import Target
 from fattn_probe.errors import FattnProbeError, LostError
@@ -40,14 +41,11 @@ from fattn_probe.scratch import scratch
 from fattn_probe.truth.rounding_model import has_model
 
 LEAST_SECONDS = 2.0
-LOST = "lost"
-"""How the failure of a case begins that could not be run, and what a trial is by that gives no verdict."""
 ERRORS = (FattnProbeError, ValueError, OSError)
 """What can go wrong while a case is run and judged."""
+OTHER_ORDER = "another order of warps gives other bits"
 SLOWER = 20.0
 """A run that takes so many times longer than without a mutant hangs."""
-MISSING = "missing"
-"""A run that stopped since the build lacks a kernel; compile it and run again."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +89,11 @@ class Alone:
 class Trial:
     """A mutant in a case: what gives it away (`by`, empty if nothing does), and what was said.
 
-    `by` is verdict, check (another order of warps gives other bits), checker (its finding), stopped, support, MISSING
-    with the missing symbol in `said`, or LOST, which is no verdict. `changed` is whether the launches are others.
+    With MISSING, `said` is the missing symbol. `changed` is whether the launches are others.
     """
 
     mutant: int
-    by: str
+    by: Ending
     said: str
     seconds: float
     changed: bool = False
@@ -166,17 +163,17 @@ class Place:
         provenance = self.judged.session.provenance(self.judged.case, self.work.target)
         return capture_of(self.judged.case, self.judged.inputs, outcome, provenance)
 
-    def judge(self, child: Child, judged: AgainstAlone) -> tuple[str, str]:
+    def judge(self, child: Child, judged: AgainstAlone) -> tuple[Ending, str]:
         """What gives a run away, judged beside the case's own output or not, and what is said of it."""
         outcome = child.outcome(*self.words)
         if isinstance(outcome, Missing):
             return MISSING, outcome.symbol
         found = judged.judged(self.captured(outcome), self.work.target, self.part)
         if self.work.upstream and found.upstream is not None:
-            return "" if found.upstream.passes else "verdict", found.upstream.reason
+            return "" if found.upstream.passes else VERDICT, found.upstream.reason
         by = given_away(recorded(found, timed=False))
-        checker = by == "stopped" and found.finding is not None and self.work.options.flavour == "check"
-        return "checker" if checker else by, found.reason.partition("\n")[0]
+        checker = by == STOPPED and found.finding is not None and self.work.options.flavour == "check"
+        return CHECKER if checker else by, found.reason.partition("\n")[0]
 
     def tried(self, mutant: int) -> Trial:
         """A mutant in this case, with each order of warps that its suite asks for."""
@@ -187,7 +184,7 @@ class Place:
             if output == first and child.code == 0:
                 continue
             if schedule > 0 and child.code == 0 and output[0] != first[0]:
-                return Trial(mutant, "check", "another order of warps gives other bits", seconds, changed)
+                return Trial(mutant, CHECK, OTHER_ORDER, seconds, changed)
             changed = changed or output[1] != self.alone[1]
             by, said = self.judge(child, self.beside)
             if by:
@@ -262,7 +259,7 @@ class Bench(ExitStack):
         try:
             return place.tried(mutant)
         except LostError as error:
-            return Trial(mutant, "stopped", words_of(error), 0.0)
+            return Trial(mutant, STOPPED, words_of(error), 0.0)
         except ERRORS as error:
             return Trial(mutant, LOST, words_of(error), 0.0)
 
@@ -274,7 +271,7 @@ class Bench(ExitStack):
         child = place.child()
         by, said = place.judge(child, place.judged) if self.works[number].judge else ("", "")
         if not by and any(place.child(0, schedule).output != place.alone for schedule in range(1, len(place.runners))):
-            by, said = "check", "another order of warps gives other bits"
+            by, said = CHECK, OTHER_ORDER
         dst, launches = (hashlib.sha256(text).hexdigest() for text in (place.alone[0], place.alone[1].encode()))
         failure = f"{by}: {said}" if by else ""
         return Alone(number, case, failure, child.seconds, time.monotonic() - began, launches, dst, *noted)

@@ -13,7 +13,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from fattn_probe.detect.bench import LOST, Alone, Trial, Work, run_alone, run_mutants, start
+from fattn_probe.detect.bench import Alone, Trial, Work, run_alone, run_mutants, start
+from fattn_probe.detect.killed_by import LOST
 from fattn_probe.device.target import picklable
 from fattn_probe.regress.pool import cores
 from fattn_probe.scenario import Case

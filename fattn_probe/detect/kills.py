@@ -9,10 +9,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fattn_probe.detect.bench import LOST, MISSING
 from fattn_probe.detect.json_lines import append, read
+from fattn_probe.detect.killed_by import LOST, MISSING
 from fattn_probe.detect.killing import Hunt, workers
-from fattn_probe.detect.mutants import Mutant
+from fattn_probe.detect.mutants import Mutant, held_out
 from fattn_probe.detect.mutate import Laboratory
 
 
@@ -28,7 +28,7 @@ class Killers:
     @property
     def learned(self) -> bool:
         """Whether cases are chosen by it; the other half of the faults only counts what the choice kills."""
-        return int(self.digest, 16) % 2 == 0
+        return not held_out(self.digest)
 
 
 @dataclass

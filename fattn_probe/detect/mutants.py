@@ -63,6 +63,11 @@ class Mutant:
         return f"{self.file}:{self.line}: {self.operator}: {self.before} -> {self.after}"
 
 
+def held_out(digest: str) -> bool:
+    """Whether a fault is in the half by which no case of a suite is chosen."""
+    return int(digest, 16) % 2 == 1
+
+
 def mutate(text: str, file: str, first: int = 1, without: frozenset[int] = frozenset()) -> tuple[str, list[Mutant]]:
     """A source with its mutants switched, but some `without` a switch, and all mutants, numbered from `first`."""
     draft = draft_of(tokenize(text))

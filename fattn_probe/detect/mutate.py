@@ -12,11 +12,12 @@ from fattn_probe.build import RUNNER
 from fattn_probe.build.stamp import own_stamp
 from fattn_probe.cache import cache_dir
 from fattn_probe.detect.baseline import Kept
-from fattn_probe.detect.bench import LOST, MISSING, Alone, Trial, Work
+from fattn_probe.detect.bench import Alone, Trial, Work
+from fattn_probe.detect.killed_by import CHECK, LOST, MISSING, STOPPED
 from fattn_probe.detect.killing import Hunt, alone, cheapest, workers
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.schemata import Schemata, compiling, switched
-from fattn_probe.detect.verdicts import CHECK, Part, Plan, Verdict, Verdicts
+from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts
 from fattn_probe.errors import BuildError
 from fattn_probe.regress.entries import session_for
 from fattn_probe.regress.pool import cores
@@ -205,9 +206,10 @@ class Laboratory:
     def verdict(self, mutant: Mutant, trials: Sequence[Trial], case: Alone) -> Verdict:
         """The fate of a mutant from its trials; `case` is that of the last."""
         last, found = trials[-1], self.survivor(mutant, trials)
+        assert last.by != LOST, "it has no verdict"
         if not last.by:
             return found
-        by = "stopped" if last.by == MISSING else last.by
+        by = STOPPED if last.by == MISSING else last.by
         name = self.plan.parts[case.work].name
         return replace(found, on=name, by=by, case=case.case.name, said=last.said)
 

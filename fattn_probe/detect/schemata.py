@@ -30,9 +30,9 @@ from fattn_probe.files import replacing
 from fattn_probe.locks import lock_of_file
 from fattn_probe.regress.pool import cores
 from fattn_probe.source import KernelCase, Tree
+from fattn_probe.source.features import CUDA
 from fattn_probe.source.patches import Patch, parse, patched
 
-CUDA = "ggml/src/ggml-cuda"
 FILES = ("fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh", "fattn-common.cuh", "fattn.cu")
 MESSAGE = re.compile(
     r"(?:^|/)(?P<file>fattn[\w-]*\.cuh?):(?P<line>\d+):\d+:\s+(?P<kind>error:|required from|note: [^\n]*"

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.detect.json_lines import append, numbered
+from fattn_probe.detect.killed_by import CHECK, VERDICT, KilledBy
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
@@ -20,8 +21,6 @@ from fattn_probe.regress.suite import Entry
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
 
-CHECK = "check"
-"""What kills if an output is right, but not as the suite asks."""
 METHOD = 2
 """How mutants are judged; other verdicts are made again."""
 
@@ -35,7 +34,7 @@ class Verdict:
 
     mutant: Mutant
     on: str
-    by: str
+    by: KilledBy | Literal[""]
     case: str
     said: str
     cases: int
@@ -68,7 +67,7 @@ class Part:
         """What tables call it: `sim:h200`, `races on sim:h200`."""
         return f"{self.entry.name} on {self.target}" if self.entry.name else str(self.target)
 
-    def judgement(self, by: str) -> list[Any]:
+    def judgement(self, by: KilledBy) -> list[Any]:
         """How its cases are run and judged, as far as a kill by something depends on it, for a hash."""
         return judgement_of(self.entry, self.target, decisive(self.checks, by))
 
@@ -103,7 +102,7 @@ class Plan:
         parts = [[part.judgement(CHECK), [case.digest for case in part.cases]] for part in self.parts]
         return self.hashed(session, [self.most, parts])
 
-    def killers(self, session: Session, by: str = CHECK) -> dict[tuple[str, str], str]:
+    def killers(self, session: Session, by: KilledBy = CHECK) -> dict[tuple[str, str], str]:
         """Hashes of what a kill depends on besides the mutant: one part and one case, by their names.
 
         A kill thus holds for every plan with this part and case. `by` is what kills, as in Verdict.
@@ -130,7 +129,7 @@ def judgement_of(entry: Entry, target: Target, checks: Checks) -> list[Any]:
     return [str(target), figures, entry.flavour, entry.sanitize, str(checks)]
 
 
-def decisive(checks: Checks, by: str) -> Checks:
+def decisive(checks: Checks, by: KilledBy) -> Checks:
     """The checks that a kill by something depends on: those of right outputs matter only if one of them kills."""
     return checks if by == CHECK else replace(checks, roundings=False, kernels=False)
 
@@ -170,7 +169,7 @@ class Verdicts:
         parts = ((part, checks) for part in plan.parts for checks in weaker(part.checks))
         plans = (replace(plan, parts=(replace(part, checks=checks),)) for part, checks in parts)
         every = frozenset(killer for one in plans for killer in one.killers(session).values())
-        return cls(path, plan.key(session), plan.killers(session), plan.killers(session, "verdict"), every)
+        return cls(path, plan.key(session), plan.killers(session), plan.killers(session, VERDICT), every)
 
     def append(self, verdict: Verdict) -> None:
         """Add a verdict to the file."""

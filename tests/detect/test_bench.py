@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from fattn_probe.compare.judge.checks import Checks
-from fattn_probe.detect.bench import LOST, MISSING, AgainstAlone, Bench, Place, Trial
+from fattn_probe.detect.bench import AgainstAlone, Bench, Place, Trial
+from fattn_probe.detect.killed_by import LOST, MISSING
 from fattn_probe.errors import LostError, MachineError
 from fattn_probe.run.batch import RunnerEndedError
 

@@ -10,8 +10,9 @@ import pytest
 
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.detect.baseline import Kept
-from fattn_probe.detect.bench import LOST, Alone, Bench, Trial
+from fattn_probe.detect.bench import Alone, Bench, Trial
 from fattn_probe.detect.json_lines import pack
+from fattn_probe.detect.killed_by import LOST, Ending
 from fattn_probe.detect.killing import Hunt, workers
 from fattn_probe.detect.kills import rows
 from fattn_probe.detect.mutants import Mutant
@@ -213,7 +214,7 @@ def laboratory(tmp_path, monkeypatch):
     made.baseline = [replace(item, felt=felt, reached=felt) for item in alone(tmp_path, 0.1, 1.0)]
     made.baseline[1] = replace(made.baseline[1], launches="another grid")
     made.kept, made.until = Kept(tmp_path / "runs.jsonl"), math.inf
-    ends: dict[tuple[int, int], tuple[str, str]] = {}
+    ends: dict[tuple[int, int], tuple[Ending, str]] = {}
     made.said = []
     made.say, made.ends = made.said.append, ends
     monkeypatch.setattr(Laboratory, "works", [])
@@ -225,7 +226,8 @@ def laboratory(tmp_path, monkeypatch):
             hunt.add(mutant, cases)
         while hunt.waiting:
             case, (mutant, *_) = hunt.turn(99)
-            trial = Trial(mutant, *ends.get((mutant, case), ("", "")), seconds=0.1)
+            by, said = ends.get((mutant, case), ("", ""))
+            trial = Trial(mutant, by, said, 0.1)
             yield case, trial, hunt.tell(case, trial)
 
     monkeypatch.setattr(Hunt, "trials", trials)

@@ -8,8 +8,9 @@ import pytest
 
 from fattn_probe.detect import schemata
 from fattn_probe.detect.mutants import mutate
-from fattn_probe.detect.schemata import CUDA, FILES, compiling, switched
+from fattn_probe.detect.schemata import FILES, compiling, switched
 from fattn_probe.errors import BuildError
+from fattn_probe.source.features import CUDA
 from tests.detect.test_mutants import KERNEL
 
 KERNELS: Any = {"90": [SimpleNamespace(name="vec-64", family="vec")]}
