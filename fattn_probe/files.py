@@ -1,9 +1,11 @@
 """The user's files: reading with a size limit, writing with the path in every error."""
 
 import os
+import secrets
+import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fattn_probe.errors import InputError, MachineError
@@ -77,10 +79,41 @@ def writing(path: Path) -> Iterator[None]:
         raise MachineError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path`: the file written there replaces `path` at the end; an error removes it."""
+    part = path.with_name(f".{path.name[:40]}-{secrets.token_hex(8)}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        with suppress(OSError):  # the error that brought us here says more
+            part.unlink()
+
+
 def write_text(path: Path, text: str) -> None:
-    """Write a result for the user; MachineError if the disk refuses."""
+    """Write a result for the user, completely or not at all; MachineError if the disk refuses.
+
+    A link, a device, a pipe and a file that cannot be replaced are written in place.
+    """
     with writing(path):
-        path.write_text(text, encoding="utf-8")
+        if not is_replaceable(path):
+            path.write_text(text, encoding="utf-8")
+            return
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
+            if path.exists():
+                shutil.copymode(path, part)
+
+
+def is_replaceable(path: Path) -> bool:
+    """Whether nothing but its content is lost if another file takes a path's place."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return not os.path.lexists(path)
+    plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+    return plain and os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
 def make_folder(path: Path, what: str) -> None:

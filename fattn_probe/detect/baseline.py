@@ -1,10 +1,9 @@
-"""What is known of the cases that try mutants, kept in a file, so that a later call goes on where this one ended.
+"""Cache of baseline runs and survived trials, so that a later call resumes.
 
-A case's run without a mutant does not change, and a mutant that a case did not kill is not killed by it later.
+Both are deterministic: a baseline run has the same result again, and a mutant that survived a case survives it again.
 """
 
 import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from fattn_probe.detect.bench import Alone, Trial
+from fattn_probe.detect.json_lines import append, read
+from fattn_probe.errors import InputError
 from fattn_probe.scenario import Case
 
 
 @dataclass
 class Kept:
-    """A file of runs and survived trials by a case's key, which names all that they depend on.
+    """A file of baseline runs and survived trials, by the key of their case: a hash of all that they depend on.
 
-    Sets of mutants are there once, by their hash.
+    Each set of mutants is stored once, by its hash.
     """
 
     path: Path
@@ -29,13 +30,14 @@ class Kept:
 
     @classmethod
     def read(cls, path: Path) -> "Kept":
-        """What a file has. A line that was not written to its end is left out."""
+        """What a file has; a damaged file is removed."""
         made = cls(path)
-        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-            try:
-                item = json.loads(line)
-            except ValueError:
-                continue
+        try:
+            items = list(read(path, "run"))
+        except InputError:
+            path.unlink()
+            return made
+        for item in items:
             if "set" in item:
                 made.sets[item["set"]] = frozenset(item["mutants"])
             elif "mutant" in item:
@@ -56,7 +58,7 @@ class Kept:
         """Append the trial of a mutant that a case did not kill."""
         self.trials[key][trial.mutant] = trial
         said = {"key": key, "mutant": trial.mutant, "seconds": round(trial.seconds, 3), "changed": trial.changed}
-        self.append([said])
+        append(self.path, [said])
 
     def add(self, key: str, run: Alone) -> None:
         """Append a run."""
@@ -66,15 +68,9 @@ class Kept:
         lines: list[dict[str, Any]] = [{"set": name, "mutants": sorted(numbers)} for name, numbers in fresh.items()]
         plain = {name: getattr(run, name) for name in ("failure", "seconds", "judged", "launches", "output")}
         lines.append({"key": key, **plain, "reached": digest(run.reached), "felt": digest(run.felt)})
-        self.append(lines)
-
-    def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Append lines, the first of which may follow one that was cut."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(f"\n{json.dumps(line)}" for line in lines) + "\n")
+        append(self.path, lines)
 
 
 def digest(numbers: frozenset[int]) -> str:
-    """The hash of a set."""
+    """Hash of a set."""
     return hashlib.sha256(repr(sorted(numbers)).encode()).hexdigest()[:16]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,9 +22,10 @@ from fattn_probe.compare.judge.cases import JudgedCase, known_constants, uses_mo
 from fattn_probe.compare.judge.checks import Checks, UseModel
 from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.judgement import Judgement
+from fattn_probe.detect.killed_by import CHECK, CHECKER, LOST, MISSING, STOPPED, VERDICT, Ending
 from fattn_probe.detect.planted import given_away
 from fattn_probe.device import Target
-from fattn_probe.errors import FattnProbeError
+from fattn_probe.errors import FattnProbeError, LostError
 from fattn_probe.launch.architecture import arch_number
 from fattn_probe.launch.record import Names, Types
 from fattn_probe.regress.results import recorded
@@ -36,16 +38,14 @@ from fattn_probe.run.session import RunOptions, Session, arch_of
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario import Case
 from fattn_probe.scratch import scratch
-from fattn_probe.source import ggml_types, template_parameters
 from fattn_probe.truth.rounding_model import has_model
 
 LEAST_SECONDS = 2.0
-LOST = "lost"
-"""How the failure of a case begins that could not be run."""
+ERRORS = (FattnProbeError, ValueError, OSError)
+"""What can go wrong while a case is run and judged."""
+OTHER_ORDER = "another order of warps gives other bits"
 SLOWER = 20.0
 """A run that takes so many times longer than without a mutant hangs."""
-MISSING = "missing"
-"""A run that stopped since the build lacks a kernel; compile it and run again."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,11 @@ class Alone:
 class Trial:
     """A mutant in a case: what gives it away (`by`, empty if nothing does), and what was said.
 
-    `by` is verdict, check (another order of warps gives other bits), checker (its finding), stopped, support, or
-    MISSING with the missing symbol in `said`. `changed` is whether the launches are others.
+    With MISSING, `said` is the missing symbol. `changed` is whether the launches are others.
     """
 
     mutant: int
-    by: str
+    by: Ending
     said: str
     seconds: float
     changed: bool = False
@@ -105,23 +104,24 @@ class AgainstAlone(JudgedCase):
     """A case with mutants. Its output without one stands for the rounding model, and wrong outputs are not explained.
 
     Without switches the two are equal in every bit. With them, g++ fuses other multiply-adds: they end basic blocks.
-    `model` says when the release's routine would compute the model; `alone` is the capture without a mutant.
+    `model` says when the release's routine would compute the model; `beside` is the capture without a mutant, None if
+    the output is to be judged by the error model.
     """
 
     model: UseModel = "auto"
-    alone: list[Capture] = field(default_factory=list)
+    beside: Capture | None = None
 
     def expected(self, capture: Capture, target: Target, rows: I64 | None = None) -> Expected:
         """The error model's prediction, and the output without a mutant if its kernels have a rounding model."""
         found = super().expected(capture, target, rows)
         arch, constants = arch_number(arch_of(target)), known_constants(self.session.options.tree)
-        if not self.alone or constants is None or capture.launches != self.alone[0].launches:
+        if self.beside is None or constants is None or capture.launches != self.beside.launches:
             return found
         if not uses_model(self.case, capture, arch, self.model, constants=constants, rows=rows):
             return found
         if not has_model(capture.launches, arch, constants):
             return found
-        dst = self.alone[0].dst
+        dst = self.beside.dst
         return replace(found, model=dst if rows is None else dst[tuple(rows.T)][None, :, None])
 
     def diagnosed(self, found: Judgement, capture: Capture, target: Target) -> Judgement:
@@ -131,7 +131,10 @@ class AgainstAlone(JudgedCase):
 
 @dataclass
 class Place:
-    """A case in its place on a bench: its file, its part if only one is run, and how it ends without a mutant."""
+    """A case in its place on a bench: its file, its part if only one is run, and how it ends without a mutant.
+
+    `alone` is the output without a mutant, `without` its capture if it ended with one.
+    """
 
     work: Work
     judged: AgainstAlone
@@ -144,6 +147,11 @@ class Place:
     without: Capture | None = None
     limit: float = 0.0
 
+    @cached_property
+    def beside(self) -> AgainstAlone:
+        """The case judged beside its own output."""
+        return replace(self.judged, beside=self.without)
+
     def child(self, mutant: int = 0, schedule: int = 0) -> Child:
         """A run with a mutant and an order of warps."""
         return self.runners[schedule].run(self.file, self.part_file, mutant, self.limit)
@@ -155,31 +163,30 @@ class Place:
         provenance = self.judged.session.provenance(self.judged.case, self.work.target)
         return capture_of(self.judged.case, self.judged.inputs, outcome, provenance)
 
-    def judge(self, child: Child) -> tuple[str, str]:
-        """What gives a run away, and what is said of it."""
+    def judge(self, child: Child, judged: AgainstAlone) -> tuple[Ending, str]:
+        """What gives a run away, judged beside the case's own output or not, and what is said of it."""
         outcome = child.outcome(*self.words)
         if isinstance(outcome, Missing):
             return MISSING, outcome.symbol
-        found = self.judged.judged(self.captured(outcome), self.work.target, self.part)
+        found = judged.judged(self.captured(outcome), self.work.target, self.part)
         if self.work.upstream and found.upstream is not None:
-            return "" if found.upstream.passes else "verdict", found.upstream.reason
+            return "" if found.upstream.passes else VERDICT, found.upstream.reason
         by = given_away(recorded(found, timed=False))
-        checker = by == "stopped" and found.finding is not None and self.work.options.flavour == "check"
-        return "checker" if checker else by, found.reason.partition("\n")[0]
+        checker = by == STOPPED and found.finding is not None and self.work.options.flavour == "check"
+        return CHECKER if checker else by, found.reason.partition("\n")[0]
 
     def tried(self, mutant: int) -> Trial:
         """A mutant in this case, with each order of warps that its suite asks for."""
         seconds, first, changed = 0.0, self.alone, False
-        self.judged.alone[:] = [] if self.without is None else [self.without]
         for schedule in range(len(self.runners)):
             child = self.child(mutant, schedule)
             seconds, output = seconds + child.seconds, child.output
             if output == first and child.code == 0:
                 continue
             if schedule > 0 and child.code == 0 and output[0] != first[0]:
-                return Trial(mutant, "check", "another order of warps gives other bits", seconds, changed)
+                return Trial(mutant, CHECK, OTHER_ORDER, seconds, changed)
             changed = changed or output[1] != self.alone[1]
-            by, said = self.judge(child)
+            by, said = self.judge(child, self.beside)
             if by:
                 return Trial(mutant, by, said, seconds, changed)
             first = output
@@ -231,35 +238,40 @@ class Bench(ExitStack):
         part, file = judged.part(work.target), self.folder / "part.gguf"
         if part is not None:
             write_part(part, case.op.sizes, file)
-        tree = work.options.tree
-        words = (ggml_types(tree), template_parameters(tree)) if tree else (None, None)
-        place = Place(work, judged, inputs.file, part, None if part is None else file, runners, words)
-        child = place.child()
-        place.alone = child.output
-        alone = place.captured(child.outcome(*words))
-        if isinstance(alone, Capture):
-            place.without = replace(alone, dst=alone.dst.copy())
-        place.limit = max(LEAST_SECONDS, SLOWER * child.seconds)
+        words = judged.session.kernel_words
+        bare = Place(work, judged, inputs.file, part, None if part is None else file, runners, words)
+        child = bare.child()
+        alone, limit = bare.captured(child.outcome(*words)), max(LEAST_SECONDS, SLOWER * child.seconds)
+        without = replace(alone, dst=alone.dst.copy()) if isinstance(alone, Capture) else None
+        place = replace(bare, alone=child.output, without=without, limit=limit)
         self.last = (number, case.digest), place
         return place
 
     def tried(self, number: int, case: Case, mutant: int) -> Trial:
-        """A mutant in a case. A runner that ends with it is started again for the next."""
+        """A mutant in a case. A run that ends its runner or hangs is stopped; after any other error it is lost.
+
+        The next mutant then gets a new runner.
+        """
         try:
-            return self.place(number, case).tried(mutant)
-        except (FattnProbeError, ValueError, OSError) as error:
-            return Trial(mutant, "stopped", f"{type(error).__name__}: {error}".partition("\n")[0], 0.0)
+            place = self.place(number, case)
+        except ERRORS as error:
+            return Trial(mutant, LOST, words_of(error), 0.0)
+        try:
+            return place.tried(mutant)
+        except LostError as error:
+            return Trial(mutant, STOPPED, words_of(error), 0.0)
+        except ERRORS as error:
+            return Trial(mutant, LOST, words_of(error), 0.0)
 
     def run_alone(self, number: int, case: Case) -> Alone:
         """Judge a case without a mutant, by the error model: beside its own output none would be wrong."""
         began = time.monotonic()
         place = self.place(number, case)
-        place.judged.alone.clear()
         noted = noted_in(self.folder / f"{number}-0" / "reached")
         child = place.child()
-        by, said = place.judge(child) if self.works[number].judge else ("", "")
+        by, said = place.judge(child, place.judged) if self.works[number].judge else ("", "")
         if not by and any(place.child(0, schedule).output != place.alone for schedule in range(1, len(place.runners))):
-            by, said = "check", "another order of warps gives other bits"
+            by, said = CHECK, OTHER_ORDER
         dst, launches = (hashlib.sha256(text).hexdigest() for text in (place.alone[0], place.alone[1].encode()))
         failure = f"{by}: {said}" if by else ""
         return Alone(number, case, failure, child.seconds, time.monotonic() - began, launches, dst, *noted)
@@ -287,9 +299,13 @@ def run_alone(number: int, case: Case) -> Alone:
     """A case without a mutant, on this process's bench; an error on the way makes it fail."""
     try:
         return Bench.here.run_alone(number, case)
-    except (FattnProbeError, ValueError, OSError) as error:
-        said = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return Alone(number, case, f"{LOST}: {said}", 0.0, 0.0, "", "", frozenset(), frozenset())
+    except ERRORS as error:
+        return Alone(number, case, f"{LOST}: {words_of(error)}", 0.0, 0.0, "", "", frozenset(), frozenset())
+
+
+def words_of(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def run_mutants(number: int, case: Case, mutants: Sequence[int]) -> list[Trial]:

@@ -1,4 +1,4 @@
-"""Choose the cases of a suite from what kills what: the most faults for the fewest seconds."""
+"""Choose the cases of a suite that kill most mutants within a time budget."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from fattn_probe.detect.bench import Alone, Trial, Work, run_alone, run_mutants, start
+from fattn_probe.detect.killed_by import LOST
 from fattn_probe.device.target import picklable
 from fattn_probe.regress.pool import cores
 from fattn_probe.scenario import Case
@@ -58,7 +59,7 @@ def cheapest(cases: Iterable[int], baseline: Sequence[Alone], most: int) -> list
 
 @dataclass
 class Hunt:
-    """Mutants by number, and the cases that reach each; `most` is the number of cases that each is tried by (0: all).
+    """Mutants by number, the cases that each is `left` to be tried by, and the mutants `waiting` for each case.
 
     With `to_end`, a mutant that is killed is tried by the other cases too.
     """
@@ -101,10 +102,11 @@ class Hunt:
         return case, taken
 
     def tell(self, case: int, trial: Trial) -> bool:
-        """Take a trial into account; whether the mutant's hunt is over."""
+        """Take a trial into account; whether the mutant's hunt is over. A lost trial kills nothing."""
+        killed = trial.by not in ("", LOST)
         self.runs[case] += 1
-        self.kills[case] += bool(trial.by)
-        if (trial.by and not self.to_end) or not self.left[trial.mutant]:
+        self.kills[case] += killed
+        if (killed and not self.to_end) or not self.left[trial.mutant]:
             del self.left[trial.mutant]
             return True
         self.queue(trial.mutant)

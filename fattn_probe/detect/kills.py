@@ -1,15 +1,18 @@
-"""Which cases kill which mutants: those of a pool that reach each, a few of every kind of launches."""
+"""Find out which cases of a pool kill which mutants, and keep that in a file.
 
-import json
+Each mutant is run by the cases that reach it; of cases that launch alike, only by the fastest few.
+"""
+
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fattn_probe.detect.bench import MISSING
+from fattn_probe.detect.json_lines import append, read
+from fattn_probe.detect.killed_by import LOST, MISSING
 from fattn_probe.detect.killing import Hunt, workers
-from fattn_probe.detect.mutants import Mutant
+from fattn_probe.detect.mutants import Mutant, held_out
 from fattn_probe.detect.mutate import Laboratory
 
 
@@ -25,7 +28,7 @@ class Killers:
     @property
     def learned(self) -> bool:
         """Whether cases are chosen by it; the other half of the faults only counts what the choice kills."""
-        return int(self.digest, 16) % 2 == 0
+        return not held_out(self.digest)
 
 
 @dataclass
@@ -39,8 +42,7 @@ class Matrix:
     def read(cls, path: Path) -> "Matrix":
         """The matrix in a file; a fault that is there twice counts as its last line says."""
         made = cls()
-        for line in path.read_text().splitlines() if path.is_file() else ():
-            item = json.loads(line)
+        for item in read(path, "kill"):
             if "seconds" in item:
                 made.seconds |= item["seconds"]
             else:
@@ -54,18 +56,16 @@ def find(laboratory: Laboratory, results: Path, on_fault: Callable[[str, int], N
     mutants = laboratory.plan.chosen(laboratory.schemata.mutants)
     known = Matrix.read(results).faults
     fresh = [mutant for mutant in mutants if mutant.digest not in known]
-    results.parent.mkdir(parents=True, exist_ok=True)
-    with workers(laboratory.works) as pool, results.open("a", encoding="utf-8") as file:
+    with workers(laboratory.works) as pool:
         laboratory.run_baseline(pool)
         names = [f"{laboratory.plan.parts[item.work].name}: {item.case.name}" for item in laboratory.baseline]
         judged = [round(item.judged, 3) for item in laboratory.baseline]
-        file.write(json.dumps({"seconds": dict(zip(names, judged, strict=True))}) + "\n")
+        append(results, [{"seconds": dict(zip(names, judged, strict=True))}])
         done = 0
         for mutant, cases, kills in rows(laboratory, fresh, pool):
             done += 1
             line = {"digest": mutant.digest, "name": str(mutant), "mutant": asdict(mutant), "tried": len(cases)}
-            file.write(json.dumps(line | {"kills": {names[case]: by for case, by in kills.items()}}) + "\n")
-            file.flush()
+            append(results, [line | {"kills": {names[case]: by for case, by in kills.items()}}])
             on_fault("killed" if kills else "survived", done)
     return len(fresh) - done
 
@@ -73,16 +73,19 @@ def find(laboratory: Laboratory, results: Path, on_fault: Callable[[str, int], N
 def rows(
     laboratory: Laboratory, mutants: Sequence[Mutant], pool: ProcessPoolExecutor
 ) -> Iterator[tuple[Mutant, Sequence[int], Mapping[int, str]]]:
-    """Each mutant with the cases that it was tried by, and those that killed it by what."""
+    """Each mutant with the cases that it was tried by, and those that killed it by what; none with a lost trial."""
     trying = laboratory.trying()
     known = {mutant.id: mutant for mutant in mutants}
     for mutant in mutants:
         if not trying.get(mutant.id):
             yield mutant, (), {}
     kills: dict[int, dict[int, str]] = defaultdict(dict)
+    lost: set[int] = set()
     hunt, left = Hunt(laboratory.baseline, to_end=True), [number for number in known if trying.get(number)]
     for case, trial, over in hunt.trials(pool, ((number, trying[number]) for number in left), laboratory.until):
-        if trial.by and trial.by != MISSING:
+        if trial.by == LOST:
+            lost.add(trial.mutant)
+        elif trial.by and trial.by != MISSING:
             kills[trial.mutant][case] = trial.by
-        if over:
+        if over and trial.mutant not in lost:
             yield known[trial.mutant], trying[trial.mutant], kills.pop(trial.mutant, {})

@@ -23,8 +23,8 @@ from fattn_probe.run.prepare import prepare
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
 from fattn_probe.scratch import scratch
+from fattn_probe.source.features import CUDA
 
-CUDA = "ggml/src/ggml-cuda"
 OnCase = Callable[[Result, int, int], None]
 
 

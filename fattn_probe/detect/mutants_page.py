@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fattn_probe.detect.equivalents import Equivalent, argument
-from fattn_probe.detect.mutants import Mutant
+from fattn_probe.detect.mutants import Mutant, held_out
 from fattn_probe.detect.verdicts import Verdict
 
 HELD_OUT, HISTORY = "held out", ", with a history"
@@ -59,7 +59,7 @@ def page(mutants: Mapping[str, Mutant], columns: Sequence[Column]) -> str:
     """
     files = sorted({mutant.file for mutant in mutants.values()})
     rows = [(f"`{file}`", [digest for digest, mutant in mutants.items() if mutant.file == file]) for file in files]
-    wholes = [("all", list(mutants)), (HELD_OUT, [digest for digest in mutants if int(digest, 16) % 2])]
+    wholes = [("all", list(mutants)), (HELD_OUT, [digest for digest in mutants if held_out(digest)])]
     names = " | ".join(column.name for column in columns)
     lines = [f"| mutants of | number | {names} |", "| --- |" + " --- |" * (len(columns) + 1)]
     with_history = [column.with_history() for column in columns]

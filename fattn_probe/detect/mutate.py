@@ -10,21 +10,21 @@ from pathlib import Path
 
 from fattn_probe.build import RUNNER
 from fattn_probe.build.stamp import own_stamp
-from fattn_probe.build.symbols import case_of, demangle
 from fattn_probe.cache import cache_dir
 from fattn_probe.detect.baseline import Kept
-from fattn_probe.detect.bench import LOST, MISSING, Alone, Trial, Work
+from fattn_probe.detect.bench import Alone, Trial, Work
+from fattn_probe.detect.killed_by import CHECK, LOST, MISSING, STOPPED
 from fattn_probe.detect.killing import Hunt, alone, cheapest, workers
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.schemata import Release, Schemata, compiling, switched
-from fattn_probe.detect.verdicts import CHECK, Part, Plan, Verdict, Verdicts
+from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts
 from fattn_probe.errors import BuildError
 from fattn_probe.regress.entries import session_for
 from fattn_probe.regress.pool import cores
-from fattn_probe.run.required_kernels import required_kernels, required_sources
+from fattn_probe.run.required_kernels import KernelReader, required_kernels, required_sources
 from fattn_probe.run.session import Session, arch_of
 from fattn_probe.scenario import Case
-from fattn_probe.source import KernelCase, ggml_types, kernel_cases
+from fattn_probe.source import KernelCase
 
 OnStep = Callable[[str], None]
 BUILDS_SHARE = 4
@@ -148,19 +148,29 @@ class Laboratory:
         return {mutant: cheapest(found[mutant], self.baseline, self.plan.most) for mutant in reached}
 
     def try_all(self, mutants: Sequence[Mutant], on_verdict: Callable[[Verdict], None]) -> None:
-        """The fate of each mutant, as it is known; first the cases run without a mutant."""
+        """The fate of each mutant, as it is known; first the cases run without a mutant.
+
+        A mutant that no case killed and that one was lost with has no verdict, so that a later call tries it again.
+        """
+        lost: dict[int, str] = {}
+        known = {mutant.id: mutant for mutant in mutants}
         for number in range(ROUNDS + 1):
-            missing = list(self.tried(mutants, on_verdict, last=number == ROUNDS))
+            missing = list(self.tried(mutants, on_verdict, lost, last=number == ROUNDS))
             if not missing or time.monotonic() > self.until:
-                return
+                break
             self.complete(missing)
-            known = {mutant.id: mutant for mutant in mutants}
             mutants = [known[trial.mutant] for _, trial in missing]
+        if lost:
+            said = next(iter(lost.values()))
+            self.say(f"{len(lost)} mutants have no verdict, run it again to try them: {said}")
 
     def tried(
-        self, mutants: Sequence[Mutant], on_verdict: Callable[[Verdict], None], *, last: bool
+        self, mutants: Sequence[Mutant], on_verdict: Callable[[Verdict], None], lost: dict[int, str], *, last: bool
     ) -> Iterator[tuple[int, Trial]]:
-        """Try mutants; yields what ended in a kernel that the build lacks, unless it is the `last` round."""
+        """Try mutants; yields what ended in a kernel that the build lacks, unless it is the `last` round.
+
+        Adds those without a verdict to `lost`, with what is said of the run.
+        """
         with workers(self.works) as pool:
             if not self.baseline:
                 self.run_baseline(pool)
@@ -175,12 +185,18 @@ class Laboratory:
                 if not left[mutant.id]:
                     on_verdict(self.survivor(mutant, trials[mutant.id]) if cases else self.untried(mutant))
             fresh = ((mutant, cases) for mutant, cases in left.items() if cases)
+            failed: dict[int, str] = {}
             for case, trial, over in Hunt(self.baseline).trials(pool, fresh, self.until):
-                trials[trial.mutant].append(trial)
+                if trial.by == LOST:
+                    failed[trial.mutant] = trial.said
+                else:
+                    trials[trial.mutant].append(trial)
                 if not trial.by:
                     self.kept.add_survived(self.key(self.baseline[case]), trial)
                 if trial.by == MISSING and not last:
                     yield self.baseline[case].work, trial
+                elif over and trial.mutant in failed and trial.by in ("", LOST):
+                    lost[trial.mutant] = failed[trial.mutant]
                 elif over:
                     on_verdict(self.verdict(known[trial.mutant], trials.pop(trial.mutant), self.baseline[case]))
 
@@ -192,9 +208,10 @@ class Laboratory:
     def verdict(self, mutant: Mutant, trials: Sequence[Trial], case: Alone) -> Verdict:
         """The fate of a mutant from its trials; `case` is that of the last."""
         last, found = trials[-1], self.survivor(mutant, trials)
+        assert last.by != LOST, "it has no verdict"
         if not last.by:
             return found
-        by = "stopped" if last.by == MISSING else last.by
+        by = STOPPED if last.by == MISSING else last.by
         name = self.plan.parts[case.work].name
         return replace(found, on=name, by=by, case=case.case.name, said=last.said)
 
@@ -224,10 +241,10 @@ class Laboratory:
         """Compile the kernels that only mutants need."""
         tree = self.session.options.tree
         assert tree is not None
-        cases, types = kernel_cases(tree), ggml_types(tree)
+        read = KernelReader(tree)
         for number in {work for work, _ in missing}:
             symbols = {trial.said for work, trial in missing if work == number}
-            found = {case for symbol in symbols if (case := case_of(demangle(symbol), cases, types)) is not None}
+            found = {case for symbol in symbols if (case := read.of_symbol(symbol)) is not None}
             self.say(f"compiling {len(found)} kernels that only mutants need")
             part = self.plan.parts[number]
             try:

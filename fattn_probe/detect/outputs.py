@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fattn_probe.detect.bench import Bench
+from fattn_probe.detect.killed_by import VERDICT
 from fattn_probe.detect.killing import workers
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.mutate import Laboratory, OnStep
@@ -15,9 +16,6 @@ from fattn_probe.detect.verdicts import Part, Plan, Verdict
 from fattn_probe.run.capture import Capture
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
-
-VERDICT = "verdict"
-"""What kills a mutant whose output is wrong."""
 
 
 def killed_by_output(verdicts: Iterable[Verdict], parts: Sequence[Part], number: int) -> list[Verdict]:

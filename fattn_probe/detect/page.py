@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from fattn_probe.detect.counts import Coverage
-from fattn_probe.detect.measure import CUDA, Measured
+from fattn_probe.detect.measure import Measured
 from fattn_probe.detect.show import percent, shares_of, summary
 from fattn_probe.inspect.view.page import environment
 from fattn_probe.source import Tree
+from fattn_probe.source.features import CUDA
 
 THOUSAND = 1000
 

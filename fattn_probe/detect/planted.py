@@ -8,13 +8,14 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fattn_probe.compare.diagnose.diagnosis import Diagnosis
 from fattn_probe.compare.judge.cases import judge_case
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.judgement import Judgement
 from fattn_probe.compare.judge.support import LOST
+from fattn_probe.detect.killed_by import BUILD, CHECK, STOPPED, SUPPORT, VERDICT, KilledBy
 from fattn_probe.detect.measure import on_simulated
 from fattn_probe.detect.recorded import Keep
 from fattn_probe.detect.routine import Batch, Questions
@@ -37,14 +38,13 @@ from fattn_probe.source.faults import HistoricFault
 class Caught:
     """The first result that gives a fault away.
 
-    `by` is verdict, check (a right output fails a check of its bits or its kernels), stopped (the run ended without an
-    output), support or build; `said` is the reason and the diagnosis; `cause` is the diagnosis's first cause, empty if
+    `said` is the reason and the diagnosis; `cause` is the diagnosis's first cause, empty if
     it says none, None without a diagnosis.
     """
 
     on: str
     case: str
-    by: str
+    by: KilledBy
     said: str
     cause: str | None = None
 
@@ -190,7 +190,7 @@ def try_batch(batch: Batch, session: Session, plain: Session, judge: Judge) -> t
     try:
         prepare(session, [(case, [target]) for case in batch.cases])
     except BuildError as error:
-        return Caught(str(target), batch.cases[0].name, "build", str(error).splitlines()[0]), 0
+        return Caught(str(target), batch.cases[0].name, BUILD, str(error).splitlines()[0]), 0
     simulation = replace(session.options.simulation, threads=1)
     job = Job(judge, replace(session.options, simulation=simulation), session.builds, target)
     with closing(judged(job, batch.cases, cores(), session.progress)) as results:
@@ -198,9 +198,9 @@ def try_batch(batch: Batch, session: Session, plain: Session, judge: Judge) -> t
             done += 1
             by = given_away(result)
             if result.known and passes(next(case for case in batch.cases if case.name == result.name), plain, target):
-                by = "verdict"
+                by = VERDICT
             if by:
-                cause = result.cause if isinstance(result, Diagnosed) and by == "verdict" else None
+                cause = result.cause if isinstance(result, Diagnosed) and by == VERDICT else None
                 return Caught(str(target), result.name, by, result.failure or result.reason, cause), done
     return None, done
 
@@ -211,12 +211,12 @@ def passes(case: Case, session: Session, target: Target) -> bool:
     return judge_case(session, case, target).status == "pass"
 
 
-def given_away(result: Result) -> str:
+def given_away(result: Result) -> KilledBy | Literal[""]:
     """How a result shows that something is wrong; empty if it does not. A known defect of upstream's is no news."""
     if result.status == "pass" or result.known:
         return ""
     if result.status == "unsupported" or result.reason.startswith(LOST):
-        return "support"
+        return SUPPORT
     if result.status == "lost" or result.finding is not None:
-        return "stopped"
-    return "check" if any(check.fails for check in result.checks) else "verdict"
+        return STOPPED
+    return CHECK if any(check.fails for check in result.checks) else VERDICT

@@ -1,7 +1,6 @@
 """Wrong outputs of planted faults in files, so that they can be diagnosed again without a build."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from fattn_probe.compare.judge.verdict import Status, judge
 from fattn_probe.device import Device, load_devices
 from fattn_probe.device.target import parse_target
 from fattn_probe.errors import InputError
+from fattn_probe.files import replacing
 from fattn_probe.launch.architecture import arch_number
 from fattn_probe.launch.geometry import geometry_of
 from fattn_probe.launch.record import parse_launches
@@ -78,10 +78,8 @@ class Keep:
 def write(recorded: Recorded, path: Path) -> None:
     """Write a recorded output, completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    with part.open("wb") as file:
+    with replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, dst=recorded.dst, about=np.array(json.dumps(recorded.about)))
-    part.replace(path)
 
 
 def read(path: Path) -> Recorded:

@@ -1,6 +1,7 @@
 """A release with all its mutants behind switches, less those that do not compile."""
 
 import difflib
+import functools
 import hashlib
 import json
 import re
@@ -25,11 +26,13 @@ from fattn_probe.cache import cache_dir
 from fattn_probe.detect.counts import Place
 from fattn_probe.detect.mutants import Mutant, mutate
 from fattn_probe.errors import BuildError
+from fattn_probe.files import replacing
+from fattn_probe.locks import lock_of_file
 from fattn_probe.regress.pool import cores
 from fattn_probe.source import KernelCase, Tree
+from fattn_probe.source.features import CUDA
 from fattn_probe.source.patches import Patch, parse, patched
 
-CUDA = "ggml/src/ggml-cuda"
 FILES = ("fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh", "fattn-common.cuh", "fattn.cu")
 MESSAGE = re.compile(
     r"(?:^|/)(?P<file>fattn[\w-]*\.cuh?):(?P<line>\d+):\d+:\s+(?P<kind>error:|required from|note: [^\n]*"
@@ -67,15 +70,13 @@ def sources_of(tree: Tree, patches: Sequence[Patch]) -> dict[str, str]:
 
 def switched(tree: Tree, patches: Sequence[Patch], without: frozenset[int]) -> Schemata:
     """A release's mutants but those `without`; numbers do not depend on what is left out."""
-    first, parts, mutants = 1, [], []
+    parts, mutants = list[str](), list[Mutant]()
     for name, before in sources_of(tree, patches).items():
-        count = len(mutate(before, name)[1])
-        after, found = mutate(before, name, first, without)
+        after, found = mutate(before, name, len(mutants) + 1, without)
         parts.append(whole_file(f"{CUDA}/{name}", before, after))
         mutants += found
-        first += count
     made = Patch("mutants", Path("mutants.patch"), "", (), "".join(parts))
-    return Schemata((*patches, made), tuple(mutants))
+    return Schemata((*patches, made), tuple(mutant for mutant in mutants if mutant.id not in without))
 
 
 def whole_file(path: str, before: str, after: str) -> str:
@@ -105,10 +106,10 @@ def compiling(
     Which ones do not compile is remembered for the release: it is a question of minutes. Those `unwanted` are not
     built, unless an earlier build has them that is not much larger.
     """
-    tree, patches = release.tree, release.patches
-    every = switched(tree, patches, frozenset())
+    switch = functools.cache(functools.partial(switched, release.tree, release.patches))
+    every = switch(frozenset())
     path = cache_dir() / "mutants" / f"{every.patches[-1].digest[:16]}.json"
-    known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    known = remembered(path)
     earlier = [frozenset(numbers) for numbers in known.get("left out", ())]
     unwanted = left_out(len(every.mutants), unwanted, earlier)
     asked = hashlib.sha256(str(sorted(unwanted)).encode()).hexdigest()[:8]
@@ -118,15 +119,40 @@ def compiling(
     }
     bad = frozenset(known.get("without", ()))
     if left := {arch: kernels[arch] for arch, key in keys.items() if key not in known}:
-        without, present = without_errors(release, left, bad | unwanted, say)
-        bad |= without - unwanted
-        known |= {"without": sorted(bad)} | {keys[arch]: sorted(present[arch]) for arch in left}
-        known["left out"] = [sorted(numbers) for numbers in {*earlier, unwanted}]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(known))
+        without, present = without_errors(release, switch, left, bad | unwanted, say)
+        known = remember(path, without - unwanted, {keys[arch]: present[arch] for arch in left}, unwanted)
+        bad = frozenset(known["without"])
     built = frozenset().union(*(known[key] for key in keys.values()))
-    made = switched(tree, patches, bad | unwanted)
+    made = switch(bad | unwanted)
     return replace(made, mutants=tuple(mutant for mutant in made.mutants if mutant.id in built))
+
+
+def remembered(path: Path) -> dict[str, Any]:
+    """What a file remembers of a release's mutants; nothing if it is missing or damaged."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def remember(
+    path: Path, without: Collection[int], present: Mapping[str, Collection[int]], unwanted: Collection[int]
+) -> dict[str, Any]:
+    """Add to what a file remembers: mutants that do not compile, those in builds by key, and those a build left out.
+
+    Returns all that the file remembers now, another process's additions included.
+    """
+    with lock_of_file(path):
+        known = remembered(path)
+        known["without"] = sorted({*known.get("without", ()), *without})
+        known |= {key: sorted(numbers) for key, numbers in present.items()}
+        earlier = {tuple(numbers) for numbers in known.get("left out", ())}
+        known["left out"] = sorted({*earlier, tuple(sorted(unwanted))})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part:
+            part.write_text(json.dumps(known))
+    return known
 
 
 def left_out(number: int, unwanted: frozenset[int], earlier: Collection[frozenset[int]]) -> frozenset[int]:
@@ -140,7 +166,11 @@ def left_out(number: int, unwanted: frozenset[int], earlier: Collection[frozense
 
 
 def without_errors(
-    release: Release, kernels: Mapping[str, Sequence[KernelCase]], without: frozenset[int], say: Say
+    release: Release,
+    switch: Callable[[frozenset[int]], Schemata],
+    kernels: Mapping[str, Sequence[KernelCase]],
+    without: frozenset[int],
+    say: Say,
 ) -> tuple[frozenset[int], dict[str, set[int]]]:
     """The mutants to leave out, so that kernels compile for their architectures; by architecture, those in the sources.
 
@@ -151,7 +181,7 @@ def without_errors(
     for some in (first, kernels):
         left: frozenset[Source] | None = None
         for _ in range(ROUNDS):
-            made = switched(release.tree, release.patches, without)
+            made = switch(without)
             errors: dict[Source, set[tuple[Place, ...]]] = {}
             for source, (found, switches) in checked(replace(release, patches=made.patches), some, left).items():
                 present[source[0]] |= switches

@@ -8,9 +8,9 @@ from pydantic import Field
 
 from fattn_probe.detect.counts import Coverage, Place
 from fattn_probe.detect.equivalents import matches
-from fattn_probe.detect.measure import CUDA
 from fattn_probe.scenario.spec import Spec
 from fattn_probe.source import Tree
+from fattn_probe.source.features import CUDA
 
 LIST = Path(__file__).parent / "unreachable.yaml"
 

@@ -1,17 +1,17 @@
 """What mutants are tried by, what became of each, and the file that keeps it."""
 
-import gzip
 import hashlib
 import json
 import math
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, Literal
 
 from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.detect.json_lines import append, numbered
+from fattn_probe.detect.killed_by import CHECK, VERDICT, KilledBy
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
@@ -21,8 +21,6 @@ from fattn_probe.regress.suite import Entry
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
 
-CHECK = "check"
-"""What kills if an output is right, but not as the suite asks."""
 METHOD = 2
 """How mutants are judged; other verdicts are made again."""
 
@@ -36,7 +34,7 @@ class Verdict:
 
     mutant: Mutant
     on: str
-    by: str
+    by: KilledBy | Literal[""]
     case: str
     said: str
     cases: int
@@ -69,7 +67,7 @@ class Part:
         """What tables call it: `sim:h200`, `races on sim:h200`."""
         return f"{self.entry.name} on {self.target}" if self.entry.name else str(self.target)
 
-    def judgement(self, by: str) -> list[Any]:
+    def judgement(self, by: KilledBy) -> list[Any]:
         """How its cases are run and judged, as far as a kill by something depends on it, for a hash."""
         return judgement_of(self.entry, self.target, decisive(self.checks, by))
 
@@ -104,8 +102,11 @@ class Plan:
         parts = [[part.judgement(CHECK), [case.digest for case in part.cases]] for part in self.parts]
         return self.hashed(session, [self.most, parts])
 
-    def killers(self, session: Session, by: str = CHECK) -> dict[tuple[str, str], str]:
-        """What a kill by something depends on besides the mutant, by part and case: only these two of all there are."""
+    def killers(self, session: Session, by: KilledBy = CHECK) -> dict[tuple[str, str], str]:
+        """Hashes of what a kill depends on besides the mutant: one part and one case, by their names.
+
+        A kill thus holds for every plan with this part and case. `by` is what kills, as in Verdict.
+        """
         return {
             (part.name, case.name): self.hashed(session, [part.judgement(by), case.digest])
             for part in self.parts
@@ -129,7 +130,7 @@ def judgement_of(entry: Entry, target: Target, checks: Checks) -> list[Any]:
     return [str(target), figures, *build, str(checks)]
 
 
-def decisive(checks: Checks, by: str) -> Checks:
+def decisive(checks: Checks, by: KilledBy) -> Checks:
     """The checks that a kill by something depends on: those of right outputs matter only if one of them kills."""
     return checks if by == CHECK else replace(checks, roundings=False, kernels=False)
 
@@ -169,15 +170,13 @@ class Verdicts:
         parts = ((part, checks) for part in plan.parts for checks in weaker(part.checks))
         plans = (replace(plan, parts=(replace(part, checks=checks),)) for part, checks in parts)
         every = frozenset(killer for one in plans for killer in one.killers(session).values())
-        return cls(path, plan.key(session), plan.killers(session), plan.killers(session, "verdict"), every)
+        return cls(path, plan.key(session), plan.killers(session), plan.killers(session, VERDICT), every)
 
     def append(self, verdict: Verdict) -> None:
         """Add a verdict to the file."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         killers = self.killers if verdict.by == CHECK else self.others
         keys = {"key": self.key, "killer": killers.get((verdict.on, verdict.case), "")}
-        with opened(self.path, "at") as file:
-            file.write(json.dumps(keys | verdict.document()) + "\n")
+        append(self.path, [keys | verdict.document()])
 
     def __iter__(self) -> Iterator[Verdict]:
         """The verdicts, those of a mutant that has several in the order of the file."""
@@ -196,34 +195,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 def documents(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a file of verdicts; none if there is no file."""
-    for number, line in enumerate(text_of(path).splitlines(), 1):
-        try:
-            item = json.loads(line)
-        except ValueError:
-            item = None
-        if not isinstance(item, dict) or not {"key", "fate", "mutant"} <= item.keys():
+    for number, item in numbered(path, "verdict"):
+        if not {"key", "fate", "mutant"} <= item.keys():
             raise InputError(f"{path}:{number}: is not a verdict of `mutate`")
         yield item
-
-
-def text_of(path: Path) -> str:
-    """The text of a file of verdicts, empty if there is none."""
-    if not path.is_file():
-        return ""
-    try:
-        with opened(path, "rt") as file:
-            return file.read()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot read the verdicts: {error}") from None
-
-
-def pack(path: Path) -> None:
-    """Pack a file of verdicts as a whole: `mutate` packs each verdict by itself, which takes five times the space."""
-    if path.suffix == ".gz" and path.is_file():
-        path.write_bytes(gzip.compress(text_of(path).encode(), mtime=0))
-
-
-def opened(path: Path, mode: str) -> IO[str]:
-    """A file of verdicts as text; one whose name ends in .gz is packed."""
-    found = gzip.open if path.suffix == ".gz" else open
-    return cast(IO[str], found(path, mode, encoding="utf-8"))

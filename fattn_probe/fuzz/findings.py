@@ -8,15 +8,12 @@ from fattn_probe.launch.families import BY_KERNEL
 from fattn_probe.regress.records import Result
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
-SAID = (
-    ("never written", "elements are never written"),
-    ("elements NaN", "NaN"),
-    ("elements infinite", "infinities"),
-    ("finite only in", "NaN or infinities"),
-)
-"""Parts of a reason, and what they mean for the output, the worst first."""
+NOT_FINITE = {"unwritten": "elements are never written", "nan": "NaN", "inf": "infinities"}
+"""The metrics that count elements without a finite value, the worst first, and what they mean for the output."""
 WRONG = "wrong values"
 OTHER_BITS = "other bits from run to run"
+FAILS = {"deterministic": OTHER_BITS}
+"""What failing checks mean for the output; others are named."""
 FAMILIES = ("mma_f16", "tile", "vec", "other")
 
 
@@ -60,6 +57,7 @@ def _what(result: Result) -> str:
         return f"{finding.kind} in {place.partition('<')[0] or finding.kernel.partition('<')[0] or 'an unknown place'}"
     if result.status == "lost":
         return NUMBER.sub("N", result.reason)[:80]
-    if any(check.fails for check in result.checks):
-        return OTHER_BITS
-    return next((what for words, what in SAID if words in result.reason), WRONG)
+    failing = next((check.name for check in result.checks if check.fails), "")
+    if failing:
+        return FAILS.get(failing, f"fails {failing}")
+    return next((what for name, what in NOT_FINITE.items() if result.metrics.get(name)), WRONG)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from fattn_probe.files import make_folder
+from fattn_probe.files import make_folder, write_text
 from fattn_probe.fuzz.run import Judged
 from fattn_probe.scenario.matrix import MAX_CASES
 
@@ -19,7 +19,7 @@ def write_cases(cases: Sequence[Judged], folder: Path) -> Iterator[Path]:
     ordered = sorted(cases, key=lambda judged: (judged.on, judged.drawn.number))
     for on, group in groupby(ordered, key=lambda judged: judged.on):
         path = folder / f"fuzz-{on.removeprefix('sim:')}.yaml"
-        path.write_text(text_of(list(group)[:MAX_CASES], on))
+        write_text(path, text_of(list(group)[:MAX_CASES], on))
         yield path
 
 

@@ -36,8 +36,8 @@ class Tally:
     ratios: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     interrupted: bool = False
 
-    def add(self, judged: Judged) -> str:
-        """Count a result; returns the column that it is in."""
+    def add(self, judged: Judged) -> None:
+        """Count a result."""
         kind = kind_of(judged.result)
         column = judged.result.status if kind is None else COLUMNS[2] if kind.known else COLUMNS[3]
         self.counts[judged.on, family_of(judged.result), column] += 1
@@ -50,7 +50,6 @@ class Tally:
             self.failures[key] += 1
             if key not in self.cheapest or flop(judged.drawn.settings) < flop(self.cheapest[key].drawn.settings):
                 self.cheapest[key] = judged
-        return column
 
     @property
     def cases(self) -> int:

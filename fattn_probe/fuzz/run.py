@@ -3,7 +3,7 @@
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -34,9 +34,6 @@ class Judged:
     def on(self) -> str:
         """The target."""
         return str(self.drawn.target)
-
-
-OnJudged = Callable[[Judged], None]
 
 
 class StoppedError(Exception):

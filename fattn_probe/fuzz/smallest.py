@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from fattn_probe.build import RUNNER
 from fattn_probe.device.target import picklable
+from fattn_probe.files import write_text
 from fattn_probe.fuzz.findings import Kind, kind_of
 from fattn_probe.fuzz.scenarios import case_of
 from fattn_probe.fuzz.shapes import Settings
@@ -55,7 +56,7 @@ class Smallest:
     def written(self, folder: Path) -> "Smallest":
         """Write the scenario file to a folder."""
         path = folder / f"{self.name}.yaml"
-        path.write_text(self.text)
+        write_text(path, self.text)
         return replace(self, path=path)
 
 

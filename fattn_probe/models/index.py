@@ -1,14 +1,13 @@
 """The index of a folder of captured ops, `index.json`."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fattn_probe.errors import InputError
-from fattn_probe.files import read_text, writing
+from fattn_probe.files import read_text, replacing, writing
 from fattn_probe.models.recorded_op import Offer
 from fattn_probe.op import Op
 
@@ -66,13 +65,8 @@ class Index:
     def write(self, folder: Path) -> None:
         """Write the document completely or not at all."""
         path = folder / INDEX
-        partial = path.with_name(f"{INDEX}.{os.getpid()}.partial")
-        with writing(path):
-            try:
-                partial.write_text(json.dumps(self.to_json(), indent=1) + "\n")
-                partial.replace(path)
-            finally:
-                partial.unlink(missing_ok=True)
+        with writing(path), replacing(path) as part:
+            part.write_text(json.dumps(self.to_json(), indent=1) + "\n")
 
 
 def read_index(folder: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 from fattn_probe.activity import Step
 from fattn_probe.build import Build
 from fattn_probe.build.key import DEVICE_CAPTURE
-from fattn_probe.build.symbols import case_of, demangle
 from fattn_probe.build.toolchain import has_cublas, library_path
 from fattn_probe.device import Target
 from fattn_probe.models.device_ops import files_of_device_ops
@@ -16,9 +15,10 @@ from fattn_probe.models.program import CPU, build_libllama, program_words
 from fattn_probe.models.request import Request
 from fattn_probe.models.walk import Walk
 from fattn_probe.run.outcome import Missing, missing_kernels
+from fattn_probe.run.required_kernels import KernelReader
 from fattn_probe.run.session import Session
 from fattn_probe.scratch import scratch
-from fattn_probe.source import KernelCase, ggml_types, kernel_cases
+from fattn_probe.source import KernelCase
 
 SKIP_KERNELS = {"FATTN_PROBE_SKIP_KERNELS": "1"}
 LIBRARIES = "LD_LIBRARY_PATH"
@@ -113,8 +113,7 @@ class Preparation:
         """The kernel cases of mangled names."""
         tree = self.session.options.tree
         assert tree is not None, "whose architecture is known"
-        known, types = kernel_cases(tree), ggml_types(tree)
-        found = (case_of(demangle(symbol), known, types) for symbol in dict.fromkeys(symbols))
+        found = map(KernelReader(tree).of_symbol, dict.fromkeys(symbols))
         return [case for case in found if case is not None]
 
 

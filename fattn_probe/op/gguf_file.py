@@ -14,7 +14,7 @@ from gguf.gguf_reader import ReaderTensor
 
 from fattn_probe.arrays import Bytes
 from fattn_probe.errors import InputError
-from fattn_probe.files import check_readable, writing
+from fattn_probe.files import check_readable, replacing, writing
 
 ARCHITECTURE = "fattn-probe"
 
@@ -110,14 +110,9 @@ def byte_shape(type: GGMLQuantizationType, ne: Ne) -> tuple[int, ...]:
 
 
 def write_gguf(path: Path, fields: Mapping[str, Field], tensors: Mapping[str, TensorData]) -> None:
-    """Write a temporary file, then rename it into place."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with writing(path):
-        try:
-            _write(partial, fields, tensors)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+    """Write a GGUF file, completely or not at all."""
+    with writing(path), replacing(path) as part:
+        _write(part, fields, tensors)
 
 
 def allocate_gguf(path: Path, fields: Mapping[str, Field], roots: Mapping[str, tuple[str, Ne]]) -> dict[str, Bytes]:

@@ -3,13 +3,13 @@
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fattn_probe.cache import cache_dir
 from fattn_probe.device import Target
+from fattn_probe.files import replacing
 from fattn_probe.op import Op
 from fattn_probe.run.gpu import gpu_name
 from fattn_probe.run.provenance import version
@@ -55,8 +55,7 @@ class KernelsByOp:
 
     def write(self, names: Mapping[str, tuple[str, ...]]) -> None:
         """Rewrite the file; a read-only cache is not an error."""
-        part = self.path.with_name(f".{self.path.name}-{os.getpid()}")
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(names))
-            part.replace(self.path)
+            with replacing(self.path) as part:
+                part.write_text(json.dumps(names))

@@ -3,7 +3,6 @@
 import functools
 import gzip
 import hashlib
-import os
 import re
 import tempfile
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from fattn_probe.arrays import F32, I8, Bytes
 from fattn_probe.cache import cache_dir
 from fattn_probe.device import Device
 from fattn_probe.device.resources import measured_resources
+from fattn_probe.files import replacing
 
 TABLE_FORMAT = b"corrections in two bits, bounds of ex2"
 """Part of the name of the unpacked tables' folder: change it when `_unpack` does."""
@@ -143,9 +143,8 @@ def _resources_in(cache: Path, arch: str, build_number: str) -> Path:
     path = cache / f"resources-sm{arch}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}-{os.getpid()}")
-        part.write_text(text)
-        part.rename(path)
+        with replacing(path) as part:
+            part.write_text(text)
     return path
 
 

@@ -2,14 +2,13 @@
 
 import hashlib
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from fattn_probe.errors import InputError
-from fattn_probe.files import MOST_PATCH, read_text
+from fattn_probe.files import MOST_PATCH, read_text, replacing
 from fattn_probe.shipped import files, folder, names, unknown
 from fattn_probe.source.tree import Tree
 
@@ -172,10 +171,9 @@ def apply(patch: Patch, overlay_root: Path) -> list[Path]:
 def replace_file(path: Path, content: str) -> None:
     """Put new content at a path in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, newline="", delete=False) as output:
-        output.write(content)
-    Path(output.name).chmod(0o644)
-    Path(output.name).replace(path)
+    with replacing(path) as part:
+        part.write_text(content, newline="")
+        part.chmod(0o644)
 
 
 def plan(patch: Patch, root: Path) -> dict[Path, str | None]:

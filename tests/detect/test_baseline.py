@@ -39,6 +39,13 @@ def test_a_file_that_was_cut_keeps_what_is_whole(tmp_path, runs, lost):
     assert found == {1: [*runs, runs[1]], 20: [*runs], 200: [runs[1]]}[lost]
 
 
+def test_a_damaged_file_is_begun_anew(tmp_path, runs):
+    path, case = tmp_path / "runs.jsonl", runs[0].case
+    path.write_text('{"key": "a\n{}\n')
+    Kept.read(path).add("b", runs[1])
+    assert list(Kept.read(path).find([(0, case)] * 2, ["a", "b"])) == [runs[1]]
+
+
 def test_survived_trials_are_found_by_the_key_of_their_case(tmp_path):
     kept = Kept.read(tmp_path / "runs.jsonl")
     trials = Trial(7, "", "", 0.25), Trial(8, "", "", 0.5, changed=True)

@@ -7,7 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from fattn_probe.detect.bench import MISSING, Bench, Place, Trial
+from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.detect.bench import AgainstAlone, Bench, Place, Trial
+from fattn_probe.detect.killed_by import LOST, MISSING
+from fattn_probe.errors import LostError, MachineError
+from fattn_probe.run.batch import RunnerEndedError
 
 ALONE = (b"bits", "launches")
 
@@ -38,14 +42,15 @@ class Judged(Place):
 
     verdicts: dict[tuple[bytes, str], tuple[str, str]]
 
-    def judge(self, child):
+    def judge(self, child, judged):
         return self.verdicts[child.output]
 
 
 def place(*children: Any, **verdicts: Any) -> Any:
     runners: Any = [Runner(child) for child in children]
-    nothing: Any = SimpleNamespace(options=None, alone=[])
-    made = Judged(nothing, nothing, Path("case.gguf"), None, None, runners, (None, None))
+    nothing: Any = None
+    judged = AgainstAlone(nothing, nothing, {}, Checks())
+    made = Judged(nothing, judged, Path("case.gguf"), None, None, runners, (None, None))
     made.alone, made.limit = ALONE, 7.0
     made.verdicts = {(name.encode(), "launches"): verdict for name, verdict in verdicts.items()}
     return made
@@ -71,15 +76,16 @@ def test_a_case_without_a_mutant_is_not_judged_beside_its_own_output(tmp_path):
         def place(self, number, case):
             return made
 
-    def judge(child):
-        beside.append(list(made.judged.alone))
+    def judge(child, judged):
+        beside.append(judged.beside)
         return "verdict", "wrong"
 
     made.judge, works, case = judge, cast(Any, [work]), cast(Any, None)
     assert Watched(works, tmp_path).run_alone(0, case).failure == "verdict: wrong"
     made.runners[0].child = Child((b"other", "launches"))
     made.tried(3)
-    assert beside == [[], ["its capture"]]
+    assert Watched(works, tmp_path).run_alone(0, case).failure == "verdict: wrong"
+    assert beside == [None, "its capture", None]
 
 
 def test_a_run_without_an_output_is_judged():
@@ -110,3 +116,44 @@ def test_a_crash_in_another_order_is_judged():
     made = place(Child(ALONE), Child((b"", ""), code=86))
     made.verdicts = {(b"", ""): ("checker", "a race")}
     assert made.tried(3).by == "checker"
+
+
+class Broken(Bench):
+    """A bench on which nothing can be set up, or on which what is set up raises an error."""
+
+    error: Exception
+    made: Any = None
+
+    def place(self, number, case):
+        if self.made is None:
+            raise self.error
+        return self.made
+
+
+def broken(folder, error, made=None):
+    bench, nothing = Broken(cast(Any, []), folder), cast(Any, None)
+    bench.error, bench.made = error, made
+    return bench.tried(0, nothing, 3)
+
+
+ENOSPC = OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("error", [LostError("the runner did not start"), MachineError("no memory"), ENOSPC])
+def test_a_case_that_cannot_be_set_up_gives_no_verdict(tmp_path, error):
+    found = broken(tmp_path, error)
+    assert found == Trial(3, LOST, f"{type(error).__name__}: {error}", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "by"),
+    [(RunnerEndedError("no answer after 38 s"), "stopped"), (ENOSPC, LOST), (ValueError("bad"), LOST)],
+)
+def test_only_a_run_that_ends_its_runner_or_hangs_is_stopped(tmp_path, error, by):
+    made = place(Child(ALONE))
+
+    def run(*_: Any) -> Any:
+        raise error
+
+    made.runners[0].run = run
+    assert broken(tmp_path, error, made) == Trial(3, by, f"{type(error).__name__}: {error}", 0.0)

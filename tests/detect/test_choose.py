@@ -73,6 +73,12 @@ def test_a_matrix_file_counts_the_last_line_of_a_fault(tmp_path):
     assert made.faults == {"a0": Killers("a0", "x", frozenset({C}), 3)}
 
 
+def test_a_matrix_file_of_a_killed_run_is_read(tmp_path):
+    path = tmp_path / "kills.jsonl"
+    path.write_text(json.dumps({"seconds": {B: 1.0}}) + '\n{"digest": "a0", "na')
+    assert Matrix.read(path) == Matrix({B: 1.0})
+
+
 @pytest.mark.parametrize(("most", "chosen"), [(1, [1, 3]), (2, [0, 1, 3]), (0, [0, 1, 2, 3])])
 def test_of_cases_that_launch_alike_the_fastest_are_tried(tmp_path, most, chosen):
     (case,) = plan(tmp_path).parts[0].cases

@@ -12,9 +12,11 @@ BY_DIGEST = {mutant.digest: mutant for mutant in MUTANTS}
 
 
 def column(name, *fates):
-    by = {"killed": "verdict", "survived": "", "another kernel": ""}
     pairs = [(item, fate) for item, fate in zip(MUTANTS, fates, strict=False) if fate]
-    found = [Verdict(item, "", by[fate], "", "", 1, 0.0, fate == "another kernel") for item, fate in pairs]
+    found = [
+        Verdict(item, "", "verdict" if fate == "killed" else "", "", "", 1, 0.0, fate == "another kernel")
+        for item, fate in pairs
+    ]
     return Column.of(name, found, history=name != "upstream")
 
 

@@ -1,16 +1,23 @@
 """`fattn-probe mutate`, as a user runs it, and its results file."""
 
 import json
+import math
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
 from fattn_probe.compare.judge.checks import Checks
+from fattn_probe.detect.baseline import Kept
 from fattn_probe.detect.bench import Alone, Bench, Trial
+from fattn_probe.detect.json_lines import pack
+from fattn_probe.detect.killed_by import LOST, Ending
 from fattn_probe.detect.killing import Hunt, workers
+from fattn_probe.detect.kills import rows
 from fattn_probe.detect.mutants import Mutant
 from fattn_probe.detect.mutate import Laboratory
-from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts, pack
+from fattn_probe.detect.verdicts import Part, Plan, Verdict, Verdicts
 from fattn_probe.device import load_devices, parse_target
 from fattn_probe.errors import InputError
 from fattn_probe.regress.suite import cases_of, load_suite
@@ -67,9 +74,20 @@ def test_a_kill_holds_where_the_case_is_and_a_survivor_where_all_cases_are(tmp_p
 def test_a_line_that_is_no_verdict_is_named(tmp_path):
     path = tmp_path / "results.jsonl"
     for wrong in ('{"key": "ke', "7", '{"key": 1}'):
-        path.write_text(json.dumps({"key": "key", **KILLED.document()}) + f"\n{wrong}")
+        path.write_text(json.dumps({"key": "key", **KILLED.document()}) + f"\n{wrong}\n")
         with pytest.raises(InputError, match=r"results.jsonl:2: is not a verdict"):
             list(Verdicts(path, "key", {}))
+
+
+def test_a_verdict_that_a_killed_run_cut_is_made_again(tmp_path):
+    path = tmp_path / "results.jsonl"
+    verdicts = Verdicts(path, "key", {})
+    verdicts.append(KILLED)
+    verdicts.append(KILLED)
+    path.write_bytes(path.read_bytes()[:-30])
+    assert list(verdicts) == [KILLED]
+    verdicts.append(KILLED)
+    assert list(verdicts) == [KILLED, KILLED]
 
 
 def test_a_packed_file_can_be_packed_again_as_a_whole_and_a_broken_one_is_named(tmp_path):
@@ -78,7 +96,7 @@ def test_a_packed_file_can_be_packed_again_as_a_whole_and_a_broken_one_is_named(
     for line in range(100):
         verdicts.append(replace(KILLED, mutant=replace(MUTANT, line=line)))
     found, before = list(verdicts), path.stat().st_size
-    pack(path)
+    pack(path, "verdict")
     assert len(found) == 100
     assert list(verdicts) == found
     assert path.stat().st_size < before / 5
@@ -176,6 +194,65 @@ def test_a_hunt_to_the_end_tries_every_case(tmp_path):
     assert not hunt.tell(1, Trial(1, "verdict", "wrong", 0.1))
     assert hunt.turn(1) == (0, [1])
     assert hunt.tell(0, Trial(1, "verdict", "wrong", 1.0))
+
+
+def test_a_lost_trial_is_no_kill_and_the_hunt_goes_on(tmp_path):
+    hunt = Hunt(alone(tmp_path, 0.1, 1.0))
+    hunt.add(1, range(2))
+    hunt.turn(1)
+    assert not hunt.tell(0, Trial(1, LOST, "LostError: the runner did not start", 0.0))
+    assert hunt.kills == [0, 0]
+    assert hunt.turn(1) == (1, [1])
+
+
+@pytest.fixture
+def laboratory(tmp_path, monkeypatch):
+    """A laboratory with two cases, whose trials end as its `ends` say by mutant and case."""
+    made: Any = object.__new__(Laboratory)
+    made.plan, made.session, made.sessions, made.known = plan(tmp_path), cast(Any, None), [], ()
+    felt = frozenset({1, 2, 3})
+    made.baseline = [replace(item, felt=felt, reached=felt) for item in alone(tmp_path, 0.1, 1.0)]
+    made.baseline[1] = replace(made.baseline[1], launches="another grid")
+    made.kept, made.until = Kept(tmp_path / "runs.jsonl"), math.inf
+    ends: dict[tuple[int, int], tuple[Ending, str]] = {}
+    made.said = []
+    made.say, made.ends = made.said.append, ends
+    monkeypatch.setattr(Laboratory, "works", [])
+    monkeypatch.setattr(Laboratory, "key", lambda self, run: run.launches)
+    monkeypatch.setattr("fattn_probe.detect.mutate.workers", nullcontext)
+
+    def trials(hunt, pool, mutants, until):
+        for mutant, cases in mutants:
+            hunt.add(mutant, cases)
+        while hunt.waiting:
+            case, (mutant, *_) = hunt.turn(99)
+            by, said = ends.get((mutant, case), ("", ""))
+            trial = Trial(mutant, by, said, 0.1)
+            yield case, trial, hunt.tell(case, trial)
+
+    monkeypatch.setattr(Hunt, "trials", trials)
+    return made
+
+
+DIED = (LOST, "LostError: the runner did not start")
+
+
+def test_a_mutant_that_a_lost_case_might_have_killed_has_no_verdict_and_it_is_said_once(laboratory):
+    laboratory.ends |= {(1, 0): DIED, (2, 0): DIED, (2, 1): ("verdict", "wrong"), (3, 0): DIED, (3, 1): DIED}
+    verdicts: list[Verdict] = []
+    mutants = [replace(MUTANT, id=number) for number in (1, 2, 3)]
+    laboratory.try_all(mutants, verdicts.append)
+    assert [(item.mutant.id, item.by) for item in verdicts] == [(2, "verdict")]
+    assert laboratory.said == [f"2 mutants have no verdict, run it again to try them: {DIED[1]}"]
+    laboratory.ends.clear()
+    laboratory.try_all(mutants[:1], verdicts.append)
+    assert (verdicts[-1].mutant.id, verdicts[-1].fate, verdicts[-1].cases) == (1, "survived", 2)
+
+
+def test_what_kills_a_mutant_with_a_lost_trial_is_not_known(laboratory):
+    laboratory.ends |= {(1, 0): DIED, (1, 1): ("verdict", "wrong"), (2, 1): ("verdict", "wrong")}
+    found = list(rows(laboratory, [replace(MUTANT, id=number) for number in (1, 2)], cast(Any, None)))
+    assert [(mutant.id, kills) for mutant, _, kills in found] == [(2, {1: "verdict"})]
 
 
 def test_a_turn_is_short_and_fair(tmp_path):

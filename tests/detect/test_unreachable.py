@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.detect.counts import Counted, Coverage, Share
-from fattn_probe.detect.measure import CUDA, Measured
+from fattn_probe.detect.measure import Measured
 from fattn_probe.detect.page import annotated
 from fattn_probe.detect.show import document, summary
 from fattn_probe.detect.unreachable import Unreachable, places, read, refuted
 from fattn_probe.source import DEFAULT_SOURCE, resolve
+from fattn_probe.source.features import CUDA
 from tests.stand_in import StandIn
 
 SOURCE = """\

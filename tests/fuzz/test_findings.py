@@ -12,6 +12,8 @@ from tests.fuzz.test_keep import GQA, MMA, judged
 FRAMES = ("flash_attn_ext_f16_load_tile<64, 4> at ggml/src/ggml-cuda/common.cuh:822", "flash_attn_ext_f16<64> at b:1")
 MISALIGNED = Finding("misaligned", "misaligned: at 8", "flash_attn_ext_f16<64,64,8,8>", frames=FRAMES)
 
+PASSED = Check("deterministic", True, False, "yes")
+
 
 def result(status, reason="", **rest):
     return Result("a", "d", status, reason, launches=MMA, **rest)
@@ -23,10 +25,14 @@ def result(status, reason="", **rest):
         (result("pass"), None),
         (result("unsupported"), None),
         (result("fail", "misaligned", finding=MISALIGNED), "misaligned in flash_attn_ext_f16_load_tile"),
-        (result("fail", "3 of 9 elements NaN, first at (0, 1)"), "NaN"),
-        (result("fail", "2 of 9 elements never written, 3 NaN"), "elements are never written"),
+        (result("fail", "in any words", metrics={"nan": 3, "inf": 0, "unwritten": 0}), "NaN"),
+        (result("fail", "in any words", metrics={"nan": 0, "inf": 1, "unwritten": 0}), "infinities"),
+        (result("fail", "in any words", metrics={"nan": 3, "inf": 1, "unwritten": 2}), "elements are never written"),
+        (result("fail", "no elements NaN", metrics={"nan": 0, "inf": 0, "unwritten": 0}), WRONG),
         (result("fail", "not as designed: an error is 3x its bound"), WRONG),
         (result("fail", "as designed", checks=(Check("deterministic", False, True, "no"),)), OTHER_BITS),
+        (result("fail", "as designed", checks=(PASSED, Check("roundings", False, True, "no"))), "fails roundings"),
+        (result("fail", "as designed", checks=(PASSED, Check("kernels", False, True, "no"))), "fails kernels"),
         (result("lost", "timed out after 60 s in 17"), "timed out after N s in N"),
     ],
 )

@@ -2,13 +2,13 @@
 
 import contextlib
 import hashlib
-import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
 import fattn_probe
 from fattn_probe.cache import cache_dir
+from fattn_probe.files import replacing
 from fattn_probe.inspect.dispatch.records import DEFINES, FILES, Dispatch
 from fattn_probe.source.features import CUDA
 
@@ -29,11 +29,10 @@ def remembered_dispatch(root: Path) -> Dispatch:
     from fattn_probe.inspect.dispatch.conditions import read_dispatch  # the reader of C++, only if it is needed
 
     dispatch = read_dispatch(root)
-    part = path.with_name(f".{path.name}-{os.getpid()}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(pickle.dumps(dispatch))
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_bytes(pickle.dumps(dispatch))
     return dispatch
 
 
