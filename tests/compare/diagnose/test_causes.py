@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fattn_probe.compare.diagnose.around import Around
 from fattn_probe.compare.diagnose.attention_row import AttentionRow, Head
 from fattn_probe.compare.diagnose.candidates import Suspect
 from fattn_probe.compare.diagnose.causes import candidates_of
@@ -275,3 +276,34 @@ def test_a_row_is_what_the_reference_says():
     inputs = make_inputs(case)
     row = AttentionRow.of(Head.of(case, inputs, 0, 1), 2, 1)
     np.testing.assert_allclose(row.output(row.logits), reference_of(case.op, inputs)[0, 2, 1], rtol=1e-12)
+
+
+VIEW = "{kind: view, rows: 90, offset: 3, pad: 32, outside: nan}"
+EXTREME = {
+    "logits beyond f16": "mask: {kind: causal}\ndata: {Q: {kind: normal, scale: 4e4}, K: {kind: normal, scale: 40}}",
+    "a fully masked row": "mask: {kind: masked_rows, every: 1}",
+    "a fully masked row with a sink": "mask: {kind: masked_rows, every: 1}\nsinks: true",
+    "NaN around K and V": f"mask: {{kind: causal}}\nlayout: {{K: {VIEW}, V: {VIEW}}}",
+    "quantised K and V": "mask: {kind: causal}\ntype_K: q4_0\ntype_V: q8_0",
+    "V at the end of f16": "mask: {kind: causal}\ndata: {V: {kind: constant, value: 65000}}",
+    "a softcap": "mask: {kind: causal}\nlogit_softcap: 1e-3\ndata: {Q: {kind: normal, scale: 4e4}}",
+    "ALiBi": "mask: {kind: alibi}\nmax_bias: 8\ndata: {Q: {kind: normal, scale: 4e4}}",
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("what", EXTREME)
+def test_extreme_rows_are_searched_without_a_warning(what):
+    text = f"version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 2\nn_q: 4\nn_seq: 2\nn_kv: 72\n{EXTREME[what]}\n"
+    (case,) = expand(loads(text, "extreme.yaml"))
+    inputs = make_inputs(case)
+    row = AttentionRow.of(Head.of(case, inputs, 1, 1), 1, 1)
+    noise = np.random.default_rng(0).standard_normal(64)
+    suspect = Suspect(row, 32, (Part(0, 0, 2, 1, False), Part(1, 2, 3, 1, False)), around=Around(case, inputs, 1, 1, 1))
+    assert candidates_of(noise, suspect) == []
+
+
+def test_a_hidden_row_is_hidden_whatever_its_logit():
+    raw, mask = np.array([1.0, np.inf, np.nan]), np.array([0.0, -np.inf, -np.inf])
+    row = AttentionRow(np.eye(3), np.eye(3), raw, mask, softcap=0.0, sink=None)
+    assert row.logits.tolist() == [1.0, -np.inf, -np.inf]
