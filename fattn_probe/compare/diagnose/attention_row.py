@@ -52,7 +52,7 @@ class AttentionRow:
         mask, slope = np.zeros(case.op.sizes.n_kv), 1.0
         if "mask" in case.op.tensors:
             stored = np.asarray(stored_rows(case.op.operands["mask"], head.inputs))
-            mask = stored[head.sequence % len(stored), 0, query].astype(np.float64)
+            mask = stored[head.sequence % len(stored), q_head % stored.shape[1], query].astype(np.float64)
             slope = float(alibi_slopes(case.op.sizes.n_head, params.max_bias)[q_head])
             mask = mask * slope
         sink = None

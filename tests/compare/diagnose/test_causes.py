@@ -271,6 +271,25 @@ def test_blocks_without_a_kv_step_have_no_share():
     assert candidates_of(error, Suspect(row, 32, parts))[0].cause.words == "the output is scaled"
 
 
+def test_a_row_reads_the_mask_of_its_head():
+    (case,) = expand(loads(IGNORING, "ignoring.yaml"))
+    view = case.op.tensors["mask"]
+    by_head = replace(view, ne=(*view.ne[:2], 2, 1), nb=(*view.nb[:2], view.nb[1] * view.ne[1], view.nb[3] * 2))
+    op = replace(case.op, tensors={**case.op.tensors, "mask": by_head})
+    case, planes = replace(case, op=op), np.zeros((2, 4, 64), np.float16)
+    planes[0, :, 5:], planes[1, :, :40] = -np.inf, -np.inf
+    inputs = {**make_inputs(case), "mask": planes.view(np.uint8).reshape(-1)}
+    reference = reference_of(op, inputs)
+    for head in (0, 1):
+        row = AttentionRow.of(Head.of(case, inputs, 0, head), 2, head)
+        np.testing.assert_allclose(row.output(row.logits), reference[0, 2, head], rtol=1e-12)
+        around = Around(case, inputs, 0, 2, head)
+        other = dict(around.masks())
+        assert f"sequence 0, head {head}, row 2" not in other
+        np.testing.assert_array_equal(other[f"sequence 0, head {1 - head}, row 2"], planes[1 - head, 2])
+    np.testing.assert_array_equal(Around(case, inputs, 0, 2, 1).mask_behind(8), planes[1, 3, :8])
+
+
 def test_a_row_is_what_the_reference_says():
     (case,) = expand(loads(IGNORING, "ignoring.yaml"))
     inputs = make_inputs(case)
