@@ -32,23 +32,29 @@ from fattn_probe.scratch import scratch
 Note = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of one run: the bytes of the op that is recorded, the launches of the model, the shared blocks."""
+
+    raw: Path
+    launches: LaunchLog
+    blocks: Blocks
+
+
 @dataclass
 class Recorder:
-    """Answers fattn-capture, and writes the ops that it takes.
+    """Answers fattn-capture, and writes the ops that it takes to a folder.
 
-    `kept` makes the capture that is written of the capture with the model's own output. `launches` is what the model
-    launches.
+    `kept` makes the capture that is written of the capture with the model's own output.
     """
 
     request: Request
     folder: Path
-    raw: Path
+    files: RunFiles
     provenance: Mapping[str, str]
     kept: Callable[[Capture], Capture]
     note: Note
     step: Step
-    launches: LaunchLog
-    blocks: Blocks
     written: int = 0
     entries: list[Entry] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -59,7 +65,7 @@ class Recorder:
     @property
     def spent(self) -> int:
         """The bytes on the disk so far."""
-        return self.written + self.blocks.nbytes
+        return self.written + self.files.blocks.nbytes
 
     def answer(self, message: Mapping[str, Any]) -> str:
         """The answer to a line of the program."""
@@ -87,7 +93,7 @@ class Recorder:
             self.note(expected_size(self.request, self.model, offer))
         self.offer = offer
         if self.spent + offer.bytes <= self.request.budget:
-            self.launches.skip()
+            self.files.launches.skip()
             return "yes"
         self.left_out.append(offer.name)
         return "no"
@@ -95,14 +101,14 @@ class Recorder:
     def record(self, described: Mapping[str, Any], ran_on: Mapping[str, Mapping[str, int]]) -> None:
         """Write the op that was taken last; `ran_on` has how often ops ran until then, by devices."""
         assert self.offer is not None, "an op is offered first"
-        raw = np.memmap(self.raw, np.uint8, "r")
+        raw = np.memmap(self.files.raw, np.uint8, "r")
         place = {name: str(getattr(self.offer, name)) for name in ("layer", "step", "part", "phase")}
         case = case_of_op(self.offer.name, described, raw)
         provenance = {**self.provenance, **place, "ran_on": words_of(ran_on)}
         own = capture_of_op(case, described, raw, provenance)
-        found = self.kept(replace(own, launches=self.launches.launched(), device=self.model["device"]))
+        found = self.kept(replace(own, launches=self.files.launches.launched(), device=self.model["device"]))
         path = self.folder / f"{self.offer.name}.gguf"
-        write_capture(found, path, self.blocks)
+        write_capture(found, path, self.files.blocks)
         self.written += path.stat().st_size
         self.entries.append(Entry(path.name, found.digest, self.offer, found.op))
 
@@ -190,15 +196,13 @@ class ModelCapture:
         launches = LaunchLog(folder / "launches", *self.session.kernel_words)
         launches.path.unlink(missing_ok=True)
         recorder = Recorder(
-            self.request,
-            self.folder,
-            folder / "raw",
-            self.provenance(architecture),
-            self.kept,
-            self.note,
-            self.step,
-            launches,
-            blocks,
+            request=self.request,
+            folder=self.folder,
+            files=RunFiles(folder / "raw", launches, blocks),
+            provenance=self.provenance(architecture),
+            kept=self.kept,
+            note=self.note,
+            step=self.step,
         )
         complete = False
         self.step("loading the model")

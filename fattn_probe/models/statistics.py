@@ -8,7 +8,7 @@ import numpy as np
 
 from fattn_probe.arrays import F64, Bytes
 from fattn_probe.op import Op
-from fattn_probe.op.values import cap
+from fattn_probe.op.values import logits_of
 from fattn_probe.truth.reference.adapter import operand_values
 from fattn_probe.truth.reference.attention import alibi_slopes
 
@@ -169,13 +169,10 @@ def head_statistics(op: Op, values: Mapping[str, object], at: tuple[int, int], b
 
 def softmax_rows(op: Op, Q: F64, K: F64, bias: F64 | None, sink: float) -> Iterator[tuple[F64, F64, F64]]:
     """Logits, P and the sink's part of the sums, some queries at a time; rows that see nothing have P = 0."""
-    scale, softcap = op.params.scale, op.params.logit_softcap
     rows = max(1, MOST // len(K))
     for first in range(0, len(Q), rows):
         here = slice(first, first + rows)
-        logits = cap(Q[here] @ K.T * (scale / softcap if softcap else scale), softcap)
-        if bias is not None:
-            logits = logits + bias[here]
+        logits = logits_of(Q[here] @ K.T, op.params, None if bias is None else bias[here])
         largest = np.maximum(logits.max(axis=1), sink)
         largest = np.where(np.isfinite(largest), largest, 0.0)
         yield logits, np.exp(logits - largest[:, None]), np.exp(sink - largest)

@@ -17,16 +17,20 @@ def gguf_type(name: str) -> GGMLQuantizationType:
 
 
 def encode(values: F32, name: str) -> Bytes:
-    """Convert floats to the raw bytes of a ggml type, last axis first; 1-D result.
+    """Convert floats to the raw bytes of a ggml type, last axis first; 1-D result. What exceeds the type is infinite.
 
     Quantisation is done by the `gguf` package, which follows ggml's reference functions. It cannot write iq4_nl, for
     which this takes the nearest code, with the block's largest value at the end of the table.
     """
     if name == "f32":
         return np.ascontiguousarray(values, dtype=np.float32).reshape(-1).view(np.uint8)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _encode_as(values, name)
+
+
+def _encode_as(values: F32, name: str) -> Bytes:
     if name == "f16":
-        with np.errstate(over="ignore"):
-            return values.astype(np.float16).reshape(-1).view(np.uint8)
+        return values.astype(np.float16).reshape(-1).view(np.uint8)
     if name == "iq4_nl":
         return _encode_iq4_nl(values.reshape(-1, 32))
     flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)

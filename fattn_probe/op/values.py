@@ -1,4 +1,4 @@
-"""The bytes and the values that a view of memory reads, and the softcap on logits."""
+"""The bytes and the values that a view of memory reads, and the logits of products q.k."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +9,7 @@ import numpy.typing as npt
 from fattn_probe.arrays import F64, Bytes
 from fattn_probe.op.encoding import decode
 from fattn_probe.op.ggml_types import row_size
+from fattn_probe.op.op import Params
 from fattn_probe.op.tensors import TensorView, element_offset, element_strides
 
 
@@ -32,6 +33,12 @@ def cap(logits: F64, softcap: float) -> F64:
         np.tanh(logits, out=logits)
         logits *= softcap
     return logits
+
+
+def logits_of(products: F64, params: Params, bias: F64 | None = None) -> F64:
+    """The logits that enter the softmax: products q.k scaled, capped, and with a bias, the mask times ALiBi's slope."""
+    logits = cap(params.factor * products, params.logit_softcap)
+    return logits if bias is None else logits + bias
 
 
 def view_values(view: TensorView, inputs: Mapping[str, Bytes]) -> F64:

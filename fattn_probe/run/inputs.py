@@ -24,11 +24,15 @@ class FiledInputs(dict[str, Bytes]):
 
 
 def make_case_file(case: Case, path: Path) -> FiledInputs:
-    """Generate a case's inputs directly in its case file; memory holds one head at a time."""
+    """Write a case's inputs to a case file: generated in it, one head at a time, or copied from the recorded case."""
     roots = {name: (root.type, root.stored.ne) for name, root in case.op.roots.items()}
     mapped = allocate_gguf(path, case_fields(case.name, case.digest, case.op), roots)
+    recorded = make_inputs(case) if case.recorded else {}
     for name, memory in mapped.items():
-        fill_root(case, name, memory)
+        if case.recorded:
+            memory[:] = recorded[name][: memory.size]
+        else:
+            fill_root(case, name, memory)
     return FiledInputs(path, read_case(path).inputs)
 
 

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,15 @@ LARGEST_F16, MOST_STDS = 65500.0, 6.0
 """The largest number of f16, rounded down, and standard deviations beyond which no normal number is drawn."""
 SHARES = np.geomspace(1e-4, 0.3, 60)
 DIGITS = 4
+
+
+@dataclass(frozen=True)
+class MaskLikeness:
+    """A mask like a recorded one: the share of entries that agree, and whether the recorded one differs by head."""
+
+    mask: AnyMask
+    share: float
+    by_head: bool
 
 
 def data_of(found: Spread) -> Settings:
@@ -152,16 +162,17 @@ def mask_layout_of(op: Op) -> Settings | None:
     return settings if (made.ne, made.nb, made.offset) == (view.ne, view.nb, view.offset) else None
 
 
-def mask_like(op: Op, inputs: Mapping[str, Bytes]) -> tuple[AnyMask, float]:
-    """The mask of the known kinds with most of the recorded entries, and the share that it has; of some queries."""
+def mask_like(op: Op, inputs: Mapping[str, Bytes]) -> MaskLikeness:
+    """The mask of the known kinds with most of the recorded entries, in all planes; from a sample of the queries."""
     queries = spaced(np.arange(op.sizes.n_q), MOST_QUERIES)
-    recorded = np.stack([mask_of(op, inputs, s)[queries] for s in range(op.tensors["mask"].ne[3])])
+    recorded = np.stack([mask_of(op, inputs, s)[:, queries] for s in range(op.tensors["mask"].ne[3])])
+    by_head = bool((recorded != recorded[:, :1]).any())
     shape = MaskShape(op.sizes.n_kv, op.sizes.n_q, len(recorded), 0, op.params.n_kv_max)
-    best: tuple[AnyMask, float] = (MaskedTiles(kind="masked_tiles"), -1.0)
-    for mask in kinds(recorded, queries, op.params.n_kv_max):
+    best = MaskLikeness(MaskedTiles(kind="masked_tiles"), -1.0, by_head)
+    for mask in kinds(recorded[:, 0], queries, op.params.n_kv_max):
         made = np.stack([some_rows(mask, shape, sequence, queries) for sequence in range(shape.n_seq)])
-        share = float(np.mean(made == recorded))
-        best = (mask, share) if share > best[1] else best
+        share = float(np.mean(made[:, None] == recorded))
+        best = MaskLikeness(mask, share, by_head) if share > best.share else best
         if share == 1.0:
             break
     return best

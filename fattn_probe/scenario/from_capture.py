@@ -100,9 +100,12 @@ def mask_settings(op: Op, inputs: Mapping[str, Bytes], missing: list[str]) -> Se
     """The mask of the scenario."""
     if not op.has_mask:
         return {"kind": "none"}
-    mask, share = mask_like(op, inputs)
-    if share < 1:
-        missing.append(f"the mask: {100 * share:.4g} % of the entries of `{mask.kind}` are the recorded ones")
+    found = mask_like(op, inputs)
+    if found.by_head:
+        missing.append("the mask: it differs by head, and a scenario's mask is the same for all heads")
+    mask = found.mask
+    if found.share < 1:
+        missing.append(f"the mask: {100 * found.share:.4g} % of the entries of `{mask.kind}` are the recorded ones")
     return {"kind": mask.kind} | mask.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -120,7 +123,7 @@ def layout_settings(op: Op, V_in_K: int | None, missing: list[str]) -> dict[str,
     if op.has_mask:
         mask = mask_layout_of(op)
         if mask is None:
-            missing.append("the layout of the mask: its strides or its offset")
+            missing.append("the layout of the mask: its shape, its strides or its offset")
         elif mask:
             found["mask"] = mask
     return found

@@ -38,11 +38,12 @@ def root_bytes(case: Case, name: str) -> Bytes:
 
 
 def fill_root(case: Case, name: str, memory: Bytes) -> None:
-    """Generate the stored bytes of one root in `memory`, which holds zeros; one head at a time if possible."""
+    """Generate the stored bytes of one root of a drawn case in `memory`, which holds zeros.
+
+    One head at a time if possible.
+    """
     root = case.op.roots[name]
-    if case.recorded:
-        memory[:] = root_bytes(case, name)[: root.stored.nbytes]
-    elif name == "mask":
+    if name == "mask":
         (_fill_mask if root.period is None else _fill_repeating_mask)(case, memory)
     elif root.period is None:
         _fill_tensor(case, name, root, memory)

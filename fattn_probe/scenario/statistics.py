@@ -56,7 +56,10 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """What is looked at of one sequence: values (heads, rows, elements), and which KV rows each query sees."""
+    """A sample of one sequence: values (heads, rows, elements), and which KV rows each query sees.
+
+    `visible` is (planes, queries, rows); head h reads plane h % planes of the mask.
+    """
 
     Q: F64
     K: F64
@@ -80,9 +83,9 @@ def sample_of(op: Op, inputs: Mapping[str, Bytes], sequence: int, seen: Bools) -
     """Some queries of a sequence, and some of the KV rows that are seen."""
     rows = spaced(np.flatnonzero(seen), MOST_KV // op.sizes.n_seq)
     queries = spaced(np.arange(op.sizes.n_q), MOST_QUERIES)
-    visible = np.ones((queries.size, rows.size), np.bool_)
+    visible = np.ones((1, queries.size, rows.size), np.bool_)
     if op.has_mask:
-        visible = np.isfinite(mask_of(op, inputs, sequence)[np.ix_(queries, rows)])
+        visible = np.isfinite(mask_of(op, inputs, sequence)[:, queries[:, None], rows])
     Q = values_of(op.tensors["Q"], inputs, sequence, queries)
     K, V = (values_of(op.tensors[name], inputs, sequence, rows) for name in "KV")
     return Sample(Q, K, V, visible)
@@ -97,16 +100,16 @@ def summary(rows: F64) -> tuple[float, float, float]:
 
 
 def seen_rows(op: Op, inputs: Mapping[str, Bytes], sequence: int) -> Bools:
-    """The KV rows that some query of a sequence sees; all, if every query is fully masked."""
+    """The KV rows that some query of a sequence sees, in any head; all, if every query is fully masked."""
     every = np.ones(op.sizes.n_kv, np.bool_)
-    seen = np.isfinite(mask_of(op, inputs, sequence)).any(axis=0) if op.has_mask else every
+    seen = np.isfinite(mask_of(op, inputs, sequence)).any(axis=(0, 1)) if op.has_mask else every
     return np.asarray(seen) if seen.any() else every
 
 
 def mask_of(op: Op, inputs: Mapping[str, Bytes], sequence: int) -> Floats:
-    """The mask of a sequence, (queries, KV rows), without padding."""
+    """The mask of a sequence, (planes, queries, KV rows), without padding; head h reads plane h % planes."""
     view = op.operands["mask"]
-    memory = np.ascontiguousarray(row_bytes(view, inputs)[sequence % view.ne[3], 0, : op.sizes.n_q])
+    memory = np.ascontiguousarray(row_bytes(view, inputs)[sequence % view.ne[3], :, : op.sizes.n_q])
     return memory.view(np.float16)
 
 
@@ -150,7 +153,7 @@ def row_logits(op: Op, sample: Sample) -> list[tuple[float, float, float]]:
     found = []
     for head, Q in enumerate(sample.Q):
         logits = op.params.scale * Q @ sample.K[head // op.sizes.group].T
-        for row, sees in zip(logits, sample.visible, strict=True):
+        for row, sees in zip(logits, sample.visible[head % len(sample.visible)], strict=True):
             if sees.any():
                 found.append(row_summary(row[sees], op.params.logit_softcap))
     return found

@@ -9,7 +9,7 @@ import numpy as np
 
 from fattn_probe.arrays import F64
 from fattn_probe.op import Params, Sizes
-from fattn_probe.op.values import cap
+from fattn_probe.op.values import logits_of
 from fattn_probe.study.memory import SlowMemory
 from fattn_probe.truth.reference.attention import Floats, alibi_slopes
 from fattn_probe.truth.reference.shapes import check_shapes
@@ -34,8 +34,7 @@ class Rule:
 
     def of_products(self, product: F64, mask_ij: F64 | None) -> F64:
         """S of a tile whose products Q_i K_j^T are given."""
-        S = cap(self.params.factor * product, self.params.logit_softcap)
-        return S if mask_ij is None else S + self.slope * mask_ij
+        return logits_of(product, self.params, None if mask_ij is None else self.slope * mask_ij)
 
     def start(self, Q_i: F64, hsv: int, *, with_sink: bool = True) -> tuple[F64, F64, F64]:
         """Initial O, l and m: 0, 0 and -inf; with a sink 0, 1 and the sink's logit.

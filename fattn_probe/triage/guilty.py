@@ -84,7 +84,8 @@ class PartsWithout:
     """The first tensor that parts from the run without flash attention.
 
     `change` is the difference of the largest magnitudes, as a share of the larger one; `before` the largest such change
-    of the tensors before it.
+    of the tensors before it. Only these magnitudes are compared: a tensor with the same largest magnitude, but permuted
+    or with other signs, is not noticed.
     """
 
     node: Node

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fattn_probe.errors import InputError, LostError
-from fattn_probe.models.capture import Recorder, expected_size
+from fattn_probe.models.capture import Recorder, RunFiles, expected_size
 from fattn_probe.models.index import INDEX, Index, read_index
 from fattn_probe.models.launch_log import LaunchLog
 from fattn_probe.models.recorded_op import Offer
@@ -21,15 +21,13 @@ def recorder(tmp_path, **request):
     notes = list[str]()
     asked = Request(Path("model.gguf"), Prompt(tokens=2), **request)
     return Recorder(
-        asked,
-        tmp_path,
-        tmp_path / "raw",
-        {},
-        lambda capture: capture,
-        notes.append,
-        lambda step: None,
-        LaunchLog(tmp_path / "launches"),
-        Blocks(tmp_path),
+        request=asked,
+        folder=tmp_path,
+        files=RunFiles(tmp_path / "raw", LaunchLog(tmp_path / "launches"), Blocks(tmp_path)),
+        provenance={},
+        kept=lambda capture: capture,
+        note=notes.append,
+        step=lambda step: None,
     ), notes
 
 

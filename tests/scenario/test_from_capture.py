@@ -142,6 +142,44 @@ def test_rows_that_no_query_sees_do_not_count():
     assert before.unseen == pytest.approx(200 / 256)
 
 
+def by_head(case, planes):
+    """The op and the inputs of a case with a mask (planes, n_q, n_kv): head h reads plane h % planes."""
+    view = case.op.tensors["mask"]
+    ne = (*view.ne[:2], len(planes), 1)
+    nb = (*view.nb[:2], view.nb[1] * view.ne[1], view.nb[1] * view.ne[1] * len(planes))
+    op = replace(
+        case.op,
+        tensors={**case.op.tensors, "mask": replace(view, ne=ne, nb=nb)},
+        roots={**case.op.roots, "mask": replace(case.op.roots["mask"], ne=ne)},
+    )
+    return op, {**make_inputs(case), "mask": np.ascontiguousarray(planes, np.float16).view(np.uint8).reshape(-1)}
+
+
+def test_every_plane_of_a_mask_by_head_counts():
+    case = case_of("n_q: 4\nmask: {kind: masked_tiles}\ndata: {Q: {kind: constant, value: 0}}")
+    planes = np.zeros((2, 4, 256))
+    planes[0, :, 1:] = -np.inf
+    found = statistics_of(*by_head(case, planes))
+    assert found.unseen == 0.0
+    assert found.largest_weight == pytest.approx((1 + 1 / 256) / 2)
+    swapped = statistics_of(*by_head(case, planes[::-1]))
+    assert swapped.unseen == 0.0
+    assert swapped.largest_weight == pytest.approx(found.largest_weight)
+
+
+def test_a_mask_that_differs_by_head_is_not_copied():
+    case = case_of("n_q: 4\nmask: {kind: masked_tiles}")
+    planes = np.zeros((2, 4, 256))
+    planes[1, :, 128:] = -np.inf
+    op, inputs = by_head(case, planes)
+    missing = from_capture(op, inputs, "like").missing
+    assert "the mask: it differs by head, and a scenario's mask is the same for all heads" in missing
+    assert "the mask: 75 % of the entries of `masked_tiles` are the recorded ones" in missing
+    op, inputs = by_head(case, np.zeros((2, 4, 256)))
+    alike = [said for said in from_capture(op, inputs, "like").missing if "mask" in said]
+    assert alike == ["the layout of the mask: its shape, its strides or its offset"]
+
+
 def test_a_file_with_NaN_is_refused(tmp_path):
     case = case_of("n_q: 4")
     inputs = dict(make_inputs(case))

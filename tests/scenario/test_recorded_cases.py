@@ -7,7 +7,7 @@ import pytest
 
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.errors import InputError
-from fattn_probe.op.case_file import write_case
+from fattn_probe.op.case_file import read_case, write_case
 from fattn_probe.regress.suite import Entry
 from fattn_probe.regress.suite import cases_of as cases_of_entry
 from fattn_probe.run.inputs import make_case_file
@@ -54,6 +54,20 @@ def test_its_case_file_has_the_same_bytes(file, tmp_path):
     made = make_case_file(recorded_case(file), tmp_path / "copy.gguf")
     for name, memory in make_inputs(recorded_case(file)).items():
         np.testing.assert_array_equal(made[name], memory)
+
+
+def test_its_case_file_reads_the_recorded_one_once(file, tmp_path, monkeypatch):
+    """All tensors are read at once, shared blocks too, which are not mapped but copied into memory."""
+    read = []
+
+    def counted(path):
+        read.append(path)
+        return read_case(path)
+
+    case = recorded_case(file)
+    monkeypatch.setattr("fattn_probe.scenario.inputs.read_case", counted)
+    make_case_file(case, tmp_path / "copy.gguf")
+    assert read == [file]
 
 
 def test_a_folder_has_scenarios_and_recorded_cases(file):

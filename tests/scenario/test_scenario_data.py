@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fattn_probe.op.encoding import decode, encode, nan_blocks
+from fattn_probe.op.encoding import count_non_finite, decode, encode, nan_blocks
 from fattn_probe.op.ggml_types import TYPE_NAMES
 from fattn_probe.op.values import view_values
 from fattn_probe.scenario import Scenario, expand
@@ -120,6 +120,14 @@ def test_encoding_loses_no_more_than_the_type_must(type_):
     values = 2 * stream(0, 0).random((100, 64), np.float32) - 1
     back = decode(encode(values, type_), type_).reshape(values.shape)
     assert np.abs(back - values).max() <= ERRORS.get(type_, 0.13)
+
+
+@pytest.mark.parametrize("type_", TYPE_NAMES)
+def test_values_beyond_a_type_are_not_finite_and_raise_no_warning(type_):
+    """Judging refuses them, with a message of its own."""
+    values = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32) * np.float32(1e30)
+    finite = type_ in ("f32", "bf16")
+    assert (count_non_finite(encode(values, type_), type_) == 0) == finite
 
 
 @pytest.mark.parametrize("type_", TYPE_NAMES)

@@ -117,6 +117,13 @@ class Around:
                     yield f"its {of} by {words}", replace(view, nb=(nb[0], nb[1], nb[2], nb[3]))
         yield "as if it were contiguous", replace(view, nb=contiguous)
 
+    @property
+    def _mask_row(self) -> int:
+        """The first element of this row's mask, counted from the mask's own; head h reads plane h % ne[2]."""
+        view = self.view("mask")
+        planes = self.sequence % view.ne[3] * view.nb[3] + self.head % view.ne[2] * view.nb[2]
+        return (planes + self.query * view.nb[1]) // 2
+
     def masks(self) -> Iterator[tuple[str, F64]]:
         """Other rows of the mask, also those that only pad it, nearest first; and this row moved by some columns."""
         view, n_kv = self.view("mask"), self.case.op.sizes.n_kv
@@ -124,13 +131,15 @@ class Around:
             return
         flat = self.inputs[view.root][view.offset :].view(np.float16)
         stride = view.nb[1] // 2
-        here = (self.sequence % view.ne[3]) * (view.nb[3] // 2) + self.query * stride
+        here = self._mask_row
         most = min(MOST_MASK_ROWS, MOST_MASK_ENTRIES // n_kv)
         first = range(here % stride, len(flat) - n_kv + 1, stride)
         for start in sorted(first, key=lambda start: abs(start - here))[: most + 1]:
             if start != here:
                 sequence, rest = divmod(start, view.nb[3] // 2)
-                yield f"sequence {sequence}, row {rest // stride}", flat[start : start + n_kv].astype(np.float64)
+                head, rest = divmod(rest, view.nb[2] // 2) if view.ne[2] > 1 else (0, rest)
+                plane = f", head {head}" if view.ne[2] > 1 else ""
+                yield f"sequence {sequence}{plane}, row {rest // stride}", flat[start : start + n_kv].astype(np.float64)
         for columns in (1, 2, 4, 8, 16, 32, 64, 128, 256, -1, -2, -4, -8, -16, -32, -64, -128, -256):
             start = here + columns
             if 0 <= start <= len(flat) - n_kv:
@@ -147,6 +156,6 @@ class Around:
         if self.case.op.roots[view.root].period is not None:
             return None
         flat = self.inputs[view.root][view.offset :].view(np.float16)
-        start = ((self.sequence % view.ne[3]) * view.nb[3] + self.query * view.nb[1]) // 2 + self.case.op.sizes.n_kv
+        start = self._mask_row + self.case.op.sizes.n_kv
         found = flat[start : start + count].astype(np.float64)
         return found if len(found) == count else None

@@ -52,7 +52,7 @@ class AttentionRow:
         mask, slope = np.zeros(case.op.sizes.n_kv), 1.0
         if "mask" in case.op.tensors:
             stored = np.asarray(stored_rows(case.op.operands["mask"], head.inputs))
-            mask = stored[head.sequence % len(stored), 0, query].astype(np.float64)
+            mask = stored[head.sequence % len(stored), q_head % stored.shape[1], query].astype(np.float64)
             slope = float(alibi_slopes(case.op.sizes.n_head, params.max_bias)[q_head])
             mask = mask * slope
         sink = None
@@ -62,16 +62,18 @@ class AttentionRow:
 
     @property
     def logits(self) -> F64:
-        """The logits that enter the softmax."""
+        """The logits that enter the softmax: -inf where hidden, also if `raw` is infinite or NaN there."""
         raw = self.softcap * np.tanh(self.raw / self.softcap) if self.softcap else self.raw
-        return np.asarray(raw + self.mask)
+        hidden = np.isneginf(self.mask)
+        return np.where(hidden, -np.inf, raw + np.where(hidden, 0.0, self.mask))
 
     def weights(self, logits: F64) -> F64:
-        """The softmax; all 0 if the mask hides everything."""
+        """The softmax; all 0 if the mask hides everything, and NaN where a visible logit is +inf, as in a kernel."""
         top = logits.max() if self.sink is None else max(logits.max(), self.sink)
         if np.isneginf(top):
             return np.zeros_like(logits)
-        p = np.exp(logits - top)
+        with np.errstate(invalid="ignore"):  # inf - inf
+            p = np.exp(logits - top)
         total = p.sum() + (0.0 if self.sink is None else np.exp(self.sink - top))
         return np.asarray(p / total)
 

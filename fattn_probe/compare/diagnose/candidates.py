@@ -113,7 +113,8 @@ def _fit(error: F64, family: Family) -> tuple[int, float, float]:
         index = int(left.argmin())
         return index, 1.0, float(left[index])
     along, length = u @ error, (u**2).sum(axis=1)
-    gain = np.divide(along**2, length, out=np.zeros_like(along), where=length > 0)
+    # Not along**2 / length, whose square can exceed float64.
+    gain = along * np.divide(along, length, out=np.zeros_like(along), where=length > 0)
     index = int(gain.argmax())
     return index, float(along[index] / length[index]) if length[index] else 0.0, max(power - float(gain[index]), 0.0)
 

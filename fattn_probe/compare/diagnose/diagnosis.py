@@ -244,10 +244,11 @@ def _group(case: Case) -> int:
 
 def _mask(evidence: Evidence) -> MaskFacts | None:
     case, geometry = evidence.case, evidence.geometry
-    if "mask" not in case.op.tensors or case.op.sizes.n_kv * case.op.sizes.n_q * case.op.sizes.n_seq > MOST_MASK:
-        return None
+    sizes, view = case.op.sizes, case.op.tensors.get("mask")
+    if view is None or view.ne[2] > 1 or sizes.n_kv * sizes.n_q * sizes.n_seq > MOST_MASK:
+        return None  # the properties of rows are those of all heads
     mask = np.asarray(stored_rows(case.op.operands["mask"], evidence.inputs))
-    return MaskFacts.of(mask, case.op.sizes.n_seq, case.op.sizes.n_q, geometry.rows if geometry else case.op.sizes.n_kv)
+    return MaskFacts.of(mask, sizes.n_seq, sizes.n_q, geometry.rows if geometry else sizes.n_kv)
 
 
 def _sample(wrong: Bools) -> list[RowIndex]:

@@ -131,8 +131,9 @@ def _rounded(row: AttentionRow) -> list[tuple[str, F64]]:
     found = [("the logits are rounded to f16", logits.output(logits.logits))]
     before = replace(row, raw=_f16(row.raw))
     found.append(("the logits are rounded to f16", before.output(before.logits)))
-    total = float(np.exp(row.logits - row.logits.max()).sum())
-    if np.isfinite(total) and total:
+    top = row.logits.max()
+    if np.isfinite(top):
+        total = float(np.exp(row.logits - top).sum())
         found.append(("1/sum is rounded to f16", row.output(row.logits) * float(_f16(np.array(1 / total))) * total))
     return found
 

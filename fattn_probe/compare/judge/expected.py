@@ -169,14 +169,15 @@ def _against_model(dst: F32, reference: F64, model: F32) -> Held:
         off = np.where(both, np.abs(dst.astype(np.float64) - model), 0.0)
     floor, unit, spread = model_units(reference, model)
     rows = _root_mean_square(off)
-    by_row = np.divide(rows, unit, out=np.zeros_like(rows), where=rows > 0)
+    with np.errstate(divide="ignore", over="ignore"):  # of a row that the model has exactly, such as zeros
+        by_row = np.divide(rows, unit, out=np.zeros_like(rows), where=rows > 0)
     distance = float(np.sqrt(np.mean(off**2)))
-    whole = distance / spread if distance else 0.0
+    whole = distance / spread if spread else (np.inf if distance else 0.0)
     unlike = ~both & ~equal
     problems = [
         f"{int(unlike.sum())} elements are finite only in the output or only in the model" if unlike.any() else "",
-        _limit("the output differs from the rounding model by {} times the kernel's own error", whole, MODEL_LIMIT),
-        _limit("a row differs from the rounding model by {} times its own error", float(by_row.max()), MODEL_ROW_LIMIT),
+        _apart("the output", whole, "the kernel's", MODEL_LIMIT),
+        _apart("a row", float(by_row.max()), "its", MODEL_ROW_LIMIT),
     ]
     found = [problem for problem in problems if problem]
     wrong = unlike | (off > np.maximum(MODEL_ROW_LIMIT / 2 * unit, floor)[..., None])
@@ -208,6 +209,12 @@ def model_units(reference: F64, model: F32) -> tuple[F64, F64, float]:
     unit = np.hypot(_root_mean_square(own), floor / MODEL_ROW_LIMIT)
     spread = float(np.hypot(np.sqrt(np.mean(own**2)), np.sqrt(np.mean(floor**2)) / MODEL_LIMIT))
     return floor, unit, spread
+
+
+def _apart(what: str, value: float, whose: str, most: float) -> str:
+    if np.isinf(value):
+        return f"{what} differs from the rounding model, whose own error is 0"
+    return _limit(f"{what} differs from the rounding model by {{}} times {whose} own error", value, most)
 
 
 def _limit(words: str, value: float, most: float) -> str:

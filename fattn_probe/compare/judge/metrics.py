@@ -80,7 +80,7 @@ def measure(dst: F32, reference: F64) -> Metrics:
     size = float(np.abs(reference[finite]).sum())
     off, number = np.abs(error), max(1, int(finite.sum()))
     ulps = off / f16_spacing(reference)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         relative = np.where(reference == 0.0, 0.0, off / np.abs(reference))
     known = 1.0 if finite.any() else float("nan")
     return Metrics(

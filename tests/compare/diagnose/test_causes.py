@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fattn_probe.compare.diagnose.around import Around
 from fattn_probe.compare.diagnose.attention_row import AttentionRow, Head
-from fattn_probe.compare.diagnose.candidates import Suspect
+from fattn_probe.compare.diagnose.candidates import Cause, Family, Suspect, fitting
 from fattn_probe.compare.diagnose.causes import candidates_of
 from fattn_probe.compare.diagnose.diagnosis import Evidence, diagnose
 from fattn_probe.compare.judge.expected import Expected
@@ -270,8 +271,67 @@ def test_blocks_without_a_kv_step_have_no_share():
     assert candidates_of(error, Suspect(row, 32, parts))[0].cause.words == "the output is scaled"
 
 
+def test_a_row_reads_the_mask_of_its_head():
+    (case,) = expand(loads(IGNORING, "ignoring.yaml"))
+    view = case.op.tensors["mask"]
+    by_head = replace(view, ne=(*view.ne[:2], 2, 1), nb=(*view.nb[:2], view.nb[1] * view.ne[1], view.nb[3] * 2))
+    op = replace(case.op, tensors={**case.op.tensors, "mask": by_head})
+    case, planes = replace(case, op=op), np.zeros((2, 4, 64), np.float16)
+    planes[0, :, 5:], planes[1, :, :40] = -np.inf, -np.inf
+    inputs = {**make_inputs(case), "mask": planes.view(np.uint8).reshape(-1)}
+    reference = reference_of(op, inputs)
+    for head in (0, 1):
+        row = AttentionRow.of(Head.of(case, inputs, 0, head), 2, head)
+        np.testing.assert_allclose(row.output(row.logits), reference[0, 2, head], rtol=1e-12)
+        around = Around(case, inputs, 0, 2, head)
+        other = dict(around.masks())
+        assert f"sequence 0, head {head}, row 2" not in other
+        np.testing.assert_array_equal(other[f"sequence 0, head {1 - head}, row 2"], planes[1 - head, 2])
+    np.testing.assert_array_equal(Around(case, inputs, 0, 2, 1).mask_behind(8), planes[1, 3, :8])
+
+
 def test_a_row_is_what_the_reference_says():
     (case,) = expand(loads(IGNORING, "ignoring.yaml"))
     inputs = make_inputs(case)
     row = AttentionRow.of(Head.of(case, inputs, 0, 1), 2, 1)
     np.testing.assert_allclose(row.output(row.logits), reference_of(case.op, inputs)[0, 2, 1], rtol=1e-12)
+
+
+VIEW = "{kind: view, rows: 90, offset: 3, pad: 32, outside: nan}"
+EXTREME = {
+    "logits beyond f16": "mask: {kind: causal}\ndata: {Q: {kind: normal, scale: 4e4}, K: {kind: normal, scale: 40}}",
+    "a fully masked row": "mask: {kind: masked_rows, every: 1}",
+    "a fully masked row with a sink": "mask: {kind: masked_rows, every: 1}\nsinks: true",
+    "NaN around K and V": f"mask: {{kind: causal}}\nlayout: {{K: {VIEW}, V: {VIEW}}}",
+    "quantised K and V": "mask: {kind: causal}\ntype_K: q4_0\ntype_V: q8_0",
+    "V at the end of f16": "mask: {kind: causal}\ndata: {V: {kind: constant, value: 65000}}",
+    "a softcap": "mask: {kind: causal}\nlogit_softcap: 1e-3\ndata: {Q: {kind: normal, scale: 4e4}}",
+    "ALiBi": "mask: {kind: alibi}\nmax_bias: 8\ndata: {Q: {kind: normal, scale: 4e4}}",
+}
+
+
+@pytest.mark.parametrize("what", EXTREME)
+def test_extreme_rows_are_searched_without_a_warning(what):
+    text = f"version: 1\nabout: x\nhsk: 64\nn_head: 2\nn_head_kv: 2\nn_q: 4\nn_seq: 2\nn_kv: 72\n{EXTREME[what]}\n"
+    (case,) = expand(loads(text, "extreme.yaml"))
+    inputs = make_inputs(case)
+    row = AttentionRow.of(Head.of(case, inputs, 1, 1), 1, 1)
+    noise = np.random.default_rng(0).standard_normal(64)
+    suspect = Suspect(row, 32, (Part(0, 0, 2, 1, False), Part(1, 2, 3, 1, False)), around=Around(case, inputs, 1, 1, 1))
+    assert candidates_of(noise, suspect) == []
+
+
+def test_an_error_at_the_end_of_float32_is_not_explained_by_an_overflow():
+    """The square of a product of two large errors is beyond float64, and an infinite gain would explain everything."""
+    moves = np.full((1, 64), 1e130)
+    moves[0, 32:] = -1e130
+    family = Family(moves, lambda index, factor: Cause("kv-hidden", "x", ""), free=True)
+    error = np.full(64, 3e38)
+    error[:16] = -3e38
+    assert fitting(error, [family]) == []
+
+
+def test_a_hidden_row_is_hidden_whatever_its_logit():
+    raw, mask = np.array([1.0, np.inf, np.nan]), np.array([0.0, -np.inf, -np.inf])
+    row = AttentionRow(np.eye(3), np.eye(3), raw, mask, softcap=0.0, sink=None)
+    assert row.logits.tolist() == [1.0, -np.inf, -np.inf]

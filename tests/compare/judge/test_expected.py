@@ -101,6 +101,20 @@ def test_a_model_without_error_of_its_own_allows_the_last_bits_of_float32():
     assert not hold(dst, exact.astype(np.float64), Expected(model=exact)).design.passes
 
 
+def test_a_model_that_is_zero_everywhere_has_no_error_to_measure_by():
+    zeros = np.zeros(SHAPE)
+    expected = Expected(model=zeros.astype(np.float32))
+    assert hold(zeros.astype(np.float32), zeros, expected).design.passes
+    design = hold(np.full(SHAPE, 1e-3, np.float32), zeros, expected).design
+    assert not design.passes
+    assert design.off_model == np.inf
+    assert design.reason.startswith("the output differs from the rounding model, whose own error is 0")
+    dst, some = MODEL.copy(), REFERENCE.copy()
+    dst[0, 0], some[0, 0] = 1e-3, 0.0
+    reason = hold(dst, some, Expected(model=some.astype(np.float32))).design.reason
+    assert reason.endswith("a row differs from the rounding model, whose own error is 0")
+
+
 def test_nan_where_the_model_has_it_is_as_designed_and_yet_a_failure():
     model, dst = MODEL.copy(), output()
     model[0, 3] = dst[0, 3] = np.nan

@@ -93,6 +93,11 @@ def test_an_answer_of_zeros():
     assert measure(np.full(SHAPE, 1e-30, np.float32), zeros).nmse == np.inf
 
 
+def test_an_answer_near_the_smallest_float64():
+    tiny = np.full(SHAPE, 1e-300)
+    assert measure(np.full(SHAPE, 1e30, np.float32), tiny).max_rel == np.inf
+
+
 def upstream_in_scalars(a, b):
     """`nmse()` of test-backend-ops.cpp, one float at a time."""
     squares, power = 0.0, 0.0
