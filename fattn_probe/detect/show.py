@@ -46,6 +46,7 @@ def one_document(item: Measured) -> dict[str, Any]:
             }
             for file in sorted(coverage.files)
         ],
+        "not_compiled": coverage.not_compiled,
         "instances": [
             {"on": on, "file": file, "function": function, **share_document(share)}
             for (file, function, on), share in sorted(coverage.functions.items())
@@ -89,18 +90,15 @@ def percent(share: Share) -> str:
 
 def render(found: Sequence[Measured]) -> RenderableType:
     """A row per file, columns per suite; then the longest ranges that no suite executed."""
-    files = sorted({file for item in found for file in item.coverage.files})
     columns = [word for item in found for word in (f"{item.suite}: lines", "branches")]
-    rows = tuple((file, *map(percent, shares_of(found, file))) for file in files)
-    kernels = tuple((name, *(counted(item.coverage.instances(name)) for item in found)) for name in BY_KERNEL)
+    rows = tuple((file, *cells_of(found, file)) for file in files_of(found))
     notes = [Text(said) for item in found for said in summary(item)]
     worst = list(islice(longest(found[0]), WORST))
     heading = [Text(f"\nnever executed by {found[0].suite}, longest first:")] if worst else []
-    instances = Table(("kernel", *(f"{item.suite}: instances executed" for item in found)), kernels)
     return Group(
         Table(("file", *columns), rows),
         Text(),
-        instances,
+        Table(instance_columns(found), tuple(instance_rows(found))),
         Text(),
         *notes,
         *heading,
@@ -113,11 +111,33 @@ def counted(share: Share) -> str:
     return f"{share.done} of {share.total}"
 
 
-def shares_of(found: Sequence[Measured], file: str) -> Iterator[Share]:
+def files_of(found: Sequence[Measured]) -> list[str]:
+    """The files of all suites, also those of which no instance was compiled."""
+    return sorted({file for item in found for file in (*item.coverage.files, *item.coverage.not_compiled)})
+
+
+def cells_of(found: Sequence[Measured], file: str) -> Iterator[str]:
     """The executed lines and the outcomes of branches of a file, suite by suite."""
     for item in found:
-        yield item.coverage.lines(file)
-        yield item.coverage.branches(file)
+        if file in item.coverage.not_compiled:
+            yield from ("no instance compiled", "")
+        else:
+            yield percent(item.coverage.lines(file))
+            yield percent(item.coverage.branches(file))
+
+
+def instance_columns(found: Sequence[Measured]) -> tuple[str, ...]:
+    """The columns of the table of instances."""
+    return ("kernel", "on", *(word for item in found for word in (f"{item.suite}: instances executed", "their lines")))
+
+
+def instance_rows(found: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
+    """The instances of each kernel on each GPU, suite by suite: executed of compiled, and the share of their lines."""
+    for kernel in BY_KERNEL:
+        for on in dict.fromkeys(target for item in found for target in item.targets):
+            shares = [(item.coverage.instances(kernel, on), item.coverage.lines_of(kernel, on)) for item in found]
+            if any(instances.total for instances, _ in shares):
+                yield (kernel, on, *(word for some, lines in shares for word in (counted(some), percent(lines))))
 
 
 def summary(item: Measured) -> Iterator[str]:
