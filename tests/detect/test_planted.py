@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +14,7 @@ from fattn_probe.detect.planted_page import page
 from fattn_probe.detect.routine import Batch, Routine, Showing, by_kernels
 from fattn_probe.device import load_devices, parse_targets
 from fattn_probe.regress.records import Result
-from fattn_probe.run.session import RunOptions
+from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario.cases import resolve
 from fattn_probe.scenario.schema import Scenario
 from fattn_probe.source import KernelCase
@@ -155,7 +154,7 @@ def test_what_looks_like_a_known_defect_is_caught_by_what_it_shows(monkeypatch, 
     monkeypatch.setattr(planted, "prepare", lambda session, work: None)
     monkeypatch.setattr(planted, "judged", lambda *given: (one for one in [result]))
     monkeypatch.setattr(planted, "passes", lambda case, session, target: True)
-    session = SimpleNamespace(options=RunOptions(None), builds={}, progress=None)
+    session = Session(RunOptions(None))
     batch = Batch(None, parse_targets("sim:h200", load_devices())[0], [case_of("case")])
     caught, _ = planted.try_batch(batch, session, session, planted.Judge(Checks()))
     assert (caught.by, caught.cause) == (by, None)
