@@ -1,7 +1,7 @@
 """The output of `fattn-probe regress` and `history`: outcomes as text, JSON, Markdown and an exit code."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -37,6 +37,7 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
     yield from _acceptance(outcome)
     if outcome.run.settings.checks:
         yield Text(f"judged with: {outcome.run.settings.checks}", "dim")
+    yield from (Text(line, "yellow") for line in not_checked(outcome))
     shown = sorted(outcome.changes, key=_order)[:SHOWN]
     if shown:
         rows = (
@@ -54,6 +55,17 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
             yield Text(f"fail {result.name}: {result.explained}{_place(result)}", "red")
         if result.warning:
             yield Text(f"accuracy warning {result.name}: {result.warning}", "yellow")
+
+
+def not_checked(outcome: Outcome) -> Iterator[str]:
+    """By what how many cases could not be checked, each reason once."""
+    checks = outcome.run.settings.checks
+    results, found = outcome.results.values(), Counter[str]()
+    found.update(f"{check.name}: {check.reason}" for result in results for check in result.checks if not check.made)
+    if checks is None or checks.model != "never":
+        found.update(result.missing for result in results if result.missing)
+    for reason, number in found.items():
+        yield f"not checked in {number} case{'s' * (number != 1)}: {reason}"
 
 
 def _words(change: Change, outcome: Outcome) -> str:

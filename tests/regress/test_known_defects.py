@@ -1,19 +1,22 @@
 """Known defects of upstream in every output of `regress`: named once, with their number; the run still fails."""
 
 import html
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from fattn_probe.compare.judge.bitwise import not_made
+from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.console import OUT
 from fattn_probe.errors import ComparisonError, RegressionError
 from fattn_probe.regress.changes import Kind, changes
 from fattn_probe.regress.history import open_history
 from fattn_probe.regress.junit import junit
-from fattn_probe.regress.records import Identity, Result, Run
+from fattn_probe.regress.records import Identity, Result, Run, Settings
 from fattn_probe.regress.report import report
 from fattn_probe.regress.runner import Outcome
-from fattn_probe.regress.tables import as_json, markdown, raise_if_regressed, render
+from fattn_probe.regress.tables import as_json, markdown, not_checked, raise_if_regressed, render
 
 V100 = Identity("here", "sim:v100", "7.0", "", "sim", "release", "pypi:x==1", "11549", "", "0.1.0")
 RUN = Run(1, "ab" * 16, V100, "quick", "2026-01-02T03:04:05.678+00:00", None)
@@ -87,6 +90,25 @@ def test_the_history_keeps_the_cause_and_the_page_has_it(tmp_path):
         history.end(run)
         assert history.results(run)["wrong"].diagnosis == CAUSE
         assert CAUSE in html.unescape(report(history)).replace("<wbr>", "")
+
+
+def test_the_checks_that_could_not_be_made_are_counted():
+    checks = (not_made("roundings", "no model"), not_made("kernels", "not known"))
+    results = {
+        name: Result(name, "d", "pass", missing="the rounding model was skipped", checks=checks[:number])
+        for name, number in (("a", 2), ("b", 1))
+    }
+    results["c"] = Result("c", "d", "unsupported", "refused", checks=(not_made("support", "no release is known"),))
+    lines = [
+        "not checked in 2 cases: roundings: no model",
+        "not checked in 1 case: kernels: not known",
+        "not checked in 1 case: support: no release is known",
+    ]
+    found = Outcome(RUN, results, None, (), 3)
+    assert list(not_checked(found)) == [*lines, "not checked in 2 cases: the rounding model was skipped"]
+    without = replace(RUN, settings=Settings(Checks(model="never")))
+    assert list(not_checked(replace(found, run=without))) == lines  # as asked
+    assert all(line in on_terminal(found) for line in lines)
 
 
 def test_markdown_has_one_row_for_all():
