@@ -126,7 +126,7 @@ def wait_for_results(history, count):
     ("text", "said"),
     [
         ("version: 1\nabout: x\nscenarios: [nothing/*.yaml]\n", "no scenario matches 'nothing/*.yaml'"),
-        ("version: 1\nabout: x\nscenario: [a.yaml]\n", ":3: scenario: Extra inputs are not permitted"),
+        ("version: 1\nabout: x\nscenario: [a.yaml]\n", ":3: scenario: unknown key, allowed: about, cases, "),
         ("version: [\n", "not YAML"),
     ],
 )
