@@ -107,11 +107,11 @@ def headers_of(tree: Tree) -> frozenset[str]:
     return frozenset({case.header for case in kernel_cases(tree)})
 
 
-def check(command: str, targets: Iterable[Target]) -> None:
-    """InputError if a target is not a simulated GPU."""
+def check(command: str, targets: Iterable[Target], why: str = "say what a case executes") -> None:
+    """InputError if a target is not a simulated GPU; `why` is what only those do."""
     for target in targets:
         if target.engine != "sim":
-            raise InputError(f"{command} --on {target}: only simulated GPUs (sim:ID) say what a case executes")
+            raise InputError(f"{command} --on {target}: only simulated GPUs (sim:ID) {why}")
 
 
 def on_simulated(command: str, suite_file: Path, given: Given) -> list[tuple[Entry, Target]]:

@@ -13,9 +13,12 @@ from fattn_probe.detect.counts import Coverage, Line, Share
 from fattn_probe.detect.measure import Measured
 from fattn_probe.detect.unreachable import refuted
 from fattn_probe.errors import InputError
+from fattn_probe.figures import number_of
+from fattn_probe.files import read_text
 from fattn_probe.launch.families import BY_KERNEL
 from fattn_probe.tables import Table
 
+MOST_BYTES = 1 << 30
 WORST = 12  # ranges of lines in the terminal's list
 
 
@@ -56,9 +59,10 @@ def one_document(item: Measured) -> dict[str, Any]:
 
 def read(path: Path) -> list[Measured]:
     """The suites of a file of `coverage --json`; InputError if it is none."""
+    text = read_text(path, "the coverage", MOST_BYTES)
     try:
-        return [measured_of(item) for item in json.loads(path.read_text(encoding="utf-8"))["suites"]]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+        return [measured_of(item) for item in json.loads(text)["suites"]]
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not what `fattn-probe coverage --json` prints: {error}") from error
 
 
@@ -142,7 +146,7 @@ def instance_rows(found: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
 
 def summary(item: Measured) -> Iterator[str]:
     """How many cases ran where, and which did not."""
-    yield f"{item.suite}: {item.cases} cases on {', '.join(item.targets)}"
+    yield f"{item.suite}: {number_of(item.cases, 'case')} on {', '.join(item.targets)}"
     yield from (f"  not counted: {reason.splitlines()[0]}" for reason in item.lost[:3])
     if len(item.lost) > 3:
         yield f"  not counted: {len(item.lost) - 3} more"
@@ -159,4 +163,4 @@ def longest(item: Measured) -> Iterator[str]:
     size = {gap: sum(gap[1] <= number <= gap[2] for number in lines[gap[0]]) for gap in gaps}
     for file, first, last in sorted(gaps, key=lambda gap: (-size[gap], gap)):
         count = size[file, first, last]
-        yield f"{file}:{first}" + (f"-{last}" if last > first else "") + f" ({count} line{'s' * (count > 1)})"
+        yield f"{file}:{first}" + (f"-{last}" if last > first else "") + f" ({number_of(count, 'line')})"

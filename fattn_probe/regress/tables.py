@@ -11,7 +11,7 @@ from rich.text import Text
 from fattn_probe.compare.judge.judgement import attention_kernel
 from fattn_probe.compare.judge.known import by_defect
 from fattn_probe.errors import ComparisonError, LostError, RegressionError
-from fattn_probe.figures import minute
+from fattn_probe.figures import minute, number_of
 from fattn_probe.regress.changes import Change, Kind
 from fattn_probe.regress.records import Result, Run
 from fattn_probe.regress.runner import Outcome
@@ -65,7 +65,7 @@ def not_checked(outcome: Outcome) -> Iterator[str]:
     if checks is None or checks.model != "never":
         found.update(result.missing for result in results if result.missing)
     for reason, number in found.items():
-        yield f"not checked in {number} case{'s' * (number != 1)}: {reason}"
+        yield f"not checked in {number_of(number, 'case')}: {reason}"
 
 
 def _words(change: Change, outcome: Outcome) -> str:
@@ -102,8 +102,8 @@ def _counted(counts: dict[str, int]) -> str:
 def _said(changes: Sequence[Change]) -> str:
     """The number of changes without cases that were not run, which the counts have."""
     found = [change for change in changes if change.kind is not Kind.NOT_RUN]
-    alarms = [change for change in found if change.alarm]
-    return f"{len(found)} changed, {_number(alarms)}" if found else "nothing changed"
+    alarms = sum(change.alarm for change in found)
+    return f"{len(found)} changed, {number_of(alarms, 'regression')}" if found else "nothing changed"
 
 
 def _order(change: Change) -> tuple[bool, bool]:
@@ -293,11 +293,7 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
 def _regressions(alarms: Sequence[Change]) -> str:
     """`3 regressions (2 new failure, 1 slower)`; the report on stdout names the cases."""
     kinds = Counter(change.kind for change in alarms)
-    return f"{_number(alarms)} ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})"
-
-
-def _number(alarms: Sequence[Change]) -> str:
-    return f"{len(alarms)} regression{'s' * (len(alarms) != 1)}"
+    return f"{number_of(len(alarms), 'regression')} ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})"
 
 
 def _wrong(number: int) -> str:

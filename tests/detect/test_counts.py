@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fattn_probe.detect.counts import Counted, Coverage, Line, Share
 from fattn_probe.detect.measure import Measured, by_suite
-from fattn_probe.detect.show import cells_of, document, files_of, instance_rows, one_document, read
+from fattn_probe.detect.show import cells_of, document, files_of, instance_rows, one_document, read, summary
 from fattn_probe.errors import InputError
 
 TILE = "flash_attn_tile<64,64,2,1,false>"
@@ -109,6 +109,16 @@ def test_a_file_that_is_no_coverage_is_named(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(InputError, match=r"x\.json: not what `fattn-probe coverage --json` prints"):
         read(tmp_path / "x.json")
+
+
+def test_a_file_of_coverage_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"x\.json: cannot read the coverage: (?!.*prints)"):
+        read(tmp_path / "x.json")
+
+
+def test_one_case_is_a_case():
+    (said,) = summary(Measured("small", Coverage(), ("sim:h200",), 1, ()))
+    assert said == "small: 1 case on sim:h200"
 
 
 ITEMS = st.builds(
