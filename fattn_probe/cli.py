@@ -16,6 +16,8 @@ from fattn_probe.errors import FattnProbeError, InputError, MachineError, machin
 from fattn_probe.files import writing
 
 HELP = "Build, run, inspect and check llama.cpp's CUDA flash-attention kernels, on a GPU or on a simulated one."
+INTERRUPTED = 130
+"""The exit code after Ctrl-C: 128 and the signal's number."""
 app = typer.Typer(cls=Commands, help=HELP, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
@@ -59,7 +61,7 @@ def exit_codes(as_json: bool = False) -> Iterator[None]:
             sys.stdout.flush()  # a full disk must show here, before the exit code is chosen
     except (KeyboardInterrupt, typer.Abort):
         NOTES.print("interrupted")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         drop_stdout()
         sys.exit(141)
@@ -105,4 +107,6 @@ def main() -> None:
     as_json = "--json" in sys.argv
     with exit_codes(as_json):
         code = app(standalone_mode=False)
+        if code == INTERRUPTED:  # as typer reports an interrupt of a command
+            raise KeyboardInterrupt
     sys.exit(code)

@@ -10,6 +10,11 @@ def times(value: float, digits: int = 3) -> str:
     return f"{float(rounded):,.0f}" if 100 <= value < 1e6 else rounded
 
 
+def number_of(count: int, noun: str) -> str:
+    """`1 case`, `1962 cases`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def minute(started: str) -> str:
     """An ISO time of the history, to the minute: `2026-11-22 04:40`."""
     return started[:16].replace("T", " ")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from fattn_probe import shipped
+from fattn_probe import cli, shipped
 from fattn_probe.cli import app
 from fattn_probe.commands import COMMANDS, LazyCommand
 
@@ -100,3 +100,19 @@ def test_options_and_values_are_completed():
     assert completed("run", "gqa", "--patch", "faults/") == shipped.names("fault")
     assert completed("run", "q8-") == [name for name in shipped.names("scenario") if name.startswith("q8-")]
     assert "quick" in completed("regress", "")
+
+
+def test_an_interrupted_command_says_so(monkeypatch, capsys):
+    """Typer turns the interrupt of a command into an exit code."""
+    interrupted = typer.Typer()
+
+    @interrupted.command()
+    def wait() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", interrupted)
+    monkeypatch.setattr(sys, "argv", ["fattn-probe"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == cli.INTERRUPTED
+    assert capsys.readouterr().err == "interrupted\n"

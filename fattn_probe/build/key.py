@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,8 @@ DEVICE_CAPTURE = "fattn-capture-cuda"
 WITH_LIBLLAMA = (CAPTURE, DEVICE_CAPTURE)
 PROGRAMS = (RUNNER, CPU_RUNNER, TEST_BACKEND_OPS, *WITH_LIBLLAMA)
 SANITIZERS = ("address", "undefined")
+OWN_CHECKS = ("check", "count")
+"""Flavours that g++'s hooks for data races serve, which exclude its sanitizer of addresses."""
 MANIFEST = "manifest.json"
 OVERLAY = "overlay"  # the source as compiled, in a build folder
 LAYOUT = 1  # version of the folder layout; a change makes new folders
@@ -58,6 +61,7 @@ class BuildRequest:
         unknown = [name for name in self.sanitize if name not in SANITIZERS]
         return [
             f"sanitizer {unknown[0]!r} is not one of {', '.join(SANITIZERS)}" if unknown else "",
+            not_with_address(self.flavour, self.sanitize),
             "" if is_nvcc_arch(self.arch) else not_an_architecture(self.arch),
             ""
             if self.engine == "sim" or not self.sanitize
@@ -76,6 +80,16 @@ class BuildRequest:
     def cuda_arch(self) -> int:
         """`__CUDA_ARCH__` of this arch: 900 for "90"."""
         return cuda_arch(self.arch)
+
+
+def not_with_address(flavour: str, sanitize: Iterable[str]) -> str:
+    """Why a flavour cannot be built with these sanitizers; empty if it can."""
+    if flavour not in OWN_CHECKS or "address" not in sanitize:
+        return ""
+    return (
+        f"flavour {flavour} cannot have the sanitizer address: g++ does not combine them; "
+        "check finds accesses out of bounds by itself"
+    )
 
 
 @dataclass(frozen=True)

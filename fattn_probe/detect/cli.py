@@ -10,7 +10,7 @@ from fattn_probe import flags, setup
 from fattn_probe.activity import Activity
 from fattn_probe.console import NOTES, show
 from fattn_probe.detect import unreachable
-from fattn_probe.detect.measure import by_suite, measure, on_simulated
+from fattn_probe.detect.measure import by_suite, headers_of, measure, on_simulated
 from fattn_probe.detect.show import document, read, render
 from fattn_probe.files import write_text
 from fattn_probe.regress.entries import Given
@@ -54,11 +54,12 @@ def coverage(
             for suite in suites
         ]
     found = by_suite([*earlier, *found])
-    argued = unreachable.places(chosen.tree(NOTES), unreachable.read())
+    tree = chosen.tree(NOTES)
+    argued, headers = unreachable.places(tree, unreachable.read()), headers_of(tree)
     for item in found:
-        item.coverage.unreachable = argued
+        item.coverage.unreachable, item.coverage.headers = argued, headers
     if html is not None:
         from fattn_probe.detect.page import page  # only for a page
 
-        write_text(html, page(found, chosen.tree(NOTES)))
+        write_text(html, page(found, tree))
     show(document(found), lambda: render(found), as_json)

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from fattn_probe.launch.families import BY_KERNEL
+
 Place = tuple[str, int]
 """A file of ggml-cuda/ and a line."""
 
@@ -65,12 +67,14 @@ class Share:
 class Coverage:
     """Lines by file and number, and for each function and target how many of its lines were executed.
 
-    Of the lines in `unreachable`, which says why, only what was executed counts.
+    Of the lines in `unreachable`, which says why, only what was executed counts. `headers` are the files whose code is
+    compiled with an instance of a kernel only.
     """
 
     files: dict[str, dict[int, Line]] = field(default_factory=lambda: defaultdict(dict))
     functions: dict[tuple[str, str, str], Share] = field(default_factory=dict)
     unreachable: Mapping[Place, str] = field(default_factory=dict)
+    headers: frozenset[str] = frozenset()
 
     def add(self, counted: Iterable[Counted], target: str) -> None:
         """Add what one target executed."""
@@ -135,10 +139,27 @@ class Coverage:
         line = self.files[file][number]
         return len(line.branches) - line.taken if (file, number) in self.unreachable else 0
 
-    def instances(self, kernel: str) -> Share:
+    @property
+    def not_compiled(self) -> list[str]:
+        """The files of which no instance was compiled; host code can still have compiled a line of them."""
+        return sorted(self.headers - {file for file, function, _ in self.functions if name_of(function) in BY_KERNEL})
+
+    def instances(self, kernel: str, target: str = "") -> Share:
         """The instances of a kernel that were executed, of those that were compiled, each once for each target."""
-        found = [share.done for (_, function, _), share in self.functions.items() if name_of(function) == kernel]
-        return Share(sum(done > 0 for done in found), len(found))
+        found = self._of_kernel(kernel, target)
+        return Share(sum(share.done > 0 for share in found), len(found))
+
+    def lines_of(self, kernel: str, target: str) -> Share:
+        """The executed lines of a kernel's instances on a target, of all their lines."""
+        found = self._of_kernel(kernel, target)
+        return Share(sum(share.done for share in found), sum(share.total for share in found))
+
+    def _of_kernel(self, kernel: str, target: str) -> list[Share]:
+        return [
+            share
+            for (_, function, on), share in self.functions.items()
+            if name_of(function) == kernel and target in ("", on)
+        ]
 
 
 def name_of(function: str) -> str:

@@ -5,15 +5,18 @@ import math
 import posixpath
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fattn_probe.build import Build
+from fattn_probe.build.plan import case_file
+from fattn_probe.build.sources import INSTANCES
 from fattn_probe.detect.counts import Counted
 from fattn_probe.errors import BuildError, LostError
 from fattn_probe.process import run
 from fattn_probe.run.frames import short_kernel
+from fattn_probe.source import KernelCase
 
 ATTENTION = re.compile(r"overlay/ggml/src/ggml-cuda/(?P<file>fattn[\w-]*\.cuh?|mma\.cuh|cp-async\.cuh)")
 BRANCHING = re.compile(r"\b(?:if|for|while|switch|case|do)\b|\?|&&|\|\|")
@@ -26,9 +29,16 @@ ASSERTING = re.compile(r"\b(?:GGML_ASSERT|GGML_ABORT|static_assert|assert|CUDA_C
 INSTALL_GCOV = "gcov, which comes with g++, is not on this machine; install it: `sudo apt install g++`"
 
 
-def link_notes(build: Build, counters: Path) -> None:
-    """Put g++'s notes about each object of a build where its counters will be."""
+def link_notes(build: Build, counters: Path, kernels: Iterable[KernelCase]) -> None:
+    """Put g++'s notes about the objects that some kernels need where their counters will be.
+
+    A build can hold kernels of other runs too, and, after an interrupted compile, notes without an object.
+    """
+    wanted = {case_file(kernel) for kernel in kernels}
     for notes in (build.folder / "obj").rglob("*.gcno"):
+        is_kernel = notes.parent.name == INSTANCES
+        if (is_kernel and notes.stem not in wanted) or not notes.with_suffix(".o").is_file():
+            continue
         there = counters / notes.absolute().relative_to("/")
         there.parent.mkdir(parents=True, exist_ok=True)
         there.symlink_to(notes.absolute())

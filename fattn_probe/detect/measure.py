@@ -20,9 +20,11 @@ from fattn_probe.run.command import describe
 from fattn_probe.run.inputs import inputs_of
 from fattn_probe.run.outcome import Ran, Unsupported
 from fattn_probe.run.prepare import prepare
+from fattn_probe.run.required_kernels import required_kernels
 from fattn_probe.run.session import Session
 from fattn_probe.scenario import Case
 from fattn_probe.scratch import scratch
+from fattn_probe.source import Tree, kernel_cases
 from fattn_probe.source.features import CUDA
 
 OnCase = Callable[[Result, int, int], None]
@@ -89,7 +91,7 @@ def measure_on(
     assert tree is not None
     results = []
     with scratch() as folder:
-        link_notes(build, folder)
+        link_notes(build, folder, required_kernels(session, cases, target))
         simulation = replace(session.options.simulation, threads=1, counters=folder)
         job = Job(run_one, replace(session.options, simulation=simulation), session.builds, target)
         with closing(judged(job, cases, cores(), session.progress)) as arriving:
@@ -100,11 +102,16 @@ def measure_on(
     return results
 
 
-def check(command: str, targets: Iterable[Target]) -> None:
-    """InputError if a target is not a simulated GPU."""
+def headers_of(tree: Tree) -> frozenset[str]:
+    """The attention sources of a release that are compiled with an instance of a kernel only."""
+    return frozenset({case.header for case in kernel_cases(tree)})
+
+
+def check(command: str, targets: Iterable[Target], why: str = "say what a case executes") -> None:
+    """InputError if a target is not a simulated GPU; `why` is what only those do."""
     for target in targets:
         if target.engine != "sim":
-            raise InputError(f"{command} --on {target}: only simulated GPUs (sim:ID) say what a case executes")
+            raise InputError(f"{command} --on {target}: only simulated GPUs (sim:ID) {why}")
 
 
 def on_simulated(command: str, suite_file: Path, given: Given) -> list[tuple[Entry, Target]]:

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fattn_probe.detect.counts import Coverage
+from fattn_probe.detect.counts import Coverage, name_of
 from fattn_probe.detect.measure import Measured
-from fattn_probe.detect.show import percent, shares_of, summary
+from fattn_probe.detect.show import cells_of, files_of, instance_columns, instance_rows, percent, summary
 from fattn_probe.inspect.view.page import environment
+from fattn_probe.launch.families import BY_KERNEL
 from fattn_probe.source import Tree
 from fattn_probe.source.features import CUDA
 
@@ -16,22 +17,31 @@ THOUSAND = 1000
 
 def page(found: Sequence[Measured], tree: Tree) -> str:
     """The page: a row per file with the shares of each suite, then the source with the counts of the first suite."""
-    names = sorted({name for item in found for name in item.coverage.files})
     files = [
         {
             "name": name,
-            "shares": [percent(share) for share in shares_of(found, name)],
+            "shares": list(cells_of(found, name)),
             "lines": list(annotated(tree.root / CUDA / name, name, found[0].coverage)),
         }
-        for name in names
+        for name in files_of(found)
     ]
     words = {
         "title": f"What {', '.join(item.suite for item in found)} execute{'s' * (len(found) == 1)}",
         "about": f"{tree.spec}. " + "; ".join(next(summary(item)) for item in found),
         "suites": [item.suite for item in found],
         "files": files,
+        "instance_columns": instance_columns(found),
+        "instance_rows": list(instance_rows(found)),
+        "instances": list(instances(found[0].coverage)),
     }
     return environment("fattn_probe.detect").get_template("coverage.html.j2").render(words)
+
+
+def instances(coverage: Coverage) -> Iterator[tuple[str, str, str]]:
+    """Each instance of a kernel that was compiled, its GPU, and the share of its lines that was executed."""
+    for (_, function, on), share in sorted(coverage.functions.items()):
+        if name_of(function) in BY_KERNEL:
+            yield function, on, percent(share) if share.done else "never executed"
 
 
 def annotated(path: Path, file: str, coverage: Coverage) -> Iterator[dict[str, Any]]:

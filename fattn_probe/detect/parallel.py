@@ -11,7 +11,7 @@ from pathlib import Path
 from fattn_probe.detect.planted import Tried, try_fault
 from fattn_probe.detect.routine import Questions
 from fattn_probe.errors import FattnProbeError
-from fattn_probe.regress.pool import CONTEXT, prepare
+from fattn_probe.regress.pool import CONTEXT, heed_interrupts, prepare
 from fattn_probe.source.faults import HistoricFault
 
 OVERLAP = 1.5
@@ -43,6 +43,7 @@ def begin(numbers: "CONTEXT.Queue[int]", jobs: int) -> None:  # type: ignore[nam
     """Restrict a worker, and all that it starts, to its cores."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, share(sorted(os.sched_getaffinity(0)), numbers.get(), jobs))
+    heed_interrupts()
     prepare()
 
 

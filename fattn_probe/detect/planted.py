@@ -198,7 +198,7 @@ def try_batch(batch: Batch, session: Session, plain: Session, judge: Judge) -> t
             done += 1
             by = given_away(result)
             if result.known and passes(next(case for case in batch.cases if case.name == result.name), plain, target):
-                by = VERDICT
+                by = how_it_failed(result)
             if by:
                 cause = result.cause if isinstance(result, Diagnosed) and by == VERDICT else None
                 return Caught(str(target), result.name, by, result.failure or result.reason, cause), done
@@ -213,8 +213,11 @@ def passes(case: Case, session: Session, target: Target) -> bool:
 
 def given_away(result: Result) -> KilledBy | Literal[""]:
     """How a result shows that something is wrong; empty if it does not. A known defect of upstream's is no news."""
-    if result.status == "pass" or result.known:
-        return ""
+    return "" if result.status == "pass" or result.known else how_it_failed(result)
+
+
+def how_it_failed(result: Result) -> KilledBy:
+    """How a result that does not pass shows that something is wrong, even if it looks like a known defect."""
     if result.status == "unsupported" or result.reason.startswith(LOST):
         return SUPPORT
     if result.status == "lost" or result.finding is not None:

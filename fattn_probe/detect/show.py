@@ -13,9 +13,12 @@ from fattn_probe.detect.counts import Coverage, Line, Share
 from fattn_probe.detect.measure import Measured
 from fattn_probe.detect.unreachable import refuted
 from fattn_probe.errors import InputError
+from fattn_probe.figures import number_of
+from fattn_probe.files import read_text
 from fattn_probe.launch.families import BY_KERNEL
 from fattn_probe.tables import Table
 
+MOST_BYTES = 1 << 30
 WORST = 12  # ranges of lines in the terminal's list
 
 
@@ -46,6 +49,7 @@ def one_document(item: Measured) -> dict[str, Any]:
             }
             for file in sorted(coverage.files)
         ],
+        "not_compiled": coverage.not_compiled,
         "instances": [
             {"on": on, "file": file, "function": function, **share_document(share)}
             for (file, function, on), share in sorted(coverage.functions.items())
@@ -55,9 +59,10 @@ def one_document(item: Measured) -> dict[str, Any]:
 
 def read(path: Path) -> list[Measured]:
     """The suites of a file of `coverage --json`; InputError if it is none."""
+    text = read_text(path, "the coverage", MOST_BYTES)
     try:
-        return [measured_of(item) for item in json.loads(path.read_text(encoding="utf-8"))["suites"]]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+        return [measured_of(item) for item in json.loads(text)["suites"]]
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not what `fattn-probe coverage --json` prints: {error}") from error
 
 
@@ -89,18 +94,15 @@ def percent(share: Share) -> str:
 
 def render(found: Sequence[Measured]) -> RenderableType:
     """A row per file, columns per suite; then the longest ranges that no suite executed."""
-    files = sorted({file for item in found for file in item.coverage.files})
     columns = [word for item in found for word in (f"{item.suite}: lines", "branches")]
-    rows = tuple((file, *map(percent, shares_of(found, file))) for file in files)
-    kernels = tuple((name, *(counted(item.coverage.instances(name)) for item in found)) for name in BY_KERNEL)
+    rows = tuple((file, *cells_of(found, file)) for file in files_of(found))
     notes = [Text(said) for item in found for said in summary(item)]
     worst = list(islice(longest(found[0]), WORST))
     heading = [Text(f"\nnever executed by {found[0].suite}, longest first:")] if worst else []
-    instances = Table(("kernel", *(f"{item.suite}: instances executed" for item in found)), kernels)
     return Group(
         Table(("file", *columns), rows),
         Text(),
-        instances,
+        Table(instance_columns(found), tuple(instance_rows(found))),
         Text(),
         *notes,
         *heading,
@@ -113,16 +115,38 @@ def counted(share: Share) -> str:
     return f"{share.done} of {share.total}"
 
 
-def shares_of(found: Sequence[Measured], file: str) -> Iterator[Share]:
+def files_of(found: Sequence[Measured]) -> list[str]:
+    """The files of all suites, also those of which no instance was compiled."""
+    return sorted({file for item in found for file in (*item.coverage.files, *item.coverage.not_compiled)})
+
+
+def cells_of(found: Sequence[Measured], file: str) -> Iterator[str]:
     """The executed lines and the outcomes of branches of a file, suite by suite."""
     for item in found:
-        yield item.coverage.lines(file)
-        yield item.coverage.branches(file)
+        if file in item.coverage.not_compiled:
+            yield from ("no instance compiled", "")
+        else:
+            yield percent(item.coverage.lines(file))
+            yield percent(item.coverage.branches(file))
+
+
+def instance_columns(found: Sequence[Measured]) -> tuple[str, ...]:
+    """The columns of the table of instances."""
+    return ("kernel", "on", *(word for item in found for word in (f"{item.suite}: instances executed", "their lines")))
+
+
+def instance_rows(found: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
+    """The instances of each kernel on each GPU, suite by suite: executed of compiled, and the share of their lines."""
+    for kernel in BY_KERNEL:
+        for on in dict.fromkeys(target for item in found for target in item.targets):
+            shares = [(item.coverage.instances(kernel, on), item.coverage.lines_of(kernel, on)) for item in found]
+            if any(instances.total for instances, _ in shares):
+                yield (kernel, on, *(word for some, lines in shares for word in (counted(some), percent(lines))))
 
 
 def summary(item: Measured) -> Iterator[str]:
     """How many cases ran where, and which did not."""
-    yield f"{item.suite}: {item.cases} cases on {', '.join(item.targets)}"
+    yield f"{item.suite}: {number_of(item.cases, 'case')} on {', '.join(item.targets)}"
     yield from (f"  not counted: {reason.splitlines()[0]}" for reason in item.lost[:3])
     if len(item.lost) > 3:
         yield f"  not counted: {len(item.lost) - 3} more"
@@ -139,4 +163,4 @@ def longest(item: Measured) -> Iterator[str]:
     size = {gap: sum(gap[1] <= number <= gap[2] for number in lines[gap[0]]) for gap in gaps}
     for file, first, last in sorted(gaps, key=lambda gap: (-size[gap], gap)):
         count = size[file, first, last]
-        yield f"{file}:{first}" + (f"-{last}" if last > first else "") + f" ({count} line{'s' * (count > 1)})"
+        yield f"{file}:{first}" + (f"-{last}" if last > first else "") + f" ({number_of(count, 'line')})"

@@ -66,7 +66,7 @@ def fuzz(
 ) -> None:
     """Judge random scenarios, and shrink those that fail to the smallest that shows it."""
     targets = parse_targets(on, load_devices(devices))
-    check_simulated("fuzz", targets)
+    check_simulated("fuzz", targets, "say in advance which kernels a random case needs")
     limits = Limits(seconds_of(minutes, cases), cases, workers or pool.cores())
     chosen = setup.BuildFlags(source, patch, check=check)
     options = chosen.run_options(NOTES, Simulation(schedule), timeout=timeout)

@@ -16,7 +16,7 @@ from fattn_probe.fuzz.findings import Kind, kind_of
 from fattn_probe.fuzz.scenarios import case_of
 from fattn_probe.fuzz.shapes import Settings
 from fattn_probe.fuzz.shrink import shrink
-from fattn_probe.regress.pool import CONTEXT, Job, result_or_loss
+from fattn_probe.regress.pool import CONTEXT, Job, heed_interrupts, result_or_loss
 from fattn_probe.regress.records import Result
 from fattn_probe.run.command import plan_cases
 from fattn_probe.run.required_kernels import KernelReader
@@ -65,7 +65,7 @@ def shrunk(failures: Sequence[Failure], workers: int, seconds: float) -> Iterato
     if not failures:
         return
     ends = time.monotonic() + seconds
-    with ProcessPoolExecutor(min(workers, len(failures)), CONTEXT) as pool:
+    with ProcessPoolExecutor(min(workers, len(failures)), CONTEXT, heed_interrupts) as pool:
         try:
             for future in as_completed([pool.submit(smallest, sendable(failure), ends) for failure in failures]):
                 yield future.result()

@@ -26,7 +26,7 @@ RESULT = (
     "name, results.digest AS digest, status, reason, metrics, output, seconds, failure, details,"
     " launches.text AS launches"
 )
-DETAILS = ("warning", "missing", "sampled", "checks", "finding", "known")
+DETAILS = ("warning", "missing", "sampled", "checks", "finding", "known", "diagnosis")
 FIELDS = tuple(name for name in Result.__dataclass_fields__ if name not in ("error_map", *DETAILS))
 PACKED = tuple(PackedMap.__dataclass_fields__)
 RUN = "SELECT runs.*, (SELECT sum(planned) FROM parts WHERE parts.run = runs.id) AS planned FROM runs"
@@ -340,6 +340,7 @@ def _details(document: Mapping[str, Any]) -> dict[str, Any]:
         "checks": tuple(Check(**check) for check in document.get("checks", ())),
         "finding": finding_from(document.get("finding")),
         "known": document.get("known", ""),
+        "diagnosis": document.get("diagnosis", ""),
     }
 
 

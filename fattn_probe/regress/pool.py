@@ -9,7 +9,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -46,6 +46,7 @@ class Job:
 def work(connection: "Connection[Result | Progress, Case]", job: Job) -> None:
     """The main loop of a worker: receive a case, send its result, until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when it ends
+    heed_interrupts()  # for the programs that it starts
     tempfile.tempdir = job.folder or None
     session = Session(job.options, connection.send, dict(job.builds))
     with contextlib.suppress(EOFError, OSError), threadpool_limits(1, "blas"), session.persistent_runner():
@@ -137,9 +138,22 @@ class Pool:
 
 
 def prepare() -> None:
-    """Start the server that workers are forked from, so that it imports while the cases are made."""
+    """Start the server that workers are forked from, so that it imports while the cases are made.
+
+    It and its workers inherit that interrupts wait: a terminal sends Ctrl-C to every process, and the parent decides.
+    """
     CONTEXT.set_forkserver_preload(PRELOADED)
-    forkserver.ensure_running()
+    resource_tracker.ensure_running()  # which would let them through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def heed_interrupts() -> None:
+    """Let interrupts through again, in a process that such a server forked."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def judged(job: Job, cases: Sequence[Case], workers: int, progress: Report = silent) -> Generator[Result]:
@@ -150,6 +164,7 @@ def judged(job: Job, cases: Sequence[Case], workers: int, progress: Report = sil
     """
     if not cases:
         return
+    prepare()
     with scratch() as folder:
         job = replace(job, target=picklable(job.target), folder=str(folder))
         pool = Pool(job, left=deque(sorted(cases, key=lambda case: -case.op.sizes.flop)))

@@ -63,7 +63,7 @@ class Result:
     `launches` is the text of the launch records, one JSON line each; `error_map` is for a wrong output. `warning` is
     about a passing but inaccurate output; `missing` names checks that could not be made. `sampled` is None if all rows
     were checked. `finding` is the fault that ended a run without an output. `known` is the id of the known defect of
-    upstream's that a failure is; empty if it is none.
+    upstream's that a failure is; empty if it is none. `diagnosis` is the first cause of a wrong output, in words.
     """
 
     name: str
@@ -82,6 +82,7 @@ class Result:
     checks: tuple[Check, ...] = ()
     finding: Finding | None = None
     known: str = ""
+    diagnosis: str = ""
 
     @property
     def time(self) -> float | None:
@@ -95,8 +96,10 @@ class Result:
 
     @property
     def explained(self) -> str:
-        """The reason, which begins with the known defect if the failure is one."""
-        return named(self.known, self.reason)
+        """The reason, which begins with the known defect if the failure is one, and otherwise ends with the cause."""
+        if self.known or not self.diagnosis:
+            return named(self.known, self.reason)
+        return f"{self.reason}; cause: {self.diagnosis}"
 
 
 class Cell(NamedTuple):

@@ -148,7 +148,7 @@ def _failure(night: Night, result: Result) -> dict[str, Any]:
     size = f"{packed.heads} heads x {packed.queries} queries" if packed else ""
     return {
         "name": result.name,
-        "reason": result.reason,
+        "reason": result.explained,
         "kernel": _kernel(result),
         "map": picture_of(packed, f"errors of {result.name}, {size}", _tiles(night, result))
         if packed and drawn

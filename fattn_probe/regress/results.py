@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
+from fattn_probe.compare.diagnose.diagnosis import Diagnosis
 from fattn_probe.compare.judge.cases import judge_case
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.judgement import Judgement
@@ -58,7 +59,13 @@ def recorded(judgement: Judgement, *, timed: bool) -> Result:
         checks=judgement.checks,
         finding=judgement.finding,
         known=judgement.known,
+        diagnosis=first_cause(judgement.diagnosis),
     )
+
+
+def first_cause(diagnosis: Diagnosis | None) -> str:
+    """The first cause of a diagnosis in words; empty if it says none."""
+    return str(diagnosis.causes[0].cause) if diagnosis is not None and diagnosis.causes else ""
 
 
 def metrics_of(verdict: Verdict) -> dict[str, object]:

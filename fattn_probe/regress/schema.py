@@ -110,7 +110,7 @@ MIGRATIONS = (
     "UPDATE cases SET op = whole_op(op);",
     """
     ALTER TABLE shades RENAME TO error_maps;
-    -- details: JSON with warning, missing, sampled, checks and finding
+    -- details: JSON with warning, missing, sampled, checks, finding, and since then known and diagnosis
     ALTER TABLE results ADD COLUMN details TEXT NOT NULL DEFAULT '{}';
     -- checks: JSON, how cases were judged, null where that was not kept; only: the run's own filter of names
     ALTER TABLE runs ADD COLUMN checks TEXT;

@@ -1,19 +1,24 @@
 """A suite file: which scenarios, on which devices, with which source."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from fattn_probe.build.key import not_with_address
 from fattn_probe.compare.judge.checks import QUERIES_ALONE, Checks, UseModel
 from fattn_probe.errors import InputError
 from fattn_probe.files import read_text
 from fattn_probe.scenario import Case
+from fattn_probe.scenario.explain import ENTRY_NAME, explain
 from fattn_probe.scenario.files import read_cases, told_apart
 from fattn_probe.scenario.spec import Spec
 from fattn_probe.source import DEFAULT_SOURCE
-from fattn_probe.yaml_lines import Document, parse
+from fattn_probe.yaml_lines import Document, Key, parse
+
+ALLOWED = ", allowed: "
 
 
 class CheckSpec(Spec):
@@ -44,7 +49,7 @@ class CheckSpec(Spec):
 class Entry(Spec):
     """Cases, the targets that they run on, and how they are run and judged."""
 
-    name: str = Field(default="", pattern=r"^[a-z0-9-]*$")
+    name: str = Field(default="", pattern=ENTRY_NAME)
     """What the history calls the entry's runs: `SUITE/NAME`; empty for the suite itself."""
     scenarios: list[str] = Field(default=[])
     """Scenario files and recorded cases, as paths or globs relative to the suite's file."""
@@ -68,6 +73,12 @@ class Entry(Spec):
     """K-V type pairs that the build has vec kernels for, besides the default ones, such as `q5_1-q4_0`."""
     check: CheckSpec = Field(default=CheckSpec())
     """How the cases are judged: `model`, `sample`, `repeat`, `batch_invariance`, `roundings`, `kernels`."""
+
+    @model_validator(mode="after")
+    def _can_be_built(self) -> Self:
+        if problem := not_with_address(self.flavour, self.sanitize):
+            raise ValueError(problem)
+        return self
 
     @property
     def has_cases(self) -> bool:
@@ -120,16 +131,24 @@ def load_suite(path: Path) -> Suite:
         document = parse(read_text(path, "the suite"))
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if document.mistakes:
+        raise InputError("\n".join(f"{path}:{mistake.line}: {mistake.text}" for mistake in document.mistakes))
     try:
         return Suite.model_validate(document.value)
     except ValidationError as error:
         raise InputError("\n".join(_mistakes(path, document, error))) from error
 
 
-def _mistakes(path: Path, document: Document, error: ValidationError) -> list[str]:
-    found = error.errors(include_url=False)
-    keys = [(item["loc"], ".".join(map(str, item["loc"])) or "the file", item["msg"]) for item in found]
-    return [f"{path}:{document.line(key)}: {dotted}: {said}" for key, dotted, said in keys]
+def _mistakes(path: Path, document: Document, error: ValidationError) -> Iterator[str]:
+    """The messages of pydantic's errors, one for each key: the alternatives of a value have an error each."""
+    by_key: dict[Key, list[str]] = {}
+    for details in error.errors(include_url=False):
+        key, said = explain(details, document.value, Suite)
+        by_key.setdefault(key, []).append(said)
+    for key, (first, *others) in by_key.items():
+        also = (said.partition(ALLOWED)[2] for said in others)
+        said = " or ".join([first, *filter(None, also)])
+        yield f"{path}:{document.line(key)}: {'.'.join(map(str, key)) or 'the file'}: {said}"
 
 
 def cases_of(entry: Entry, folder: Path) -> list[Case]:

@@ -1,6 +1,7 @@
 """The output of `fattn-probe regress` and `history`: outcomes as text, JSON, Markdown and an exit code."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.text import Text
 from fattn_probe.compare.judge.judgement import attention_kernel
 from fattn_probe.compare.judge.known import by_defect
 from fattn_probe.errors import ComparisonError, LostError, RegressionError
-from fattn_probe.figures import minute
+from fattn_probe.figures import minute, number_of
 from fattn_probe.regress.changes import Change, Kind
 from fattn_probe.regress.records import Result, Run
 from fattn_probe.regress.runner import Outcome
@@ -19,6 +20,8 @@ from fattn_probe.tables import Table
 
 STYLES = {"pass": "green", "fail": "bold red", "unsupported": "dim", "lost": "magenta"}
 SHOWN = 20
+FAILURES = frozenset({Kind.NEW_FAILURE, Kind.SUPPORT_LOST})
+"""The changes whose words say why a case fails."""
 MOST_ROWS = 200  # of a step summary, which is limited to 1 MiB
 
 
@@ -34,22 +37,45 @@ def _render(outcome: Outcome) -> Iterable[RenderableType]:
     yield from _acceptance(outcome)
     if outcome.run.settings.checks:
         yield Text(f"judged with: {outcome.run.settings.checks}", "dim")
-    if outcome.changes:
+    yield from (Text(line, "yellow") for line in not_checked(outcome))
+    shown = sorted(outcome.changes, key=_order)[:SHOWN]
+    if shown:
         rows = (
-            (change.case, Text(change.kind, "bold red" if change.alarm else ""), change.words)
-            for change in sorted(outcome.changes, key=_order)[:SHOWN]
+            (change.case, Text(change.kind, "bold red" if change.alarm else ""), _words(change, outcome))
+            for change in shown
         )
         columns = ("case", "change", "before and now")
         yield Table(columns, tuple(rows), prose=frozenset(columns[2:]), heading=columns[:2])
         if len(outcome.changes) > SHOWN:
             yield Text(f"and {len(outcome.changes) - SHOWN} more (--json has all)", "dim")
     yield from (Text(line, "yellow") for line in by_defect(result.known for result in outcome.results.values()))
+    told = {change.case for change in shown if change.kind in FAILURES}
     for result in outcome.results.values():
-        if result.status == "fail" and not result.known:
-            at = f" in {result.finding.place}" if result.finding and result.finding.place else ""
-            yield Text(f"fail {result.name}: {result.reason}{at}", "red")
+        if result.status == "fail" and not result.known and result.name not in told:
+            yield Text(f"fail {result.name}: {result.explained}{_place(result)}", "red")
         if result.warning:
             yield Text(f"accuracy warning {result.name}: {result.warning}", "yellow")
+
+
+def not_checked(outcome: Outcome) -> Iterator[str]:
+    """By what how many cases could not be checked, each reason once."""
+    checks = outcome.run.settings.checks
+    results, found = outcome.results.values(), Counter[str]()
+    found.update(f"{check.name}: {check.reason}" for result in results for check in result.checks if not check.made)
+    if checks is None or checks.model != "never":
+        found.update(result.missing for result in results if result.missing)
+    for reason, number in found.items():
+        yield f"not checked in {number_of(number, 'case')}: {reason}"
+
+
+def _words(change: Change, outcome: Outcome) -> str:
+    """What a change says, with the place where a kernel was stopped."""
+    return change.words + (_place(outcome.results[change.case]) if change.kind in FAILURES else "")
+
+
+def _place(result: Result) -> str:
+    """` in KERNEL, block, thread, FILE:LINE` where a kernel was stopped; empty if it was not."""
+    return f" in {result.finding.place}" if result.finding and result.finding.place else ""
 
 
 def place(run: Run) -> str:
@@ -77,7 +103,7 @@ def _said(changes: Sequence[Change]) -> str:
     """The number of changes without cases that were not run, which the counts have."""
     found = [change for change in changes if change.kind is not Kind.NOT_RUN]
     alarms = sum(change.alarm for change in found)
-    return f"{len(found)} changed, {alarms} regression{'s' * (alarms != 1)}" if found else "nothing changed"
+    return f"{len(found)} changed, {number_of(alarms, 'regression')}" if found else "nothing changed"
 
 
 def _order(change: Change) -> tuple[bool, bool]:
@@ -162,7 +188,7 @@ def _details(outcome: Outcome) -> Iterable[str]:
     failed = [result for result in outcome.results.values() if result.status == "fail" and result.name not in told]
     wrong = [result for result in failed if not result.known]
     rows = [(change.case, f"**{change.kind}**" if change.alarm else change.kind, change.words) for change in found]
-    rows += [(result.name, "known failure" if outcome.baseline else "wrong", result.reason) for result in wrong]
+    rows += [(result.name, "known failure" if outcome.baseline else "wrong", result.explained) for result in wrong]
     defects = list(filter(None, (result.known for result in failed)))
     rows += [(id, "known defect", line) for id, line in zip(dict.fromkeys(defects), by_defect(defects), strict=True)]
     if rows:
@@ -253,16 +279,25 @@ def raise_if_regressed(outcomes: Sequence[Outcome], most_lost: float) -> None:
             raise LostError(f"{place(outcome.run)}: stopped with {left} cases left; --resume continues with them")
         if outcome.lost > most_lost:
             raise LostError(f"{place(outcome.run)}: {outcome.lost:.0%} of the cases were lost or not run")
-    if alarms := [change for outcome in outcomes for change in outcome.alarms]:
-        raise RegressionError("\n".join(f"{change.case}: {change.kind}: {change.words}" for change in alarms))
+    if worse := [outcome for outcome in outcomes if outcome.alarms]:
+        raise RegressionError("\n".join(f"{place(item.run)}: {_regressions(item.alarms)}" for item in worse))
     wrong = [outcome for outcome in outcomes if outcome.baseline is None and outcome.counts["fail"] > known(outcome)]
     if wrong:
         raise ComparisonError(
             "\n".join(
-                f"{place(item.run)}: {item.counts['fail']} cases are wrong{_known(item)}; no baseline yet"
-                for item in wrong
+                f"{place(item.run)}: {_wrong(item.counts['fail'])}{_known(item)}; no baseline yet" for item in wrong
             )
         )
+
+
+def _regressions(alarms: Sequence[Change]) -> str:
+    """`3 regressions (2 new failure, 1 slower)`; the report on stdout names the cases."""
+    kinds = Counter(change.kind for change in alarms)
+    return f"{number_of(len(alarms), 'regression')} ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})"
+
+
+def _wrong(number: int) -> str:
+    return "1 case is wrong" if number == 1 else f"{number} cases are wrong"
 
 
 def render_runs(rows: Sequence[tuple[Run, dict[str, int]]]) -> RenderableType:

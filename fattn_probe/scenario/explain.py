@@ -7,8 +7,11 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from .schema import DEVICE, FACT_NAME, ONE_LINE, Scenario
+from .spec import Spec
 
 Key = tuple[str | int, ...]
+ENTRY_NAME = r"^[a-z0-9-]*$"
+"""Of an entry of a suite."""
 BOUNDS = {
     "greater_than": ("gt", "more than {}"),
     "greater_than_equal": ("ge", "at least {}"),
@@ -20,6 +23,7 @@ BOUNDS = {
     "string_too_long": ("max_length", "at most {} characters"),
 }
 PATTERNS = {
+    ENTRY_NAME: "a name of small letters, digits and -",
     ONE_LINE: "one line of text",
     FACT_NAME: "the name of a variable, such as ntiles_dst",
     DEVICE: "sim:NAME such as sim:h200, gpu, gpu:N, or cpu",
@@ -39,24 +43,26 @@ KINDS = {
 }
 
 
-def explain(error: ErrorDetails, settings: dict[str, Any]) -> tuple[Key, str]:
-    """The key (path in the file) of an error in `settings`, and its message."""
+def explain(error: ErrorDetails, settings: Any, spec: type[Spec] = Scenario) -> tuple[Key, str]:  # noqa: ANN401 (YAML)
+    """The key (path in the file) of an error in `settings`, which are those of a `spec`, and its message."""
     key, kind = _file_key(error["loc"], settings), error["type"]
-    if error["loc"][0] == "expect" and len(error["loc"]) > 2:
+    if kind == "value_error":
+        return key, str(error["ctx"]["error"])
+    if error["loc"][:1] == ("expect",) and len(error["loc"]) > 2:
         key = error["loc"][:2]
         return key, f"found {_show(settings['expect'][key[1]])}, allowed: {FACTS}"
     if kind.startswith("union_tag"):
-        return (*key, "kind"), _wrong_kind(error)
+        return (*key, "kind"), _wrong_kind(error, spec)
     if kind == "extra_forbidden":
-        names = sorted(_schema_at(error["loc"][:-1]).get("properties", {}))
+        names = sorted(_schema_at(error["loc"][:-1], spec).get("properties", {}))
         return key, f"unknown key, allowed: {', '.join(names)}" + nearest(str(key[-1]), names)
     if kind == "missing":
-        return key, "missing" + _about(error["loc"])
+        return key, "missing" + _about(error["loc"], spec)
     return key, f"found {_show(error['input'])}, allowed: {_allowed(error)}"
 
 
-def _wrong_kind(error: ErrorDetails) -> str:
-    tags = sorted(_schema_at(error["loc"]).get("discriminator", {}).get("mapping", {}))
+def _wrong_kind(error: ErrorDetails, spec: type[Spec]) -> str:
+    tags = sorted(_schema_at(error["loc"], spec).get("discriminator", {}).get("mapping", {}))
     tag = error.get("ctx", {}).get("tag")
     if tag is None:
         return f"missing, allowed: {', '.join(tags)}"
@@ -83,26 +89,26 @@ def nearest(name: str, names: list[str]) -> str:
 
 
 @cache
-def _schema() -> dict[str, Any]:
-    return Scenario.model_json_schema()
+def _schema(spec: type[Spec]) -> dict[str, Any]:
+    return spec.model_json_schema()
 
 
-def _resolve(schema: dict[str, Any]) -> dict[str, Any]:
+def _resolve(schema: dict[str, Any], spec: type[Spec]) -> dict[str, Any]:
     reference = schema.get("$ref", "")
-    return _schema()["$defs"][reference.rpartition("/")[2]] if reference else schema
+    return _schema(spec)["$defs"][reference.rpartition("/")[2]] if reference else schema
 
 
-def _schema_at(loc: Key) -> dict[str, Any]:
-    schema = _schema()
+def _schema_at(loc: Key, spec: type[Spec]) -> dict[str, Any]:
+    schema = _schema(spec)
     for step in loc:
-        schema = _resolve(schema)
+        schema = _resolve(schema, spec)
         if "discriminator" in schema:
-            schema = _resolve({"$ref": schema["discriminator"]["mapping"].get(step, "")})
+            schema = _resolve({"$ref": schema["discriminator"]["mapping"].get(step, "")}, spec)
         elif isinstance(step, int):
             schema = schema.get("items", {})
         else:
             schema = schema.get("properties", {}).get(step, {})
-    return _resolve(schema)
+    return _resolve(schema, spec)
 
 
 def _file_key(loc: Key, settings: dict[str, Any]) -> Key:
@@ -119,8 +125,8 @@ def _file_key(loc: Key, settings: dict[str, Any]) -> Key:
     return tuple(key)
 
 
-def _about(loc: Key) -> str:
-    schema = _schema_at(loc)
+def _about(loc: Key, spec: type[Spec]) -> str:
+    schema = _schema_at(loc, spec)
     words = schema.get("description", "").split(":")[0].rstrip(".")
     lower = words[:1].lower() + words[1:] if words[1:2].islower() else words
     return f", allowed: {lower}" if words else ""

@@ -39,7 +39,7 @@ def test_a_stride_of_the_mask_in_32_bits_is_found():
     (row,) = rows_of(HUGE / "mask-sequences.yaml", "--patch", "fault-mask-scan", code=5)
     assert row["finding"]["kind"] == "out-of-bounds"
     assert row["finding"]["kernel"].startswith("flash_attn_mask_to_KV_max")
-    assert "of mask (allocation 0), which has 17179869184" in row["finding"]["message"]
+    assert "of mask (allocation 0), which has 17179869184 bytes" in row["finding"]["message"]
 
 
 @pytest.mark.night

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fattn_probe.detect.counts import Counted, Coverage, Line, Share
 from fattn_probe.detect.measure import Measured, by_suite
-from fattn_probe.detect.show import document, read
+from fattn_probe.detect.show import cells_of, document, files_of, instance_rows, one_document, read, summary
 from fattn_probe.errors import InputError
 
 TILE = "flash_attn_tile<64,64,2,1,false>"
@@ -58,7 +58,31 @@ def test_instances_count_once_for_each_target():
     found = coverage(Counted("a.cuh", TILE, 5, 1), Counted("a.cuh", OTHER, 5, 0))
     found.add([Counted("a.cuh", TILE, 5, 0)], "sim:t4")
     assert found.instances("flash_attn_tile") == Share(1, 3)
+    assert found.instances("flash_attn_tile", "sim:h200") == Share(1, 2)
+    assert found.lines_of("flash_attn_tile", "sim:t4") == Share(0, 1)
     assert found.instances("flash_attn_ext_vec") == Share(0, 0)
+
+
+def test_instances_are_shown_by_kernel_and_gpu():
+    found = coverage(Counted("a.cuh", TILE, 5, 1), Counted("a.cuh", OTHER, 5, 0), Counted("a.cuh", TILE, 6, 0))
+    found.add([Counted("a.cuh", TILE, 5, 1)], "sim:t4")
+    measured = Measured("quick", found, ("sim:h200", "sim:t4"), 2, ())
+    assert list(instance_rows([measured])) == [
+        ("flash_attn_tile", "sim:h200", "1 of 2", "33.3 % of 3"),
+        ("flash_attn_tile", "sim:t4", "1 of 1", "100 % of 1"),
+    ]
+
+
+def test_a_file_of_which_no_instance_was_compiled_is_named():
+    of_the_host = Counted("fattn-mma-f16.cuh", "ggml_cuda_fattn_mma_get_config", 3, 0)
+    found = coverage(Counted("fattn-tile.cuh", TILE, 5, 1), of_the_host)
+    found.headers = frozenset({"fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh"})
+    measured = [Measured("quick", found, ("sim:h200",), 1, ())]
+    assert files_of(measured) == ["fattn-mma-f16.cuh", "fattn-tile.cuh", "fattn-vec.cuh"]
+    for file in ("fattn-mma-f16.cuh", "fattn-vec.cuh"):
+        assert list(cells_of(measured, file)) == ["no instance compiled", ""]
+    assert list(cells_of(measured, "fattn-tile.cuh")) == ["100 % of 1", "none"]
+    assert one_document(measured[0])["not_compiled"] == ["fattn-mma-f16.cuh", "fattn-vec.cuh"]
 
 
 def test_runs_of_a_suite_add_up_and_survive_a_file(tmp_path):
@@ -85,6 +109,16 @@ def test_a_file_that_is_no_coverage_is_named(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(InputError, match=r"x\.json: not what `fattn-probe coverage --json` prints"):
         read(tmp_path / "x.json")
+
+
+def test_a_file_of_coverage_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"x\.json: cannot read the coverage: (?!.*prints)"):
+        read(tmp_path / "x.json")
+
+
+def test_one_case_is_a_case():
+    (said,) = summary(Measured("small", Coverage(), ("sim:h200",), 1, ()))
+    assert said == "small: 1 case on sim:h200"
 
 
 ITEMS = st.builds(

@@ -2,7 +2,9 @@
 
 import pytest
 
-from fattn_probe.detect.gcov import folded, parse
+from fattn_probe.build import Build
+from fattn_probe.detect.gcov import folded, link_notes, parse
+from fattn_probe.source import KernelCase
 
 VEC = "_Z18flash_attn_ext_vecILi128ELi1EL9ggml_type1ELS0_1ELb0EEvPKc"
 SOURCE = """\
@@ -82,3 +84,18 @@ def test_branches_are_those_that_the_source_has(tmp_path):
 )
 def test_the_outcomes_of_copies_add_up(text, counts, folds):
     assert folded(counts, text) == folds
+
+
+def test_only_objects_of_this_run_are_counted(tmp_path):
+    """A build has kernels of other runs too, and an interrupted compile leaves notes without an object."""
+    objects = tmp_path / "build" / "obj" / "ggml-cuda"
+    (objects / "template-instances").mkdir(parents=True)
+    names = ("fattn.cu", *(f"template-instances/fattn-probe-vec-{size}-f16-f16.cu" for size in (64, 128, 256)))
+    for name in names:
+        (objects / f"{name}.gcno").touch()
+    for name in names[:3]:  # the last compile was interrupted
+        (objects / f"{name}.o").touch()
+    wanted = [KernelCase("vec", (size, "GGML_TYPE_F16", "GGML_TYPE_F16"), "") for size in ("64", "256")]
+    link_notes(Build(tmp_path / "build", None), tmp_path / "counters", wanted)
+    linked = sorted(path.name for path in (tmp_path / "counters").rglob("*.gcno"))
+    assert linked == ["fattn-probe-vec-64-f16-f16.cu.gcno", "fattn.cu.gcno"]

@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from fattn_probe.compare.judge.bitwise import Check
 from fattn_probe.compare.judge.checks import Checks
 from fattn_probe.compare.judge.finding import Finding
+from fattn_probe.detect import planted
 from fattn_probe.detect.planted import Caught, Tried, given_away, killer_of, killers_of, text_of, tried_of
 from fattn_probe.detect.planted_page import page
-from fattn_probe.detect.routine import Routine, Showing, by_kernels
+from fattn_probe.detect.routine import Batch, Routine, Showing, by_kernels
+from fattn_probe.device import load_devices, parse_targets
 from fattn_probe.regress.records import Result
-from fattn_probe.run.session import RunOptions
+from fattn_probe.run.session import RunOptions, Session
 from fattn_probe.scenario.cases import resolve
 from fattn_probe.scenario.schema import Scenario
 from fattn_probe.source import KernelCase
@@ -136,6 +139,25 @@ def test_the_case_that_caught_a_fault_before_is_the_first(routine):
 )
 def test_what_gives_a_fault_away(result, by):
     assert given_away(result) == by
+
+
+@pytest.mark.parametrize(
+    ("result", "by"),
+    [
+        (replace(RESULT, status="fail", known="mask-scan"), "verdict"),
+        (replace(RESULT, status="fail", known="k-stride", finding=Finding("out-of-bounds", "x")), "stopped"),
+        (replace(RESULT, status="fail", known="q8-race", checks=(Check("roundings", False, True, "x"),)), "check"),
+    ],
+)
+def test_what_looks_like_a_known_defect_is_caught_by_what_it_shows(monkeypatch, result, by):
+    """The case passes without the fault, so the defect is news."""
+    monkeypatch.setattr(planted, "prepare", lambda session, work: None)
+    monkeypatch.setattr(planted, "judged", lambda *given: (one for one in [result]))
+    monkeypatch.setattr(planted, "passes", lambda case, session, target: True)
+    session = Session(RunOptions(None))
+    batch = Batch(None, parse_targets("sim:h200", load_devices())[0], [case_of("case")])
+    caught, _ = planted.try_batch(batch, session, session, planted.Judge(Checks()))
+    assert (caught.by, caught.cause) == (by, None)
 
 
 def tried(caught):

@@ -11,7 +11,7 @@ from tests.test_cli import probe
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--on", "gpu"), "only simulated GPUs"),
+        (("--on", "gpu"), "only simulated GPUs (sim:ID) say in advance which kernels a random case needs"),
         (("--on", "sim:h2000"), "h2000"),
         (("--minutes", "0"), "a number of minutes"),
         (("--minutes", "nan"), "a number of minutes"),

@@ -109,13 +109,13 @@ def test_harmless_accesses_are_not_reported(programs, flavour, kernel):
 @pytest.mark.parametrize(
     ("flavour", "kernel", "size", "said"),
     [
-        ("release", "read_past_the_end", 192, "at byte 768 of K (allocation 0), which has 768"),
-        ("check", "wide_read_past_the_end", 190, "at byte 760 of K (allocation 0), which has 760"),
-        ("check", "write_before_the_start", 192, "at byte -4 of K (allocation 0), which has 768"),
+        ("release", "read_past_the_end", 192, "at byte 768 of K (allocation 0), which has 768 bytes"),
+        ("check", "wide_read_past_the_end", 190, "at byte 760 of K (allocation 0), which has 760 bytes"),
+        ("check", "write_before_the_start", 192, "at byte -4 of K (allocation 0), which has 768 bytes"),
         ("release", "use_after_free", 192, "of K (allocation 0), which was freed"),
         ("release", "dynamic_shared_past_the_end", 192, "byte 512 of the dynamic shared memory"),
         ("check", "dynamic_shared_past_the_end", 192, "4 bytes are written at byte 512 of the dynamic shared memory"),
-        ("check", "static_shared_past_the_end", 192, "at byte 256 of the static shared memory, which has 256"),
+        ("check", "static_shared_past_the_end", 192, "at byte 256 of the static shared memory, which has 256 bytes"),
         ("release", "lane_missing", 192, "shfl.sync.bfly reads lane 5, which has returned"),
         ("release", "barrier_not_reached", 192, "63 of 64 threads wait at the barrier"),
         ("release", "unknown_instruction", 192, "frobnicate.sync.b32"),

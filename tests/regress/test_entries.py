@@ -142,6 +142,13 @@ def test_a_filter_may_leave_an_entry_without_cases_but_not_all(suite):
         ("    only: n_q=2", "    flavour: coverage", "flavour"),
         ("sanitize: [address]", "sanitize: [thread]", "sanitize"),
         ("scenarios: [a.yaml]\n    sanitize", "sanitize", "entry memory needs scenarios, or upstream: true"),
+        ("name: memory", "name: races", r"three.yaml:1: the file: every entry needs a name of its own$"),
+        ("name: memory", "name: a/b", "name: found 'a/b', allowed: a name of small letters, digits and -$"),
+        ("{sample: 8}", "{sampel: 8}", r":16: entries.1.check.sampel: unknown key, .*; did you mean 'sample'\?$"),
+        ("{sample: 8}", "{sample: 0}", r":16: entries.1.check.sample: found 0, allowed: auto, all or at least 1$"),
+        ("sanitize: [address]", "sanitize: [thread]", "sanitize.0: found 'thread', allowed: address, undefined$"),
+        ("    flavour: check", "    flavour: check\n    sanitize: [address]", r":6: entries.0: flavour check cannot"),
+        ("about: three entries", "about: three\nabout: four", r"three.yaml:3: "),
     ],
 )
 def test_mistakes_of_entries_are_named(suite, before, after, message):

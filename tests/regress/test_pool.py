@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -78,3 +80,29 @@ def test_closing_kills_the_workers(job):
     assert next(results).name == "x"
     results.close()
     assert time.monotonic() - start < 60
+
+
+START = """
+import time
+from fattn_probe.regress.pool import CONTEXT, prepare
+try:
+    prepare()
+    print("started", flush=True)
+    time.sleep(20)
+except KeyboardInterrupt:
+    pass
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.2, 0.5])
+def test_an_interrupt_while_workers_start_is_the_parents_alone(delay):
+    """A terminal sends it to the server too that workers are forked from, which printed a traceback."""
+    with subprocess.Popen(
+        [sys.executable, "-c", START], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "started\n"
+        time.sleep(delay)
+        os.killpg(running.pid, signal.SIGINT)
+        _, said = running.communicate(timeout=30)
+    assert (running.returncode, said) == (0, "")

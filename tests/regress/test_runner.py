@@ -91,7 +91,7 @@ def test_one_case_beside_a_larger_baseline_is_compared_with_itself_alone(history
 def test_one_case_that_fails_beside_a_larger_baseline_is_the_only_change(history):
     outcome = run(history, only="^gqa$", gqa="fail")
     assert [(change.case, change.kind) for change in outcome.changes] == [("gqa", Kind.NEW_FAILURE)]
-    with pytest.raises(RegressionError, match=r"^gqa: new failure"):
+    with pytest.raises(RegressionError, match=r"^sim:h200: 1 regression \(1 new failure\)$"):
         raise_if_regressed([outcome], MOST_LOST)
 
 

@@ -178,7 +178,7 @@ def test_a_view_past_its_root_is_refused_before_ggml_reads_it(go):
     gqa.tensors["K"] = TensorView("K", "f16", "K", K.ne, K.nb, 16)
     outcome = go(gqa)
     assert isinstance(outcome, Lost)
-    assert f"K: the view ends at byte {K.nbytes + 16} of K, which has {K.nbytes}" in outcome.message
+    assert f"K: the view ends at byte {K.nbytes + 16} of K, which has {K.nbytes} bytes" in outcome.message
 
 
 def test_a_backend_that_is_not_here(go, runner, tmp_path):

@@ -19,17 +19,24 @@ PADDED = 64
 
 @dataclass(frozen=True)
 class Check:
-    """A check of a right output: `deterministic`, `batch invariant`, `roundings` or `kernels`.
+    """A check of a right output: `deterministic`, `batch invariant`, `roundings`, `kernels`; `support` of a refused op.
 
     `passes`: the bits are the same. `fails`: they differ although they should not. Runs must agree; a query computed
     alone may differ, because the dispatch may choose another kernel for it. With `roundings`, at least nine of ten
-    elements must have the rounding model's bits. With `kernels`, it is the kernels that must be those of the release.
+    elements must have the rounding model's bits. With `kernels`, it is the kernels that must be those of the release. A
+    check that could not be `made` neither passes nor fails, and the reason says why.
     """
 
     name: str
     passes: bool
     fails: bool
     reason: str
+    made: bool = True
+
+
+def not_made(name: str, reason: str) -> Check:
+    """A check that could not be made."""
+    return Check(name, False, False, reason, made=False)
 
 
 def repeated(first: F32, others: Sequence[F32], how: str) -> Check:
@@ -59,7 +66,7 @@ def batch_invariance(alone: Sequence[Alone], kernel: str, name_of: Mapping[int, 
     """The check of queries computed alone; `kernel` is the batch's, `name_of` gives the kernel of each query's run."""
     name = "batch invariant"
     if not alone:
-        return Check(name, False, False, "no row could be computed alone")
+        return not_made(name, "no row could be computed alone")
     other = [row for row in alone if not row.equal]
     used = sorted({name_of[row.query] for row in alone})
     by = f"alone by {', '.join(used)}, in the batch by {kernel}"

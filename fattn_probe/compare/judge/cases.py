@@ -10,7 +10,16 @@ from fattn_probe.activity import Step, quiet
 from fattn_probe.arrays import F32, F64, I64, Bools, Bytes
 from fattn_probe.compare.diagnose.diagnosis import Evidence, diagnose
 from fattn_probe.compare.judge.agreement import digest_of
-from fattn_probe.compare.judge.bitwise import Alone, Check, batch_invariance, beside, chosen_queries, repeated, slice_of
+from fattn_probe.compare.judge.bitwise import (
+    Alone,
+    Check,
+    batch_invariance,
+    beside,
+    chosen_queries,
+    not_made,
+    repeated,
+    slice_of,
+)
 from fattn_probe.compare.judge.checks import Checks, UseModel
 from fattn_probe.compare.judge.choice import kernels
 from fattn_probe.compare.judge.expected import Expected
@@ -20,7 +29,7 @@ from fattn_probe.compare.judge.known import Failure, known_defect
 from fattn_probe.compare.judge.outcome import verdict_without_output
 from fattn_probe.compare.judge.sampled import judge_sample, rows_of_selection, sampled_of
 from fattn_probe.compare.judge.sampled import rows_of as sampled_rows
-from fattn_probe.compare.judge.support import LOST, supporting
+from fattn_probe.compare.judge.support import LOST, last_known, supporting
 from fattn_probe.compare.judge.verdict import Status, Verdict, few_bits
 from fattn_probe.device import Target
 from fattn_probe.errors import LostError
@@ -139,18 +148,21 @@ class JudgedCase:
             return replace(found, checks=checks, output=output, seconds=result.seconds)
         if isinstance(result, Ran):
             raise LostError(f"{self.case.name} ran without an output")
-        verdict, finding = verdict_without_output(result), finding_of(result)
-        if verdict.status is Status.UNSUPPORTED and target.engine != "cpu":
-            verdict = self.refused(verdict, target)
-        return Judgement(self.case.name, str(target), self.case.tolerance, verdict, finding=finding)
+        verdict = verdict_without_output(result)
+        found = Judgement(self.case.name, str(target), self.case.tolerance, verdict, finding=finding_of(result))
+        return self.refused(found, target) if verdict.status is Status.UNSUPPORTED and target.engine != "cpu" else found
 
-    def refused(self, verdict: Verdict, target: Target) -> Verdict:
-        """The verdict on an op that is refused: a failure if an earlier release is known to support it on this GPU."""
-        number = supporting(self.case.op, self.cc(target), self.session.build_for(target).manifest.build_number)
-        if number is None:
-            return verdict
-        said = f"{LOST}: b{number} supports this op on compute capability {self.cc(target)}: {verdict.reason}"
-        return Verdict(Status.FAIL, said)
+    def refused(self, found: Judgement, target: Target) -> Judgement:
+        """The judgement of an op that is refused: it fails if an earlier release is known to support it on this GPU."""
+        number, reason = self.session.build_for(target).manifest.build_number, found.verdict.reason
+        if last_known(self.case.op, number) is None:
+            unknown = not_made("support", "whether earlier releases take this op is not known")
+            return replace(found, checks=(unknown,))
+        last = supporting(self.case.op, self.cc(target), number)
+        if last is None:
+            return found
+        said = f"{LOST}: b{last} supports this op on compute capability {self.cc(target)}: {reason}"
+        return replace(found, verdict=Verdict(Status.FAIL, said))
 
     def cc(self, target: Target) -> str:
         """The compute capability of a target, such as 9.0."""
@@ -226,9 +238,7 @@ class JudgedCase:
         if self.options.repeat > 1:
             yield self._repeated(capture, target, part)
         if self.options.batch_invariance and part is not None:
-            yield Check(
-                "batch invariant", False, False, "not checked, because only a part of the output was computed or read"
-            )
+            yield not_made("batch invariant", "only a part of the output was computed or read")
         elif self.options.batch_invariance:
             yield self._batch_invariance(capture, target)
 
@@ -245,7 +255,7 @@ class JudgedCase:
         name, design = "roundings", found.verdict.design
         exact = self.bit_exact(capture, target)
         if design is None or design.equal_bits is None or not exact:
-            return Check(name, False, False, "no rounding model that has the bits of this build on this GPU")
+            return not_made(name, "no rounding model that has the bits of this build on this GPU")
         few = few_bits(design, bit_exact=exact)
         return Check(name, not few, bool(few), few or f"{100 * design.equal_bits:.4g} % of the bits are the model's")
 

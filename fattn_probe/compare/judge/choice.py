@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
-from fattn_probe.compare.judge.bitwise import Check
+from fattn_probe.compare.judge.bitwise import Check, not_made
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.op import Op
 from fattn_probe.run.kernels_by_op import op_digest
@@ -52,7 +52,7 @@ def kernels(
     name, row = "kernels", (shipped() if choices is None else choices).get(op_digest(op), {})
     expected = row.get(cc, "")
     if not expected or row["build"] != build_number:
-        return Check(name, False, False, "the kernels of this release for this op on this GPU are not known")
+        return not_made(name, "the kernels of this release for this op on this GPU are not known")
     found = [f"{family} {','.join(values)}" for family, values in map(kernel_key, launches) if family]
     said = BETWEEN.join(dict.fromkeys(found))
     if said == expected:

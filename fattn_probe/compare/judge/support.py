@@ -67,12 +67,18 @@ def supporting(op: Op, cc: str, build_number: str, support: Mapping[str, Known] 
     None if that release refuses it or the table has nothing. A source of unknown number (`?`) is taken for newer than
     all releases.
     """
+    support = shipped() if support is None else support
+    last = last_known(op, build_number, support)
+    return last if last is not None and cc in support[op_digest(op)].on[last] else None
+
+
+def last_known(op: Op, build_number: str, support: Mapping[str, Known] | None = None) -> int | None:
+    """The last release up to `build_number` that the table knows about this op; None if it has nothing."""
     known = (shipped() if support is None else support).get(op_digest(op))
     if known is None:
         return None
     limit = int(build_number) if build_number.isdecimal() else max(known.on, default=0)
-    last = max((number for number in known.on if number <= limit), default=None)
-    return last if last is not None and cc in known.on[last] else None
+    return max((number for number in known.on if number <= limit), default=None)
 
 
 @cache

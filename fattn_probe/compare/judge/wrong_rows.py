@@ -13,6 +13,8 @@ LISTED = 6
 def describe_rows(wrong: npt.NDArray[np.bool_]) -> str:
     """The number of wrong rows (n_seq, n_q, n_head) and their places along each axis; fully wrong axes are left out."""
     if wrong.all():
+        if wrong.size == 1:
+            return "the only row is wrong"
         return f"all {wrong.size} rows are wrong"
     found = [np.unique(indices) for indices in wrong.nonzero()]
     axes = [_axis(name, indices, length) for name, indices, length in zip(AXES, found, wrong.shape, strict=True)]

@@ -10,6 +10,7 @@ from rich.text import Text
 from fattn_probe.compare.diagnose.causes import Said
 from fattn_probe.compare.diagnose.diagnosis import Diagnosis, Element
 from fattn_probe.compare.diagnose.difference import Apart, Cut, Difference
+from fattn_probe.compare.judge.bitwise import Check
 from fattn_probe.compare.judge.expected import Design
 from fattn_probe.compare.judge.judgement import Judgement, count
 from fattn_probe.compare.judge.known import by_defect
@@ -160,15 +161,21 @@ def _explanation(row: Judgement, maps: bool) -> Iterator[RenderableType]:
     for check in row.checks:
         if not check.fails:
             style = "green" if check.passes else "yellow"
-            mark = check.name if check.passes else f"not {check.name}"
-            yield Text.assemble((mark, style), f" {row.case} on {row.on}: {check.reason}")
+            yield Text.assemble((_mark(check), style), f" {row.case} on {row.on}: {check.reason}")
     if row.status is Status.FAIL and row.verdict.metrics is not None:
         yield Text(f"  {_errors(row.verdict.metrics)}")
     if row.diagnosis is not None:
-        yield Padding(_diagnosis(row.diagnosis), (0, 0, 0, 2))
+        yield Padding(_diagnosis(row.diagnosis, row.verdict.metrics), (0, 0, 0, 2))
         if maps and row.dst is not None and row.verdict.deviation is not None:
             drawn = [found for found in error_maps(row.dst, row.verdict.deviation) if found.values.size > 1]
             yield Padding(Group(*drawn, legend()), (0, 0, 1, 2))
+
+
+def _mark(check: Check) -> str:
+    """How a check of a case came out."""
+    if not check.made:
+        return f"{check.name} not checked:"
+    return check.name if check.passes else f"not {check.name}"
 
 
 def _missing(rows: Sequence[Judgement]) -> Iterator[Text]:
@@ -194,21 +201,25 @@ def _errors(metrics: Metrics) -> str:
     )
 
 
-def _diagnosis(found: Diagnosis) -> RenderableType:
+def _diagnosis(found: Diagnosis, metrics: Metrics | None) -> RenderableType:
+    finite = metrics is None or not np.isnan(metrics.rmse)
     share = 100 * found.wrong / found.elements
     lines = [Text(f"where: {found.wrong} of {found.elements} elements ({share:.3g} %)")]
     lines += [Text.assemble("       ", (str(pattern), "bold")) for pattern in found.patterns]
     if not found.patterns:
         lines.append(Text("       no pattern: they are everywhere or scattered", "dim"))
-    lines += [Text.assemble("what:  ", (str(said.cause), "bold"), f": {_explains(said)}") for said in found.causes]
+    lines += [
+        Text.assemble("what:  ", (str(said.cause), "bold"), f": {_explains(said, finite)}") for said in found.causes
+    ]
     columns = (*PLACE, "value", "expected", "tile", "blocks", "cause")
     rows = tuple(_worst(element) for element in found.worst)
     return Group(*lines, Table(columns, rows, frozenset(columns[:6]), frozenset({"cause"}), heading=PLACE))
 
 
-def _explains(said: Said) -> str:
-    """How much a cause explains."""
-    error = f", {100 * said.cause.explained:.3g} % of the first one's error" if said.cause.explained else ""
+def _explains(said: Said, finite: bool) -> str:
+    """How much a cause explains; without a finite element there is no error to explain."""
+    share = said.cause.explained if finite else 0.0
+    error = f", {100 * share:.3g} % of the first one's error" if share else ""
     return f"{said.rows} of {said.of} rows examined{error}"
 
 

@@ -157,7 +157,7 @@ class Op {
         }
         if (end > ggml_nbytes(base)) {
             throw Error(name + ": the view ends at byte " + std::to_string(end) + " of " + view.root + ", which has " +
-                        std::to_string(ggml_nbytes(base)));
+                        std::to_string(ggml_nbytes(base)) + " bytes");
         }
     }
 

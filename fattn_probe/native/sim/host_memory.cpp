@@ -228,7 +228,7 @@ std::string describe_fault(const void *address) {
                                   : "global memory is accessed far from every allocation";
     }
     return "global memory is accessed at " + name_byte_of(*allocation, address) + ", which " +
-           (allocation->live ? "has " + std::to_string(allocation->bytes) : std::string("was freed"));
+           (allocation->live ? "has " + std::to_string(allocation->bytes) + " bytes" : std::string("was freed"));
 }
 
 #if defined(__x86_64__)

@@ -46,7 +46,7 @@ const char *kind_of_fault(const void *address);
 // "byte 1800 of K (allocation 3)", of an address in a live allocation.
 std::string name_byte(const void *address);
 
-// "global memory is accessed at byte 1800 of K (allocation 3), which has 1792".
+// "global memory is accessed at byte 1800 of K (allocation 3), which has 1792 bytes".
 std::string describe_fault(const void *address);
 
 // While this object lives, denormal float32 are zero if it says so, as in device code (-use_fast_math sets -ftz=true).

@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from fattn_probe.compare.diagnose.candidates import Cause
+from fattn_probe.compare.diagnose.causes import Said
+from fattn_probe.compare.diagnose.diagnosis import Diagnosis
 from fattn_probe.compare.diagnose.difference import compare_captures
-from fattn_probe.compare.judge.bitwise import repeated
+from fattn_probe.compare.judge.bitwise import not_made, repeated
 from fattn_probe.compare.judge.expected import Expected
 from fattn_probe.compare.judge.judgement import judgement_of, raise_if_failed
 from fattn_probe.compare.judge.verdict import Status, Verdict
+from fattn_probe.compare.judge.wrong_rows import describe_rows
 from fattn_probe.compare.present.tables import difference_as_json, render, render_difference, rows_as_json
 from fattn_probe.errors import ComparisonError, InputError, LostError
 from fattn_probe.launch.record import LaunchRecord
@@ -93,6 +97,29 @@ def test_the_table_explains_what_failed_and_only_that():
     assert "lost gqa on other: no answer after 60 s" in text
     assert "gqa on h200" not in text
     assert text.rstrip().endswith("1 pass, 1 fail, 1 lost")
+
+
+def test_a_check_that_could_not_be_made_is_a_sentence():
+    (row,) = rows(h200=good())
+    said = shown(render([replace(row, checks=(not_made("kernels", "they are not known"),))]))
+    assert "kernels not checked: gqa on h200: they are not known" in said
+
+
+def test_without_a_finite_element_there_is_no_error_that_a_cause_explains():
+    said = Said(Cause("unwritten", "elements are never written", "", explained=1.0), 5, 5, 1.0)
+    found = Diagnosis(5, 5, (), (), (said,), 5)
+    dst = REFERENCE.astype(np.float32)
+    dst[:] = np.nan
+    (spoiled,), (wrong,) = rows(h200=capture(dst)), rows(h200=bad())
+    without, with_error = (shown(render([replace(row, diagnosis=found)])) for row in (spoiled, wrong))
+    assert "5 of 5 rows examined" in without
+    assert "of the first one's error" not in without
+    assert "5 of 5 rows examined, 100 % of the first one's error" in with_error
+
+
+def test_a_single_wrong_row_is_not_all_rows():
+    assert describe_rows(np.ones((1, 1, 1), bool)) == "the only row is wrong"
+    assert describe_rows(np.ones((1, 2, 1), bool)) == "all 2 rows are wrong"
 
 
 def test_markup_in_a_name_is_shown_as_it_is():

@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 
-from fattn_probe.compare.judge.support import Known, capabilities, shipped, support_of, supporting, text_of
+from fattn_probe.compare.judge.support import Known, capabilities, last_known, shipped, support_of, supporting, text_of
 from fattn_probe.regress.changes import Kind, changes
 from fattn_probe.regress.records import Result
 from fattn_probe.regress.suite import cases_of, load_suite
@@ -55,6 +55,9 @@ def test_the_last_release_before_a_source_decides(build_number, cc, found):
 
 def test_an_op_that_the_table_lacks_is_not_judged():
     assert supporting(CASE.op, "9.0", "11549", {}) is None
+    assert last_known(CASE.op, "11549", {}) is None
+    known = {op_digest(CASE.op): Known("x", {8156: frozenset()})}
+    assert [last_known(CASE.op, number, known) for number in ("7551", "11549")] == [None, 8156]
 
 
 def test_the_shipped_table_has_every_op_of_the_shipped_cases():
