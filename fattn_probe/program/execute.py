@@ -98,9 +98,9 @@ def fault_of(done: Completed, findings: Path) -> Fault | None:
 
 
 def within_kernel(fault: Fault) -> Fault:
-    """The fault with the frames from its place out to the kernel, without those of the launch."""
-    kernel = short_kernel(fault.kernel).partition("<")[0]
-    named = [place for place, frame in enumerate(fault.frames) if function_of(frame) == kernel]
+    """The fault with the frames from its place out to the kernel, or to main(), without those around it."""
+    kernel = short_kernel(fault.kernel).partition("<")[0] if fault.kernel else "main"
+    named = [place for place, frame in enumerate(fault.frames) if function_of(frame) in (kernel, "main")]
     return replace(fault, frames=fault.frames[: named[0] + 1]) if named else fault
 
 

@@ -95,8 +95,11 @@ void check_static_shared(const Launch &launch, size_t bytes) {
 }
 
 void report_host_argument(const Description &kernel, int number) {
-    report({"host-memory", "argument " + std::to_string(number) + " of " + kernel_name(kernel.signature).name +
-                               " points into host memory, which this GPU cannot access (cudaErrorIllegalAddress)"});
+    Finding finding = {"host-memory",
+                       "argument " + std::to_string(number) + " of " + kernel_name(kernel.signature).name +
+                           " points into host memory, which this GPU cannot access (cudaErrorIllegalAddress)"};
+    finding.kernel = kernel.signature;
+    report(finding);
 }
 
 } // namespace simt
