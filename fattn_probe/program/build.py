@@ -123,10 +123,7 @@ class Maker:
             warp_size=self.warp_size,
         )
         prelude = f"obj/{Path(target).name}.h"
-        headers = "".join(
-            f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in program.standard_headers
-        )
-        write_if_changed(self.folder / prelude, f'{headers}#include "../{PRELUDE}"\n')
+        write_if_changed(self.folder / prelude, prelude_text(program))
         own = self.compile_step(
             copy_of(program.path.resolve()),
             f"obj/{Path(target).name}.o",
@@ -137,7 +134,7 @@ class Maker:
                 *LIBCUXX,
                 *("-isystem", f"{include}/cccl"),
                 *(() if program.fast_math else ("-DSIMT_PRECISE",)),
-                *(f"-D{macro}" for macro in program.defines),
+                *(f"-D{macro}" for macro in program.defines if is_reserved(macro)),
                 *(
                     f"-I{place}"
                     for folder in program.includes
@@ -203,6 +200,30 @@ def maker(target: Target, flavour: Flavour) -> Maker:
         return Maker(arch_of(target), flavour, find_toolchain("cuda"), cuda=True)
     device = target.device
     return Maker(device.gfx or device.arch, flavour, find_toolchain("sim"), warp_size=device.warpSize)
+
+
+def prelude_text(program: Program) -> str:
+    """What g++ reads before a program's first line: headers of C and C++, the simulator's own, then the `-D` macros.
+
+    So a macro like N or K does not change what a header means. A reserved name is for the headers, and comes first.
+    """
+    standard, own = (
+        [f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in names]
+        for names in (program.standard_headers, program.simulator_headers)
+    )
+    macros = [f"#define {macro_line(macro)}\n" for macro in program.defines if not is_reserved(macro)]
+    return "".join([*standard, f'#include "../{PRELUDE}"\n', *own, *macros])
+
+
+def is_reserved(macro: str) -> bool:
+    """Whether a macro's name is reserved for the implementation: `_GNU_SOURCE`, `__CUDA_NO_HALF_OPERATORS__`."""
+    return macro.startswith("_") and (macro[1:2] == "_" or macro[1:2].isupper())
+
+
+def macro_line(macro: str) -> str:
+    """`NAME=VALUE` of a command line as a #define has it; without a value it is 1."""
+    name, equals, value = macro.partition("=")
+    return f"{name} {value if equals else 1}"
 
 
 def copy_of(path: Path) -> str:
