@@ -1,6 +1,7 @@
 """Compile a CUDA program: with g++ for the simulator, or with nvcc for a GPU."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step, compile_s
 from fattn_probe.build.toolchain import Toolchain, find_toolchain
 from fattn_probe.cache import cache_dir
 from fattn_probe.device import Target
-from fattn_probe.errors import InputError
+from fattn_probe.errors import BuildError, InputError
 from fattn_probe.launch.architecture import cuda_arch
 from fattn_probe.program.source import HIP, Program, check_supported
 from fattn_probe.run.session import arch_of
@@ -31,6 +32,8 @@ NVCC_FLAGS = {"release": ("-O3", "-lineinfo"), "debug": ("-G", "-g", "-O0")}
 # libcu++ (cuda/std/) would read CUDA's own cuda_fp16.h for its overloads, beside the simulator's.
 LIBCUXX = ("-DCCCL_DISABLE_FP16_SUPPORT",)
 LIBRARIES = ("-lm", "-ldl", "-lpthread")
+PLACE = re.compile(r"^(?P<file>/.*?):(?P<line>\d+):\d+: ", re.MULTILINE)
+NO_MAIN = "undefined reference to `main'"
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,13 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled program, its kernels, and what it has of PTX that the simulator lacks, as `file:line: instruction`."""
+    """A compiled program, its kernels, and what it has of PTX that the simulator lacks, as `file:line: instruction`.
+
+    `source` is its file, as the user calls it.
+    """
 
     path: Path
+    source: Path
     kernels: tuple[Kernel, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -83,10 +90,13 @@ class Maker:
         with lock_of(self.folder):
             rewritten = {} if self.cuda else self.prepare(program)
             if not (self.folder / target).is_file():
-                self.compile(program, target, report)
+                try:
+                    self.compile(program, target, report)
+                except BuildError as error:
+                    raise explained(error, program, rewritten) from error
             write_if_changed(self.folder / MANIFEST, f'{{"programs": "{self.flavour}"}}\n')
             os.utime(self.folder / MANIFEST)  # `cache prune` goes by it
-        return Executable(self.folder / target, kernels_of(rewritten), warnings_of(program, rewritten))
+        return Executable(self.folder / target, program.path, kernels_of(rewritten), warnings_of(program, rewritten))
 
     def prepare(self, program: Program) -> dict[Path, Rewritten]:
         """Write the program's rewritten files; returns them by their own paths."""
@@ -235,6 +245,20 @@ def write(path: Path, text: str) -> None:
     """Write a file that may hold any bytes, unless it has this content."""
     if not path.is_file() or path.read_text(errors=ERRORS) != text:
         path.write_text(text, errors=ERRORS)
+
+
+def explained(error: BuildError, program: Program, rewritten: dict[Path, Rewritten]) -> BuildError | InputError:
+    """A compiler's errors in the user's terms: no columns in lines that were rewritten, and no main() by name."""
+    if NO_MAIN in str(error):
+        return InputError(f"{program.path} has no main()")
+    as_written = {path: (program.texts[path].splitlines(), file.text.splitlines()) for path, file in rewritten.items()}
+
+    def placed(match: re.Match[str]) -> str:
+        texts, line = as_written.get(Path(match["file"])), int(match["line"])
+        same = texts is None or texts[0][line - 1 : line] == texts[1][line - 1 : line]
+        return match[0] if same else f"{match['file']}:{line}: "
+
+    return BuildError(PLACE.sub(placed, str(error)))
 
 
 def kernels_of(rewritten: dict[Path, Rewritten]) -> tuple[Kernel, ...]:

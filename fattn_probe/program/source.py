@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from fattn_probe.build.stamp import NATIVE
 from fattn_probe.cxx.includes import INCLUDE, included
 from fattn_probe.cxx.tokens import Draft, draft_of, tokenize
-from fattn_probe.build.stamp import NATIVE
 from fattn_probe.errors import InputError
 from fattn_probe.program.unsupported import CALLS, HEADERS
 
@@ -34,6 +34,8 @@ class Program:
     @cached_property
     def texts(self) -> dict[Path, str]:
         """The file and those that it includes from its own folders, by absolute path."""
+        if self.path.is_dir():
+            raise InputError(f"{self.path} is a folder: name the program's file")
         if not self.path.is_file():
             raise InputError(f"{self.path}: there is no such file")
         return included([self.path.resolve()], self.folders, Path("/"))
@@ -73,7 +75,9 @@ class Program:
     @property
     def simulator_headers(self) -> list[str]:
         """The headers of CUDA that the program includes and the simulator brings its own versions of, in order."""
-        names = [name for path, text in self.texts.items() for name in INCLUDE.findall(text) if not self.has(name, path)]
+        names = [
+            name for path, text in self.texts.items() for name in INCLUDE.findall(text) if not self.has(name, path)
+        ]
         return [name for name in dict.fromkeys(names) if any((folder / name).is_file() for folder in SIMULATED)]
 
 

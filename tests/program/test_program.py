@@ -467,3 +467,70 @@ def test_a_kernel_that_gets_a_host_pointer_is_named(written):
         assert "in writes\n" in said
         assert f"launchat{path}:6mainat{path}:10stopped" in "".join(said.split())
     assert "in writes\n" in program(path, "--on", "sim:h200", "--check", code=5).stdout
+
+
+REFUSED = """#include <cstdio>
+__global__ void fill(float *o, long long turns) {
+    __shared__ float tile[32];
+    tile[threadIdx.x] = 1;
+    for (volatile long long turn = 0; turn < turns; turn++) {
+    }
+    o[threadIdx.x] = tile[threadIdx.x];
+}
+int main(int count, char **) {
+    float *o;
+    cudaMalloc(&o, 128);
+    printf("begun\\n");
+    if (count == 1) {
+        fill<<<1, 2048>>>(o, 0);
+        fill<<<dim3(1, 70000), 32>>>(o, 0);
+        fill<<<1, 32, 50000>>>(o, 0);
+    } else {
+        fill<<<1, 32>>>(o, count == 2 ? 0 : 1ll << 50);
+    }
+}
+"""
+
+
+def test_a_refused_launch_is_shown_though_the_program_does_not_look(written):
+    path = written(REFUSED)
+    said = "".join(program(path, "--on", "sim:h200", "--check").stdout.split())
+    assert "0launches,3refused" in said
+    assert "launch-refused:ablockof2048threads,wheretheGPUallows1024(cudaErrorInvalidValue)infillmainat" in said
+    assert "agridof1x70000x1blocks,wheretheGPUallows1x1x1to2147483647x65535x65535" in said
+    assert "50000bytesofdynamicsharedmemory,whereakernelwithoutcudaFuncSetAttributemayhave49152" in said
+    assert "foundnothing" not in said
+    (run,) = json.loads(program(path, "--on", "sim:h200", "--check", "--json").stdout)["runs"]
+    assert [(Path(one["file"]).name, one["line"]) for one in run["refused"]] == [("own.cu", n) for n in (14, 15, 16)]
+
+
+def test_what_is_not_known_of_a_launch_is_null(written):
+    path = written(REFUSED)
+    (run,) = json.loads(program(path, "--on", "sim:h200", "--check", "--json", "--", "a").stdout)["runs"]
+    (launch,) = run["launches"]
+    assert (launch["regs"], launch["static_shared"]) == (None, 128)
+
+
+def test_a_program_that_takes_too_long_is_named_with_its_launch_and_its_output_stays(written):
+    words = (written(REFUSED), "--on", "sim:h200", "--check", "--timeout", "1")
+    done = program(*words, "--", "a", "b", code=4)
+    assert done.stdout == "begun\n"
+    assert "own.cu timed out after 1 s; its last launch was number 1, fill, grid 1x1x1 of 32x1x1, 0 B" in done.stderr
+    assert "begun" in json.loads(program(*words, "--json", "--", "a", "b", code=4).stdout)["error"]["message"]
+
+
+def test_a_file_without_main_is_named(written):
+    path = written("__global__ void k() {}\n")
+    assert f"{path} has no main()" in program(path, "--on", "sim:h200", code=2).stderr
+
+
+def test_an_error_in_a_rewritten_line_has_no_column(written):
+    path = written("__global__ void k(float *o) { *o = missing; }\nint main() {}\n")
+    assert f"{path}:1: error:" in program(path, "--on", "sim:h200", code=3).stderr
+
+
+def test_a_kernel_for_compare_may_be_a_program(written, tmp_path):
+    fattn_probe("kernel", "new", tmp_path / "my.cu")
+    path = tmp_path / "my.cu"
+    path.write_text(path.read_text() + "int main() { return my_attention<__half>({}) == nullptr ? 0 : 1; }\n")
+    assert "0 launches, 1 refused" in program(path, "--on", "sim:h200").stdout

@@ -49,9 +49,9 @@ cudaError_t best_block_size(int *blocks, int *block_size, void (*kernel)(Paramet
 
 // What a driver refuses of a copy to or from a variable.
 template <class T> cudaError_t check_symbol(const T &, size_t bytes, size_t offset, bool direction) {
-    return !direction                                            ? cudaErrorInvalidMemcpyDirection
+    return !direction                                         ? cudaErrorInvalidMemcpyDirection
            : offset > sizeof(T) || bytes > sizeof(T) - offset ? cudaErrorInvalidValue
-                                                                 : cudaSuccess;
+                                                              : cudaSuccess;
 }
 template <class T>
 cudaError_t to_symbol(T &symbol, const void *from, size_t bytes, size_t offset = 0,
