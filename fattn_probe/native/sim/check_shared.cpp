@@ -195,10 +195,10 @@ bool is_in_static_variable(const char *address, size_t bytes) {
 [[gnu::noinline, gnu::cold, noreturn]] void report_bounds(const char *address, size_t bytes, bool write) {
     const char *arena = worker->shared_arena();
     const char *dynamic = worker->dynamic_memory();
-    report(
-        {"out-of-bounds", std::to_string(bytes) + " bytes are " + (write ? "written" : "read") + " at " +
-                              name_place(static_cast<size_t>(address - arena)) + ", which has " +
-                              std::to_string(address >= dynamic ? worker->dynamic_bytes() : worker->static_bytes())});
+    report({"out-of-bounds", std::to_string(bytes) + " bytes are " + (write ? "written" : "read") + " at " +
+                                 name_place(static_cast<size_t>(address - arena)) + ", which has " +
+                                 std::to_string(address >= dynamic ? worker->dynamic_bytes() : worker->static_bytes()) +
+                                 " bytes"});
 }
 
 } // namespace

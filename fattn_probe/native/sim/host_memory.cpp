@@ -204,7 +204,8 @@ bool is_mapped(const void *address) {
 bool is_host_memory(const void *address) {
     Dl_info module;
     return address != nullptr && device_properties().integrated == 0 && find_allocation(address) == nullptr &&
-           end_of_pinned(static_cast<const char *>(address)) == nullptr && is_mapped(address) && dladdr(address, &module) == 0;
+           end_of_pinned(static_cast<const char *>(address)) == nullptr && is_mapped(address) &&
+           dladdr(address, &module) == 0;
 }
 
 const char *kind_of_fault(const void *address) {
@@ -232,7 +233,7 @@ std::string describe_fault(const void *address) {
                                   : "global memory is accessed far from every allocation";
     }
     return "global memory is accessed at " + name_byte_of(*allocation, address) + ", which " +
-           (allocation->live ? "has " + std::to_string(allocation->bytes) : std::string("was freed"));
+           (allocation->live ? "has " + std::to_string(allocation->bytes) + " bytes" : std::string("was freed"));
 }
 
 #if defined(__x86_64__)

@@ -35,7 +35,7 @@ const Allocation *find_allocation(const void *address);
 
 // cudaMallocHost, cudaHostRegister: host memory that a GPU can access.
 void pin(void *pointer, size_t bytes);
-bool unpin(void *pointer);                   // whether it was pinned
+bool unpin(void *pointer);                      // whether it was pinned
 const char *end_of_pinned(const char *address); // of the pinned memory that an address lies in; nullptr if in none
 
 // Whether an address lies in memory that the host can access and a GPU cannot. Not a module's: constants lie there.
@@ -47,7 +47,7 @@ const char *kind_of_fault(const void *address);
 // "byte 1800 of K (allocation 3)", of an address in a live allocation.
 std::string name_byte(const void *address);
 
-// "global memory is accessed at byte 1800 of K (allocation 3), which has 1792".
+// "global memory is accessed at byte 1800 of K (allocation 3), which has 1792 bytes".
 std::string describe_fault(const void *address);
 
 // While this object lives, denormal float32 are zero if it says so, as in device code (-use_fast_math sets -ftz=true).

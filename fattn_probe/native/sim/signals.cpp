@@ -25,7 +25,7 @@ Finding fault_at(const void *address) {
     if (address >= end && address < end + guard_bytes) {
         return {"out-of-bounds", "byte " + std::to_string(static_cast<const char *>(address) - start) +
                                      " of the dynamic shared memory is accessed, which has " +
-                                     std::to_string(end - start)};
+                                     std::to_string(end - start) + " bytes"};
     }
     return {kind_of_fault(address), describe_fault(address)};
 }
