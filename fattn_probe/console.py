@@ -36,8 +36,8 @@ def width_for(stream: TextIO) -> int | None:
     return None if stream.isatty() or os.environ.get("COLUMNS", "").isdigit() else PIPE_WIDTH
 
 
-OUT = Answers(highlight=False, width=width_for(sys.stdout))
-NOTES = Console(stderr=True, highlight=False, width=width_for(sys.stderr))
+OUT = Answers(highlight=False, emoji=False, width=width_for(sys.stdout))
+NOTES = Console(stderr=True, highlight=False, emoji=False, width=width_for(sys.stderr))
 
 
 def rewrite(console: Console, line: RenderableType, *, last: bool = False) -> None:

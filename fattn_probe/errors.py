@@ -32,7 +32,12 @@ class LostError(FattnProbeError):
 
 
 class TimedOutError(LostError):
-    """A program was killed because it took too long."""
+    """A program was killed because it took too long; `said` is its output until then, as far as it was kept."""
+
+    def __init__(self, message: str, said: str = "") -> None:
+        """The message, and the output."""
+        super().__init__(message)
+        self.said = said
 
 
 class ComparisonError(FattnProbeError):

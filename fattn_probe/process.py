@@ -84,8 +84,8 @@ def run(
     try:
         stdout, stderr = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as error:
-        kill_group(child)
-        raise TimedOutError(f"timed out after {timeout:g} s: {shlex.join(words)}") from error
+        said = kill_group(child)
+        raise TimedOutError(f"timed out after {timeout:g} s: {shlex.join(words)}", said) from error
     except BaseException:
         kill_group(child)
         raise
@@ -115,8 +115,8 @@ def run_attached(
     return done.returncode, time.monotonic() - start
 
 
-def kill_group(child: subprocess.Popen[str]) -> None:
-    """Kill a child process and everything it started, and reap it."""
+def kill_group(child: subprocess.Popen[str]) -> str:
+    """Kill a child process and everything it started, and reap it; returns its output."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    child.communicate()
+    return "".join(text or "" for text in child.communicate())

@@ -10,7 +10,7 @@ from fattn_probe.build.rewrite_asm import rewrite_asm
 from fattn_probe.build.rewrite_conversions import rewrite_conversions
 from fattn_probe.build.rewrite_copies import rewrite_copies
 from fattn_probe.build.rewrite_functions import device_spans
-from fattn_probe.build.rewrite_kernels import KernelInfo, rewrite_kernels, rewrite_launches
+from fattn_probe.build.rewrite_kernels import KernelInfo, rewrite_kernels, rewrite_launches, rewrite_pointers
 from fattn_probe.build.rewrite_products import rewrite_products
 from fattn_probe.build.rewrite_shared import rewrite_shared
 from fattn_probe.build.rewrite_shuffles import rewrite_shuffles
@@ -121,5 +121,7 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     rewrite_shuffles(draft, device)
     unknown_ptx = rewrite_asm(draft, known_ptx)
     kernels = rewrite_kernels(draft)
-    rewrite_launches(draft)
+    if style.whole:
+        rewrite_pointers(draft)
+    rewrite_launches(draft, kernels if style.whole else ())
     return Rewritten(path, "".join(draft.out), kernels, unknown_ptx, _notes(draft.tokens))

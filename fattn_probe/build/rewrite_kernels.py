@@ -1,9 +1,13 @@
 """Rewrite kernels and launches: `__global__`, `__launch_bounds__` and `<<<...>>>`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fattn_probe.build.rewrite_functions import Function, function_at, template_parameters
 from fattn_probe.cxx.tokens import UNMATCHED, Draft
+
+TAKES_A_KERNEL = ("cudaLaunchKernel", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig")
+VOID_POINTERS = (["void", "*"], ["const", "void", "*"], ["void", "const", "*"])
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,30 @@ def rewrite_kernels(draft: Draft) -> tuple[KernelInfo, ...]:
     return tuple(kernels)
 
 
+def rewrite_pointers(draft: Draft) -> None:
+    """Remove the cast of a kernel to `void *`, `const void *` as the first argument of a function of the runtime.
+
+    Its type says what the arguments are.
+    """
+    for name in TAKES_A_KERNEL:
+        for index in draft.where.get(name, ()):
+            stop = _void_cast_end(draft, index + 2) if draft.word(index + 1) == "(" else None
+            if stop is not None:
+                draft.blank(index + 2, stop)
+
+
+def _void_cast_end(draft: Draft, index: int) -> int | None:
+    """The token after the `(void *)` or `reinterpret_cast<void *>` at `index`; None if there is no such cast."""
+    named = draft.word(index) == "reinterpret_cast"
+    start = index + 1 + named
+    opening, closing = ("<", ">") if named else ("(", ")")
+    for words in VOID_POINTERS:
+        stop = start + len(words)
+        if draft.words[start - 1 : stop + 1] == [opening, *words, closing]:
+            return stop + 1
+    return None
+
+
 def _callee(draft: Draft, bracket: int) -> int:
     """The first token of the expression before a `<<<`: `f`, `f<int>`, `ns::f`, `p->f`, `(f)`, `f[i]`."""
     index = bracket - 1
@@ -119,16 +147,39 @@ def _launch_end(draft: Draft, bracket: int) -> int | None:
     return None
 
 
-def rewrite_launches(draft: Draft) -> None:
+def _template_arguments(draft: Draft, start: int, stop: int) -> int:
+    """How many template arguments are between the `<` and the `>` of [start, stop)."""
+    commas, depth = 0, 0
+    for index in draft.outer(start + 1, stop - 1):
+        depth += (draft.words[index] == "<") - (draft.words[index] == ">")
+        commas += draft.words[index] == "," and depth == 0
+    return commas + 1
+
+
+def _signature(draft: Draft, start: int, stop: int, kernels: Sequence[KernelInfo]) -> str:
+    """The tokens [start, stop) if they name one kernel of the file with all its template arguments; else empty."""
+    angle = next((index for index in range(start, stop) if draft.words[index] == "<"), stop)
+    given = _template_arguments(draft, angle, stop) if angle < stop else 0
+    plain = all(draft.is_name(index) or draft.words[index] == "::" for index in range(start, angle))
+    named = [kernel for kernel in kernels if kernel.name == draft.word(angle - 1)]
+    complete = plain and len(named) == 1 and len(named[0].template_parameters) == given
+    return draft.written(start, stop) if complete else ""
+
+
+def rewrite_launches(draft: Draft, kernels: Sequence[KernelInfo] = ()) -> None:
     """Rewrite `f<<<grid, block, shared, stream>>>(args)` to a call; every token stays in place.
 
-    The kernel is wrapped in a lambda, because a template whose arguments are deduced from `args` has no address.
+    The kernel is wrapped in a lambda, because a template whose arguments are deduced from `args` has no address. One of
+    `kernels` whose template arguments are all there has one, whose type says to what the arguments are converted.
     """
     for bracket in draft.where.get("<<<", ()):
         end = _launch_end(draft, bracket)
         if end is None:
             continue
-        draft.before(_callee(draft, bracket), "simt::launch_kernel([=](auto... simt_a) { ")
+        callee = _callee(draft, bracket)
+        signature = _signature(draft, callee, bracket, kernels)
+        call = f"simt::launch_as({signature}, " if signature else "simt::launch_kernel("
+        draft.before(callee, f"{call}[=](auto... simt_a) {{ ")
         draft.replace(bracket, "(SIMT_ARGUMENT(simt_a)...); }, ")
         draft.replace(end, ")")
         draft.blank(end + 1, end + 3)

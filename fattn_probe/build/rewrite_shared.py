@@ -59,6 +59,18 @@ def _static(draft: Draft, declarator: Declarator, type_name: str) -> None:
     draft.before(declarator.stop, f" = simt::static_shared<{type_name}{bounds}>([]{{}})")
 
 
+def _type_with_a_name(draft: Draft, start: int, stop: int) -> str:
+    """The type at [start, stop); one that is defined here gets its definition before the variables, and a name."""
+    brace = next((index for index in range(start, stop) if draft.words[index] == "{"), None)
+    if brace is None:
+        return draft.written(start, stop)
+    has_name = draft.is_name(brace - 1) and draft.words[brace - 1] not in ("struct", "union", "class")
+    name = draft.words[brace - 1] if has_name else f"simt_shared_{draft.lines[start]}_{start}"
+    draft.before(brace, "" if has_name else f" {name} ")
+    draft.after(draft.mates[brace], f"; {name}")
+    return name
+
+
 def _of_file(draft: Draft, index: int, declarators: list[Declarator], type_name: str, device: Spans) -> None:
     """Move a file's `extern __shared__` declaration into each function behind it that names one of its variables."""
     draft.blank(index, declarators[-1].stop + 1)
@@ -84,7 +96,7 @@ def rewrite_shared(draft: Draft, device: Spans) -> None:
             if storage == "extern":
                 _of_file(draft, index - 1, declarators, draft.written(start, declarators[0].name), device)
             continue
-        type_name = draft.written(start, declarators[0].name)
+        type_name = _type_with_a_name(draft, start, declarators[0].name)
         draft.blank(index - (storage in ("extern", "static")), start)
         for declarator in declarators:
             (_dynamic if storage == "extern" else _static)(draft, declarator, type_name)

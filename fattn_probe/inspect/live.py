@@ -111,7 +111,7 @@ def sections(facts: Facts) -> dict[str, str]:
 
 def as_text(shown: RenderableType) -> str:
     """The rendered text without colours."""
-    console = Console(file=io.StringIO(), width=100, highlight=False)
+    console = Console(file=io.StringIO(), width=100, highlight=False, emoji=False)
     console.print(shown)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()

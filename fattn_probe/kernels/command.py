@@ -14,6 +14,7 @@ from fattn_probe.compare.judge.judgement import Judgement, judgement_of
 from fattn_probe.compare.judge.outcome import verdict_without_output
 from fattn_probe.compare.judge.verdict import Status
 from fattn_probe.device import Device, Target
+from fattn_probe.errors import TimedOutError
 from fattn_probe.kernels.contender import Contender, How, Outcome, Output, Question
 from fattn_probe.kernels.names import LLAMA
 from fattn_probe.op import Op
@@ -103,7 +104,10 @@ class Contest:
         """What another kernel computes; the same question for all, which a huge op does not fit."""
         if is_huge(judged.case):
             return Unsupported("the op is too large to be computed whole")
-        return contender.run(Question(judged.case, judged.inputs), target, self.how)
+        try:
+            return contender.run(Question(judged.case, judged.inputs), target, self.how)
+        except TimedOutError as error:
+            return Lost(str(error))
 
     def judged(self, judged: JudgedCase, contender: Contender, target: Target, outcome: Outcome) -> Judgement:
         """The judgement on what another kernel computed, by the same exact answer as llama.cpp's."""

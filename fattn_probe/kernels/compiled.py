@@ -1,10 +1,11 @@
 """Kernels in CUDA C++, compiled for a target by a driver that is made for them: ours, and the user's own."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fattn_probe.build.ninja import Report, silent
+from fattn_probe.console import NOTES
 from fattn_probe.device import Target
 from fattn_probe.errors import InputError
 from fattn_probe.kernels.arithmetic import arithmetic_of
@@ -14,12 +15,15 @@ from fattn_probe.op import Op
 from fattn_probe.program.build import Executable, maker, written
 from fattn_probe.program.execute import Settings, execute
 from fattn_probe.program.source import Program
-from fattn_probe.run.outcome import Lost, Unsupported, lost_message
+from fattn_probe.run.outcome import Fault, Lost, Unsupported, lost_message
 from fattn_probe.scratch import scratch
 from fattn_probe.truth.error_model.kernel import Kernel
 
 CUDA = Path(__file__).parent / "cuda"
 TYPES = {"f16": "__half", "bf16": "__nv_bfloat16"}
+CONTRACT = (
+    "launches the kernel: it takes a `const attention<KV> &` and returns a `const char *` (`fattn-probe kernel new`)"
+)
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -46,15 +50,18 @@ class Compiled:
         reason = self.refusal(question.op, target)
         if reason:
             return Unsupported(reason)
-        made = self.executable(question.op.type_K, target, how)
+        made = replace(self.executable(question.op.type_K, target, how), source=self.file)
         with scratch() as folder:
             asked, answered = folder / "op", folder / "output"
             write_question(question, asked)
             timing = how.timing_on(target)
             words = (str(asked), str(answered), str(timing.warmup), str(timing.repeats))
             run = execute(made, target, Settings(words, how.timeout, keeps_output=True), how.simulation)
-            if run.fault is not None:
-                return run.fault
+            fault = run.fault or (run.refused[-1] if run.code and run.refused else None)
+            if fault is not None:
+                return without_driver(fault, self.file.resolve())
+            if run.stdout:
+                NOTES.print(f"{self.name} on {target} prints:\n{run.stdout}", markup=False, soft_wrap=True)
             if run.code or not answered.is_file():
                 return Lost(lost_message("the kernel's program", run.code, run.stderr))
             found = read_answer(answered, question)
@@ -79,6 +86,12 @@ class Compiled:
         text = driver(self.file.name, self.function, TYPES[kv], hip=made.amd)
         path = written(text, self.function, made, ".hip" if made.amd else ".cu")
         return made.make(Program(path, (self.file.resolve().parent, CUDA)), self.report)
+
+
+def without_driver(fault: Fault, file: Path) -> Fault:
+    """A fault at a launch with the frames out to the user's file, without those of the driver around it."""
+    own = [place for place, frame in enumerate(fault.frames) if f" at {file}:" in frame]
+    return replace(fault, frames=fault.frames[: own[-1] + 1]) if own and fault.block is None else fault
 
 
 def driver(file: str, function: str, kv: str, *, hip: bool) -> str:
@@ -106,10 +119,15 @@ def own(words: str, report: Report = silent) -> Compiled:
     path = Path(file)
     if not path.is_file():
         raise InputError(f"--kernel {words}: there is no file {file}")
+    if not function:
+        raise InputError(f"--kernel {words}: name a function of {file} behind the colon, the one that {CONTRACT}")
     if not IDENTIFIER.fullmatch(function):
-        raise InputError(f"--kernel {words}: {function or 'nothing'} is not the name of a function")
-    if not re.search(rf"\b{function}\s*\(", path.read_text(errors="surrogateescape")):
+        raise InputError(f"--kernel {words}: {function} is not the name of a function")
+    text = path.read_text(errors="surrogateescape")
+    if not re.search(rf"\b{function}\s*\(", text):
         raise InputError(f"--kernel {words}: {file} has no function {function}")
+    if re.search(rf"\b__global__\b[^;{{}}]*\b{function}\s*\(", text):
+        raise InputError(f"--kernel {words}: {function} is a __global__ function; name the one that {CONTRACT}")
     return Compiled(words, path, function, report=report)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +55,7 @@ def run_lowered(
     arrays = {name: (array.dtype, array.shape) for name, array in inputs.items()} | dict(outputs)
     making, timing = maker(target, "check" if how.check else "release"), how.timing_on(target)
     path = written(program_text(kernel, arrays, frozenset(outputs)), kernel.name, making, ".cu")
-    made = making.make(Program(path, (*includes, HEADERS)))
+    made = replace(making.make(Program(path, (*includes, HEADERS))), source=Path(kernel.name))
     with scratch() as folder:
         for name, array in inputs.items():
             np.ascontiguousarray(array).tofile(folder / name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fattn_probe.build.ninja import Report, silent
 from fattn_probe.device.catalogue import nearest
@@ -13,6 +14,7 @@ from fattn_probe.kernels.torch_attention import BACKENDS
 
 LLAMA = "llama"
 OURS = ("naive", "tiled")
+VARIANTS = {"torch": tuple(f"{TORCH}{name}" for name in BACKENDS)}
 PACKAGES: Mapping[str, Callable[[], Contender]] = {"triton": triton, "tilelang": tilelang, "tilelang:jit": tilelang_jit}
 
 
@@ -57,7 +59,12 @@ def contender_of(word: str, report: Report) -> Contender:
         return PACKAGES[word]()
     if word.startswith(TORCH) and word.removeprefix(TORCH) in BACKENDS:
         return torch_backend(word.removeprefix(TORCH))
-    if ":" in word:
+    before, colon, _ = word.partition(":")
+    if colon and before in names and not Path(before).is_file():
+        variants = [*(name for name in names if name.startswith(f"{before}:")), *VARIANTS.get(before, ())]
+        has = f"{before} has {', '.join(variants)}" if variants else f"{before} has no variants"
+        raise InputError(f"--kernel {word}: no such kernel; {has}")
+    if colon:
         return own(word, report)
     hint = nearest(word, names)
     raise InputError(f"--kernel {word}: no such kernel{hint}; kernels: {', '.join(names)}, or FILE.cu:NAME")

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from fattn_probe.build.steps import CompileStep, LinkStep, Plan, Step, compile_s
 from fattn_probe.build.toolchain import Toolchain, find_toolchain
 from fattn_probe.cache import cache_dir
 from fattn_probe.device import Target
-from fattn_probe.errors import InputError
+from fattn_probe.errors import BuildError, InputError
 from fattn_probe.launch.architecture import cuda_arch
 from fattn_probe.program.source import HIP, Program, check_supported
 from fattn_probe.run.session import arch_of
@@ -32,6 +33,8 @@ NVCC_FLAGS = {"release": ("-O3", "-lineinfo"), "debug": ("-G", "-g", "-O0")}
 # libcu++ (cuda/std/) would read CUDA's own cuda_fp16.h for its overloads, beside the simulator's.
 LIBCUXX = ("-DCCCL_DISABLE_FP16_SUPPORT",)
 LIBRARIES = ("-lm", "-ldl", "-lpthread")
+PLACE = re.compile(r"^(?P<file>/.*?):(?P<line>\d+):\d+: ", re.MULTILINE)
+NO_MAIN = "undefined reference to `main'"
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,13 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled program, its kernels, and what it has of PTX that the simulator lacks, as `file:line: instruction`."""
+    """A compiled program, its kernels, and what it has of PTX that the simulator lacks, as `file:line: instruction`.
+
+    `source` is its file, as the user calls it.
+    """
 
     path: Path
+    source: Path
     kernels: tuple[Kernel, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -84,10 +91,13 @@ class Maker:
         with lock_of(self.folder):
             rewritten = {} if self.cuda else self.prepare(program)
             if not (self.folder / target).is_file():
-                self.compile(program, target, report)
+                try:
+                    self.compile(program, target, report)
+                except BuildError as error:
+                    raise explained(error, program, rewritten) from error
             write_if_changed(self.folder / MANIFEST, f'{{"programs": "{self.flavour}"}}\n')
             os.utime(self.folder / MANIFEST)  # `cache prune` goes by it
-        return Executable(self.folder / target, kernels_of(rewritten), warnings_of(program, rewritten))
+        return Executable(self.folder / target, program.path, kernels_of(rewritten), warnings_of(program, rewritten))
 
     def prepare(self, program: Program) -> dict[Path, Rewritten]:
         """Write the program's rewritten files; returns them by their own paths."""
@@ -122,10 +132,7 @@ class Maker:
             warp_size=self.warp_size,
         )
         prelude = f"obj/{Path(target).name}.h"
-        headers = "".join(
-            f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in program.standard_headers
-        )
-        write_if_changed(self.folder / prelude, f'{headers}#include "../{PRELUDE}"\n')
+        write_if_changed(self.folder / prelude, prelude_text(program))
         own = self.compile_step(
             copy_of(program.path.resolve()),
             f"obj/{Path(target).name}.o",
@@ -136,7 +143,7 @@ class Maker:
                 *LIBCUXX,
                 *("-isystem", f"{include}/cccl"),
                 *(() if program.fast_math else ("-DSIMT_PRECISE",)),
-                *(f"-D{macro}" for macro in program.defines),
+                *(f"-D{macro}" for macro in program.defines if is_reserved(macro)),
                 *(
                     f"-I{place}"
                     for folder in program.includes
@@ -212,9 +219,47 @@ def written(text: str, name: str, making: Maker, suffix: str) -> Path:
     return path
 
 
+def prelude_text(program: Program) -> str:
+    """What g++ reads before a program's first line: headers of C and C++, the simulator's own, then the `-D` macros.
+
+    So a macro like N or K does not change what a header means. A reserved name is for the headers, and comes first.
+    """
+    standard, own = (
+        [f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in names]
+        for names in (program.standard_headers, program.simulator_headers)
+    )
+    macros = [f"#define {macro_line(macro)}\n" for macro in program.defines if not is_reserved(macro)]
+    return "".join([*standard, f'#include "../{PRELUDE}"\n', *own, *macros])
+
+
+def is_reserved(macro: str) -> bool:
+    """Whether a macro's name is reserved for the implementation: `_GNU_SOURCE`, `__CUDA_NO_HALF_OPERATORS__`."""
+    return macro.startswith("_") and (macro[1:2] == "_" or macro[1:2].isupper())
+
+
+def macro_line(macro: str) -> str:
+    """`NAME=VALUE` of a command line as a #define has it; without a value it is 1."""
+    name, equals, value = macro.partition("=")
+    return f"{name} {value if equals else 1}"
+
+
 def copy_of(path: Path) -> str:
     """Where the rewritten copy of a file or folder lies in the folder of programs."""
     return f"source{path}"
+
+
+def explained(error: BuildError, program: Program, rewritten: dict[Path, Rewritten]) -> BuildError | InputError:
+    """A compiler's errors in the user's terms: no columns in lines that were rewritten, and no main() by name."""
+    if NO_MAIN in str(error):
+        return InputError(f"{program.path} has no main()")
+    as_written = {path: (program.texts[path].splitlines(), file.text.splitlines()) for path, file in rewritten.items()}
+
+    def placed(match: re.Match[str]) -> str:
+        texts, line = as_written.get(Path(match["file"])), int(match["line"])
+        same = texts is None or texts[0][line - 1 : line] == texts[1][line - 1 : line]
+        return match[0] if same else f"{match['file']}:{line}: "
+
+    return BuildError(PLACE.sub(placed, str(error)))
 
 
 def kernels_of(rewritten: dict[Path, Rewritten]) -> tuple[Kernel, ...]:

@@ -8,6 +8,7 @@ import typer
 from fattn_probe import flags, setup
 from fattn_probe.activity import Activity
 from fattn_probe.build.key import Flavour
+from fattn_probe.build.stamp import PACKAGE
 from fattn_probe.console import NOTES, OUT, STDOUT, show
 from fattn_probe.device import Target, every_device, parse_targets
 from fattn_probe.errors import ComparisonError, InputError
@@ -19,6 +20,8 @@ from fattn_probe.program.show import render
 from fattn_probe.program.source import Program
 from fattn_probe.run.simulator import Simulation
 
+CONTRACT = PACKAGE / "kernels/cuda"
+"""The folder of attention.h: a kernel for `compare --kernel` may be a program too."""
 ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -45,7 +48,7 @@ def program(
     as_json: flags.Json = False,
 ) -> None:
     """Compile and run a CUDA or HIP program of your own, on a simulated GPU or a real one."""
-    chosen = Program(file, tuple(include), tuple(define), fast_math)
+    chosen = Program(file, (*include, CONTRACT), tuple(define), fast_math)
     targets = list(parse_targets(on or setup.chooser(NOTES)(), every_device(devices)))
     flavour = flavour_for(targets, check=check, gdb=gdb)
     settings = Settings(tuple(arguments or ()), timeout, as_json)

@@ -1,21 +1,25 @@
 """Run a compiled program: its launches, the checker's finding, its exit code."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fattn_probe.device import Target
+from fattn_probe.errors import TimedOutError
 from fattn_probe.launch.record import LaunchRecord, parse_launches
-from fattn_probe.process import Completed, run, run_attached
+from fattn_probe.process import TAIL_LINES, Completed, run, run_attached
 from fattn_probe.program.build import Executable
 from fattn_probe.run.execute import LAUNCHES_ENV, symbolised
 from fattn_probe.run.frames import short_function, short_kernel
 from fattn_probe.run.outcome import FAULT_CODE, Fault, checker_fault
+from fattn_probe.run.outcome import fault_of as fault_of_finding
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scratch import scratch
 
 FINDINGS_ENV = "FATTN_PROBE_FINDINGS"
+REFUSED = '{"refused":'
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class ProgramRun:
     """How a program ended: `code` as in `subprocess`, `seconds` on this machine's clock.
 
     `host_time`: it asked CUDA how long something took, and got the host's time. `stdout` and `stderr` are empty unless
-    they were kept.
+    they were kept. `refused` are the launches that the simulator refused, as faults, each once for each place.
     """
 
     on: str
@@ -43,18 +47,22 @@ class ProgramRun:
     host_time: bool = False
     stdout: str = ""
     stderr: str = ""
+    refused: tuple[Fault, ...] = ()
 
 
 def execute(
     executable: Executable, target: Target, settings: Settings, simulation: Simulation, *, fast_math: bool = False
 ) -> ProgramRun:
-    """Run a program to its end; LostError if it takes too long."""
+    """Run a program to its end; TimedOutError with its last launch if it takes too long."""
     with scratch() as folder:
         launches, findings = folder / "launches", folder / "findings"
         env = environment(target, simulation, fast_math=fast_math)
         env |= {LAUNCHES_ENV: str(launches), FINDINGS_ENV: str(findings)}
-        done = started([executable.path, *settings.arguments], env, settings)
-        text = launches.read_text() if launches.is_file() else ""
+        try:
+            done = started([executable.path, *settings.arguments], env, settings)
+        except TimedOutError as error:
+            raise timed_out(executable, settings, text_of(launches), error.said) from error
+        text = text_of(launches)
         return ProgramRun(
             str(target),
             done.code,
@@ -64,7 +72,31 @@ def execute(
             '"note"' in text,
             done.stdout,
             done.stderr,
+            refusals_of(text),
         )
+
+
+def text_of(records: Path) -> str:
+    """The launch records; empty if there are none."""
+    return records.read_text() if records.is_file() else ""
+
+
+def timed_out(executable: Executable, settings: Settings, records: str, said: str) -> TimedOutError:
+    """The error of a program that took too long: its file, its last launch, and its output if that was kept."""
+    launches = launches_of(records)
+    place = "before its first launch"
+    if launches:
+        last = launches[-1]
+        place = f"its last launch was number {len(launches)}, {last.spelling}, {last.geometry}"
+    parts = [f"{executable.source} timed out after {settings.timeout:g} s; {place}"]
+    return TimedOutError("\n".join([*parts, *said.strip().splitlines()[-TAIL_LINES:]]), said)
+
+
+def refusals_of(records: str) -> tuple[Fault, ...]:
+    """The launches that were refused, each once for each place, with the frames out to main()."""
+    lines = dict.fromkeys(line for line in records.splitlines() if line.startswith(REFUSED))
+    faults = (fault_of_finding(json.loads(line)["refused"]) for line in lines)
+    return tuple(within_kernel(symbolised(fault)) for fault in faults)
 
 
 def environment(target: Target, simulation: Simulation, *, fast_math: bool) -> dict[str, str]:
@@ -98,9 +130,9 @@ def fault_of(done: Completed, findings: Path) -> Fault | None:
 
 
 def within_kernel(fault: Fault) -> Fault:
-    """The fault with the frames from its place out to the kernel, without those of the launch."""
-    kernel = short_kernel(fault.kernel).partition("<")[0]
-    named = [place for place, frame in enumerate(fault.frames) if function_of(frame) == kernel]
+    """The fault with the frames from its place out to the kernel, or to main(), without those around it."""
+    kernel = short_kernel(fault.kernel).partition("<")[0] if fault.kernel else "main"
+    named = [place for place, frame in enumerate(fault.frames) if function_of(frame) in (kernel, "main")]
     return replace(fault, frames=fault.frames[: named[0] + 1]) if named else fault
 
 
@@ -117,6 +149,7 @@ def document(run: ProgramRun) -> dict[str, Any]:
         "seconds": run.seconds,
         "host_time": run.host_time,
         "launches": [{**launch.document(), "static_shared": launch.static_shared} for launch in run.launches],
+        "refused": [asdict(fault) for fault in run.refused],
         "finding": asdict(run.fault) if run.fault else None,
         "stdout": run.stdout,
         "stderr": run.stderr,

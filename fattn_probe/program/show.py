@@ -27,13 +27,16 @@ def parts(run: ProgramRun, target: Target, *, checked: bool) -> Iterator[Rendera
     """The parts of the report, from top to bottom."""
     device = target.device
     count = len(run.launches)
-    yield Text(f"── {run.on}: {count} {'launch' if count == 1 else 'launches'}", "dim")
+    refused = f", {len(run.refused)} refused" if run.refused else ""
+    yield Text(f"── {run.on}: {count} {'launch' if count == 1 else 'launches'}{refused}", "dim")
     if run.launches:
         yield launch_table(run.launches, device)
+    for refusal in run.refused:
+        yield Text(describe_fault(refusal), "yellow")
     if run.fault is not None:
         yield Text(describe_fault(run.fault), "red")
-    elif checked:
-        yield Text("the checker found nothing", "green")
+    elif checked and (run.launches or not run.refused):
+        yield Text("the checker found nothing" + (" in the launches that ran" if run.refused else ""), "green")
     if device is not None and run.launches:
         yield Text(NO_REGISTERS, "dim")
     if device is not None and run.host_time:
@@ -64,7 +67,7 @@ def row(group: Sequence[LaunchRecord], device: Device | None) -> tuple[str, ...]
         str(len(group)),
         grids([launch.grid for launch in group]),
         "x".join(map(str, launch.block)),
-        f"{launch.shared + (launch.static_shared or 0)} B",
+        "-" if launch.static_shared is None else f"{launch.shared + launch.static_shared} B",
         "" if launch.regs is None else str(launch.regs),
         resident(launch, device),
     )

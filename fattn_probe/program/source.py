@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from fattn_probe.build.stamp import NATIVE
 from fattn_probe.cxx.includes import INCLUDE, included
 from fattn_probe.cxx.tokens import Draft, draft_of, tokenize
 from fattn_probe.errors import InputError
 from fattn_probe.program.unsupported import CALLS, HEADERS
 
 HIP = "hip/hip_runtime.h"
+SIMULATED = (NATIVE / "sim/program/include", NATIVE / "sim/program/hip_include")
 C_HEADERS = (
     "assert complex ctype errno float inttypes limits locale math setjmp signal stdarg stddef stdint stdio stdlib"
 )
@@ -32,6 +34,8 @@ class Program:
     @cached_property
     def texts(self) -> dict[Path, str]:
         """The file and those that it includes from its own folders, by absolute path."""
+        if self.path.is_dir():
+            raise InputError(f"{self.path} is a folder: name the program's file")
         if not self.path.is_file():
             raise InputError(f"{self.path}: there is no such file")
         return included([self.path.resolve()], self.folders, Path("/"))
@@ -67,6 +71,14 @@ class Program:
         """The headers of the C and C++ libraries that the program includes, in order."""
         names = [name for text in self.texts.values() for name in INCLUDE.findall(text)]
         return list(dict.fromkeys(name for name in names if STANDARD.fullmatch(name)))
+
+    @property
+    def simulator_headers(self) -> list[str]:
+        """The headers of CUDA that the program includes and the simulator brings its own versions of, in order."""
+        names = [
+            name for path, text in self.texts.items() for name in INCLUDE.findall(text) if not self.has(name, path)
+        ]
+        return [name for name in dict.fromkeys(names) if any((folder / name).is_file() for folder in SIMULATED)]
 
 
 def check_supported(program: Program) -> None:

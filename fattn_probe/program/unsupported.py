@@ -5,7 +5,7 @@ AMD_LIBRARY = "a library of AMD's, which the simulator does not have"
 TEXTURE = "textures and surfaces are not simulated"
 GRAPH = "CUDA graphs are not simulated: launch the kernels one by one"
 DRIVER = "the driver API is not simulated: use the runtime (cuda_runtime.h)"
-WHOLE_GRID = "blocks run one after the other, so they cannot wait for one another"
+WHOLE_GRID = "blocks cannot wait for one another: one runs to its end before its host thread starts the next"
 
 WAITING = (
     "a thread that waits for another one in libcu++ would keep it from running: use CUDA's own atomics and barriers"
@@ -29,7 +29,8 @@ HEADERS = {
     "cuda/pipeline": "libcu++ is not simulated",
     "cuda/atomic": "libcu++ is not simulated: use atomicAdd() and its kind",
     **dict.fromkeys([f"cuda/std/{name}" for name in ("atomic", "barrier", "latch", "semaphore")], WAITING),
-    "cuda_pipeline.h": "its pipelines are not simulated: use cp.async by asm, or plain copies",
+    "cuda_pipeline.h": "its pipelines are not simulated: use <cuda_pipeline_primitives.h>, or cp.async by asm",
+    "cooperative_groups/memcpy_async.h": "use <cuda_pipeline_primitives.h>, or cp.async by asm",
     "rocwmma/": "AMD's matrix instructions are not simulated",
     "hipblas/": AMD_LIBRARY,
     "rocblas/": AMD_LIBRARY,

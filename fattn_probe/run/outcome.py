@@ -189,4 +189,5 @@ def cuda_error(lines: list[str]) -> list[str]:
 def lost_message(program: str, code: int, stderr: str) -> str:
     """The exit code and the last lines of stderr of a program whose run has no verdict."""
     said = [line for line in stderr.splitlines() if line.strip()][-10:]
-    return "\n".join([f"{program} ended with {describe_code(code)}", *said])
+    ended = f"ended with {describe_code(code)}" if code >= 0 else f"was {describe_code(code)}"
+    return "\n".join([f"{program} {ended}", *said])

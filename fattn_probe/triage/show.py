@@ -111,7 +111,7 @@ def report(result: Result, advice: Sequence[Advice], provenance: Mapping[str, ob
 def block(shown: RenderableType) -> list[str]:
     """The lines of a block of Markdown with what the terminal shows."""
     text = io.StringIO()
-    Console(file=text, width=PIPE_WIDTH, color_system=None).print(shown)
+    Console(file=text, width=PIPE_WIDTH, color_system=None, emoji=False).print(shown)
     return ["```", *trimmed(text.getvalue()), "```", ""]
 
 

@@ -58,7 +58,20 @@ def test_names_are_known_or_files(tmp_path):
         own(f"{tmp_path}/k.cu:g")
     with pytest.raises(InputError, match="is not the name of a function"):
         own(f"{tmp_path}/k.cu:f(); --")
+    with pytest.raises(InputError, match=r"name a function of .*k\.cu behind the colon, the one that launches"):
+        own(f"{tmp_path}/k.cu:")
+    (tmp_path / "k.cu").write_text("template <int N> __global__ void __launch_bounds__(N) k(int) {}\nint f(int);")
+    with pytest.raises(InputError, match="k is a __global__ function; name the one that launches the kernel: it takes"):
+        own(f"{tmp_path}/k.cu:k")
     assert own(f"{tmp_path}/k.cu:f").function == "f"
+    with pytest.raises(InputError, match="--kernel torch:foo: no such kernel; torch has torch:math, torch:flash"):
+        contender_of("torch:foo", print)
+    with pytest.raises(InputError, match="--kernel naive:foo: no such kernel; naive has no variants"):
+        contender_of("naive:foo", print)
+
+
+def test_a_message_has_no_pictures():
+    assert "--kernel none.cu:x:" in fattn_probe("compare", "gqa", "--kernel", "none.cu:x", "--on", "cpu", code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -228,6 +241,41 @@ def test_what_does_not_compile_or_ends_is_said(tmp_path):
     (tmp_path / "k.cu").write_text(f"{HEAD} {{ return op.missing; }}\n")
     with pytest.raises(BuildError, match=r"k\.cu:3"):
         rows([own(f"{tmp_path}/k.cu:f")], case_of())
+
+
+OWN_FAULTS = """#include "attention.h"
+#include <cstdio>
+__global__ void spin(float * o, bool forever) {
+    printf("thread %d\\n", threadIdx.x);
+    for (volatile int turn = 1; forever && turn; turn = 1) {
+    }
+    *o = 0;
+}
+const char * faulty(const attention<__half> & op) {
+    spin<<<1, op.n_q == 6 ? 2048 : 1>>>(op.O, op.n_q == 5);
+    return nullptr;
+}
+float other(float x) { return x; }
+"""
+
+
+@pytest.mark.build
+def test_a_refused_launch_is_the_kernels_fault_and_a_time_out_is_not(tmp_path, capfd):
+    (tmp_path / "own.cu").write_text(OWN_FAULTS)
+    contender = own(f"{tmp_path}/own.cu:faulty")
+    (row,) = rows([contender], case_of(n_q=6))
+    assert row.judgement.status is Status.FAIL
+    assert "launch-refused: a block of 2048 threads, where the GPU allows 1024" in row.judgement.verdict.reason
+    found = row.judgement.finding
+    assert (found.kernel, found.line) == ("spin", 10) and "drive" not in "".join(found.frames)
+    (row,) = rows([contender], case_of(n_q=5), how=How(timeout=2))
+    assert row.judgement.status is Status.LOST
+    assert "own.cu timed out after 2 s; its last launch was number 1, spin" in row.judgement.reason
+    (row,) = rows([contender], case_of(n_q=1))
+    assert row.judgement.status is Status.FAIL
+    assert "own.cu:faulty on sim:h200 prints:\nthread 0\n" in capfd.readouterr().err
+    with pytest.raises(BuildError, match=r"must take a `const attention<KV> &` and return a `const char \*`"):
+        rows([own(f"{tmp_path}/own.cu:other")], case_of())
 
 
 @dataclasses.dataclass(frozen=True)

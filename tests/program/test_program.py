@@ -22,6 +22,105 @@ def marked(path):
     return pytest.param(path, id=path.stem, marks=() if path.stem in FASTEST else pytest.mark.slow)
 
 
+H200_REFUSES = """
+cudaMemcpy(h, d, 16, to_gpu): 1
+cudaMemcpy(d, h, 16, to_host): 1
+cudaMemcpy(d, e, 16, to_gpu): 0
+cudaMemcpy(d, e, 16, to_host): 0
+cudaMemcpy(d, e, 16, on_host): 0
+cudaMemcpy(h, d, 16, on_host): 0
+cudaMemcpy(h, d, 16, any): 0
+cudaMemcpy(h, h + 9, 16, on_host): 0
+cudaMemcpy(h, h + 9, 16, on_gpu): 1
+cudaMemcpy(h, h + 9, 16, any): 0
+cudaMemcpy(h, h + 9, 16, to_gpu): 1
+cudaMemcpy(h, h + 9, 16, to_host): 1
+cudaMemcpy(pinned, h, 16, to_gpu): 0
+cudaMemcpy(pinned, d, 16, to_gpu): 0
+cudaMemcpy(pinned, d, 16, on_gpu): 0
+cudaMemcpy(d, pinned, 16, on_gpu): 0
+cudaMemcpy(d, pinned, 16, to_host): 0
+cudaMemcpy(managed, h, 16, to_gpu): 0
+cudaMemcpy(managed, h, 16, to_host): 1
+cudaMemcpy(h, managed, 16, to_gpu): 1
+cudaMemcpy(h, managed, 16, to_host): 0
+cudaMemcpy(d, h, 1024, to_gpu): 0
+cudaMemcpy(d, h, 1025, to_gpu): 1
+cudaMemcpy(d, h, 1025, any): 1
+cudaMemcpy(h, d, 1028, to_host): 1
+cudaMemcpy(d, e, 1028, on_gpu): 1
+cudaMemcpy(h, pinned, 1028, on_host): 1
+cudaMemcpy(pinned, d, 1028, to_host): 1
+cudaMemcpy(d + 256, h, 0, to_gpu): 0
+cudaMemcpy(nullptr, h, 4, to_gpu): 1
+cudaMemcpy(nullptr, h, 0, to_gpu): 0
+cudaMemcpy(h, d, 0, to_gpu): 0
+cudaMemcpy(d, h, 16, static_cast<cudaMemcpyKind>(7)): 21
+cudaMemcpyAsync(d, h, 1028, to_gpu): 1
+cudaMemcpyAsync(h, d, 16, to_gpu): 1
+cudaMemset(d, 0, 1028): 1
+cudaMemset(managed, 0, 1028): 1
+cudaMemset(h, 0, 16): 1
+cudaMemset(pinned, 0, 16): 0
+cudaMemset(nullptr, 0, 4): 1
+cudaMemset(h, 0, 0): 0
+cudaMemcpyToSymbol(g, h, 260): 1
+cudaMemcpyToSymbol(g, h, 8, 252): 1
+cudaMemcpyToSymbol(g, h, 8, 248): 0
+cudaMemcpyToSymbol(g, h, 8, 0, to_host): 21
+cudaMemcpyFromSymbol(h, g, 260): 1
+cudaMemcpy2D(d, 8, h, 8, 16, 2, to_gpu): 12
+cudaMemcpy2D(d, 16, h, 16, 16, 64, to_gpu): 0
+cudaMemcpy2D(d, 16, h, 16, 16, 65, to_gpu): 1
+cudaMemset2D(d, 8, 0, 16, 2): 1
+cudaFree(h): 1
+cudaFree(d + 1): 1
+cudaFree(pinned): 1
+cudaFreeHost(h): 1
+cudaFreeHost(d): 1
+cudaHostUnregister(h): 713
+cudaSetDevice(3): 101
+cudaMalloc(&x, 1ull << 50): 2
+cudaFree(e): 0
+cudaMemcpy(e, h, 4, to_gpu): 1
+cudaFree(e): 1
+"""
+"""Recorded on an H200 (CUDA 13.0, 2026-11-24)."""
+
+
+def test_copies_return_the_errors_of_a_gpu():
+    said = program(PROGRAMS.parent / "copies.cu", "--on", "sim:h200").stdout
+    assert said.partition("──")[0] == H200_REFUSES.lstrip()
+
+
+MACROS = ("-DN=4", "-D", "D=3", "-DK=2", "-DV", "-DB=7", "-DM=5")
+SAID_BY_FORMS = """
+null 1 4
+null 1 2
+null 1 5
+braces 1 2 1
+typed 1 4
+typed 1 5
+defaults 1 2 3
+defaults 1 5 6
+spaced 3 1 97
+typed 1 6
+shared 7 0.5 8 9 20
+null 1 8
+null 1 8
+null 1 8
+typed 1 9
+320, macros 432175
+"""
+
+
+@pytest.mark.parametrize("check", [(), ("--check",)])
+def test_launches_of_any_form_and_macros_of_short_names(check):
+    """The sum is 32 * (8 + 2 + 0): the last 8 of the second copy's bytes are 0."""
+    said = program(PROGRAMS.parent / "forms.cu", "--on", "sim:h200", *MACROS, *check).stdout
+    assert said.partition("──")[0] == SAID_BY_FORMS.lstrip()
+
+
 EVERY = [marked(path) for path in sorted(PROGRAMS.glob("*.cu"))]
 
 
@@ -344,3 +443,94 @@ def test_two_gpus_and_their_json(written):
     assert [run["on"] for run in made["runs"]] == ["sim:h200", "sim:v100"]
     assert all(run["stdout"].startswith("host\nfirst 0.0") for run in made["runs"])
     assert made["runs"][0]["launches"][0]["kernel"] == "hello"
+
+
+HOST_POINTERS = """#include <cstdlib>
+__global__ void writes(float *o) {
+    o[threadIdx.x] = 2;
+}
+static void launch(float *o) {
+    writes<<<1, 32>>>(o);
+}
+int main(int count, char **) {
+    float on_stack[32];
+    launch(count == 1 ? static_cast<float *>(malloc(128)) : count == 2 ? new float[32] : on_stack);
+}
+"""
+
+
+def test_a_kernel_that_gets_a_host_pointer_is_named(written):
+    path = written(HOST_POINTERS)
+    for words in ((), ("--", "a"), ("--", "a", "b")):
+        said = program(path, "--on", "sim:h200", *words, code=5).stdout
+        assert "host-memory: argument 1 of writes points into host memory" in said
+        assert "in writes\n" in said
+        assert f"launchat{path}:6mainat{path}:10stopped" in "".join(said.split())
+    assert "in writes\n" in program(path, "--on", "sim:h200", "--check", code=5).stdout
+
+
+REFUSED = """#include <cstdio>
+__global__ void fill(float *o, long long turns) {
+    __shared__ float tile[32];
+    tile[threadIdx.x] = 1;
+    for (volatile long long turn = 0; turn < turns; turn++) {
+    }
+    o[threadIdx.x] = tile[threadIdx.x];
+}
+int main(int count, char **) {
+    float *o;
+    cudaMalloc(&o, 128);
+    printf("begun\\n");
+    if (count == 1) {
+        fill<<<1, 2048>>>(o, 0);
+        fill<<<dim3(1, 70000), 32>>>(o, 0);
+        fill<<<1, 32, 50000>>>(o, 0);
+    } else {
+        fill<<<1, 32>>>(o, count == 2 ? 0 : 1ll << 50);
+    }
+}
+"""
+
+
+def test_a_refused_launch_is_shown_though_the_program_does_not_look(written):
+    path = written(REFUSED)
+    said = "".join(program(path, "--on", "sim:h200", "--check").stdout.split())
+    assert "0launches,3refused" in said
+    assert "launch-refused:ablockof2048threads,wheretheGPUallows1024(cudaErrorInvalidValue)infillmainat" in said
+    assert "agridof1x70000x1blocks,wheretheGPUallows1x1x1to2147483647x65535x65535" in said
+    assert "50000bytesofdynamicsharedmemory,whereakernelwithoutcudaFuncSetAttributemayhave49152" in said
+    assert "foundnothing" not in said
+    (run,) = json.loads(program(path, "--on", "sim:h200", "--check", "--json").stdout)["runs"]
+    assert [(Path(one["file"]).name, one["line"]) for one in run["refused"]] == [("own.cu", n) for n in (14, 15, 16)]
+
+
+def test_what_is_not_known_of_a_launch_is_null(written):
+    path = written(REFUSED)
+    (run,) = json.loads(program(path, "--on", "sim:h200", "--check", "--json", "--", "a").stdout)["runs"]
+    (launch,) = run["launches"]
+    assert (launch["regs"], launch["static_shared"]) == (None, 128)
+
+
+def test_a_program_that_takes_too_long_is_named_with_its_launch_and_its_output_stays(written):
+    words = (written(REFUSED), "--on", "sim:h200", "--check", "--timeout", "1")
+    done = program(*words, "--", "a", "b", code=4)
+    assert done.stdout == "begun\n"
+    assert "own.cu timed out after 1 s; its last launch was number 1, fill, grid 1x1x1 of 32x1x1, 0 B" in done.stderr
+    assert "begun" in json.loads(program(*words, "--json", "--", "a", "b", code=4).stdout)["error"]["message"]
+
+
+def test_a_file_without_main_is_named(written):
+    path = written("__global__ void k() {}\n")
+    assert f"{path} has no main()" in program(path, "--on", "sim:h200", code=2).stderr
+
+
+def test_an_error_in_a_rewritten_line_has_no_column(written):
+    path = written("__global__ void k(float *o) { *o = missing; }\nint main() {}\n")
+    assert f"{path}:1: error:" in program(path, "--on", "sim:h200", code=3).stderr
+
+
+def test_a_kernel_for_compare_may_be_a_program(written, tmp_path):
+    fattn_probe("kernel", "new", tmp_path / "my.cu")
+    path = tmp_path / "my.cu"
+    path.write_text(path.read_text() + "int main() { return my_attention<__half>({}) == nullptr ? 0 : 1; }\n")
+    assert "0 launches, 1 refused" in program(path, "--on", "sim:h200").stdout

@@ -1,12 +1,22 @@
 """What is printed after a program's own output."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from fattn_probe.device import load_devices, parse_target
-from fattn_probe.program.execute import ProgramRun, document, launches_of, within_kernel
+from fattn_probe.program.build import Executable
+from fattn_probe.program.execute import (
+    ProgramRun,
+    Settings,
+    document,
+    launches_of,
+    refusals_of,
+    timed_out,
+    within_kernel,
+)
 from fattn_probe.program.show import HOST_TIME, render
 from fattn_probe.run.outcome import Fault
 
@@ -60,6 +70,11 @@ def test_grids_of_one_kernel_share_a_row():
     assert "1x1x1 to 20x1x1" in text
 
 
+def test_a_fault_of_no_kernel_is_shown():
+    fault = Fault("host-memory", "an argument", frames=("main at /a/b.cu:3", "start at libc.c:1"))
+    assert within_kernel(fault).frames == ("main at /a/b.cu:3",)
+
+
 def test_the_frames_of_the_launch_are_left_out():
     frames = (
         "load<4>(float*) at /a/b.cu:3",
@@ -81,6 +96,42 @@ def test_a_finding_ends_the_report():
 
 def test_the_checker_says_that_it_found_nothing():
     assert "the checker found nothing" in shown(ProgramRun("sim:h200", 0, 0.1, ()), checked=True)
+
+
+def test_static_memory_that_is_not_known_is_not_shown_as_none():
+    text = shown(
+        ProgramRun("sim:h200", 86, 0.1, launches_of(RECORDS.splitlines()[0].replace('"static_shared":0,', "")))
+    )
+    (row,) = [line for line in text.splitlines() if line.startswith("sum")]
+    assert row.split()[4] == "-"
+
+
+REFUSED = (
+    '{"refused":{"kind":"launch-refused","message":"a block of 2048 threads","kernel":"void sum(float*)",'
+    '"frames":["main at /a/b.cu:3","start at libc.c:1"]}}\n'
+)
+
+
+def test_refused_launches_are_shown_once_for_each_place():
+    (refused,) = refusals_of(RECORDS + 2 * REFUSED)
+    assert (refused.frames, refused.line) == (("main at /a/b.cu:3",), 3)
+    text = shown(ProgramRun("sim:h200", 0, 0.1, (), refused=(refused,)), checked=True)
+    assert "sim:h200: 0 launches, 1 refused" in text
+    assert "launch-refused: a block of 2048 threads\n  in sum\n  main at /a/b.cu:3\n" in text
+    assert "found nothing" not in text
+    some = ProgramRun("sim:h200", 0, 0.1, launches_of(RECORDS), refused=(refused,))
+    assert "the checker found nothing in the launches that ran" in shown(some, checked=True)
+
+
+def test_a_program_that_timed_out_is_named_with_its_last_launch():
+    made, settings = Executable(Path("/cache/bin/a-123"), Path("a.cu")), Settings(timeout=3.0)
+    error = timed_out(made, settings, RECORDS, "one\ntwo\n")
+    assert str(error).splitlines() == [
+        "a.cu timed out after 3 s; its last launch was number 3, scale<float,4>, grid 1x1x1 of 32x1x1, 64 B",
+        "one",
+        "two",
+    ]
+    assert str(timed_out(made, settings, "", "")) == "a.cu timed out after 3 s; before its first launch"
 
 
 def test_a_crash_of_the_host_is_named():

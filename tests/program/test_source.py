@@ -54,6 +54,11 @@ def test_a_file_that_is_not_there(tmp_path):
         _ = Program(tmp_path / "none.cu").texts
 
 
+def test_a_folder_is_no_program(tmp_path):
+    with pytest.raises(InputError, match="is a folder: name the program's file"):
+        _ = Program(tmp_path).texts
+
+
 @pytest.fixture
 def written(tmp_path):
     def write(text, *includes):

@@ -152,7 +152,8 @@ def raise_if_failed(found: Sequence[Judgement]) -> None:
         number = counts[Status.FAIL]
         raise ComparisonError(f"{number} of {len(found)} comparisons failed:\n" + "\n".join([*failed, *known]))
     if lost:
-        raise LostError(f"{len(lost)} of {len(found)} comparisons were lost:\n" + "\n".join(lost))
+        were = "was" if len(lost) == 1 else "were"
+        raise LostError(f"{len(lost)} of {len(found)} comparisons {were} lost:\n" + "\n".join(lost))
     if counts[Status.UNSUPPORTED] == len(found):
         raise ComparisonError("nothing was compared: no case is supported on its target")
 

@@ -2,6 +2,11 @@
 #ifndef FATTN_PROBE_ATTENTION_H // not `#pragma once`: a kernel may bring its own copy of this file
 #define FATTN_PROBE_ATTENTION_H
 
+#if defined(__CUDACC__) && !defined(__HIP__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+
 #include <cstdint>
 
 // Elements from one row, head or sequence of a tensor to the next. The elements of a row lie side by side.

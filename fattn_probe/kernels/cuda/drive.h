@@ -123,6 +123,9 @@ int drive(const Kernel &kernel, std::ifstream &file, const char *out, int warmup
 
 // Arguments: the op's file, the file for the output, runs before those that are timed, and timed runs.
 template <typename KV, typename Kernel> int drive(const Kernel &kernel, int argc, char **argv) {
+    static_assert(std::is_invocable_r_v<const char *, Kernel, const attention<__half> &> ||
+                      std::is_invocable_r_v<const char *, Kernel, const attention<__nv_bfloat16> &>,
+                  "the function of --kernel must take a `const attention<KV> &` and return a `const char *`");
     if constexpr (std::is_invocable_v<Kernel, const attention<KV> &>) {
         std::ifstream file(argv[1], std::ios::binary);
         return argc == 5 && file ? drive<KV>(kernel, file, argv[2], std::atoi(argv[3]), std::atoi(argv[4])) : 2;

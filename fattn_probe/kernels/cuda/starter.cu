@@ -26,13 +26,13 @@ template <typename KV> __global__ void my_kernel(const attention<KV> op) {
     for (int j = 0; j < op.visible(i); j++) {
         largest = fmaxf(largest, logit(op, s, h, i, j));
     }
-    float sum = 0.0f, total = 0.0f;
+    float weights = 0.0f, weighted_v = 0.0f; // sums over the visible rows
     for (int j = 0; j < op.visible(i) && largest > -INFINITY; j++) {
         const float weight = expf(logit(op, s, h, i, j) - largest);
-        total += weight;
-        sum += weight * to_float(op.v(s, h, j)[d]);
+        weights += weight;
+        weighted_v += weight * to_float(op.v(s, h, j)[d]);
     }
-    op.o(s, h, i)[d] = total > 0.0f ? sum / total : 0.0f;
+    op.o(s, h, i)[d] = weights > 0.0f ? weighted_v / weights : 0.0f;
 }
 
 // Launch the kernel. Returns nullptr, or why it cannot do this op.

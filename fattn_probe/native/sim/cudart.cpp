@@ -2,6 +2,7 @@
 // device, and its memory is the host's. A call of a function that is missing here is a link error that names it.
 
 #include "check_host.h"
+#include "copies.h"
 #include "device.h"
 #include "environment.h"
 #include "finding.h"
@@ -34,8 +35,12 @@ constexpr Error errors[] = {
     {cudaSuccess, "cudaSuccess", "no error"},
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidPitchValue, "cudaErrorInvalidPitchValue", "invalid pitch argument"},
+    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
+    {cudaErrorHostMemoryNotRegistered, "cudaErrorHostMemoryNotRegistered",
+     "pointer does not correspond to a registered memory region"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
 };
 
@@ -51,6 +56,10 @@ void note_write(const void *to, const void *from, size_t bytes) {
         simt::checker->written(to, from, bytes);
     }
 }
+
+// An error becomes the last one, which a success does not change.
+cudaError_t returned(cudaError_t error) { return error == cudaSuccess ? error : simt::set_last_error(error); }
+cudaError_t success_if(bool good, cudaError_t error) { return returned(good ? cudaSuccess : error); }
 
 template <class T> T token() {
     static char object;
@@ -69,7 +78,7 @@ cudaError_t cudaGetDevice(int *device) {
     *device = 0;
     return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaSetDevice(int device) { return success_if(device == 0, cudaErrorInvalidDevice); }
 cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaDeviceReset() { return cudaSuccess; }
@@ -111,10 +120,10 @@ const char *cudaGetErrorName(cudaError_t error) { return error_of(error).name; }
 
 cudaError_t cudaMalloc(void **pointer, size_t bytes) {
     *pointer = simt::allocate(bytes);
-    return *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+    return success_if(*pointer != nullptr, cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void *pointer) {
-    return pointer == nullptr || simt::release(pointer) ? cudaSuccess : cudaErrorInvalidValue;
+    return success_if(pointer == nullptr || simt::release(pointer), cudaErrorInvalidValue);
 }
 cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned) {
     const cudaError_t error = cudaMalloc(pointer, bytes);
@@ -123,11 +132,15 @@ cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned) {
 }
 cudaError_t cudaMallocHost(void **pointer, size_t bytes) {
     *pointer = aligned_alloc(256, (bytes + 255) / 256 * 256);
-    simt::pin(*pointer, bytes);
-    return *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+    if (*pointer != nullptr) {
+        simt::pin(*pointer, bytes);
+    }
+    return success_if(*pointer != nullptr, cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFreeHost(void *pointer) {
-    simt::unpin(pointer);
+    if (pointer != nullptr && !simt::unpin(pointer)) {
+        return returned(cudaErrorInvalidValue);
+    }
     free(pointer);
     return cudaSuccess;
 }
@@ -136,8 +149,7 @@ cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned) {
     return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void *pointer) {
-    simt::unpin(pointer);
-    return cudaSuccess;
+    return success_if(simt::unpin(pointer), cudaErrorHostMemoryNotRegistered);
 }
 cudaError_t cudaMemAdvise(const void *, size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
@@ -145,7 +157,11 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind) {
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
+    const cudaError_t refused = simt::check_copy({to, bytes}, {from, bytes}, kind);
+    if (refused != cudaSuccess || bytes == 0) {
+        return returned(refused);
+    }
     note_write(to, from, bytes);
     memmove(to, from, bytes);
     return cudaSuccess;
@@ -155,6 +171,14 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind kind, cudaStream_t) {
+    if (to_pitch < width || from_pitch < width) {
+        return returned(cudaErrorInvalidPitchValue);
+    }
+    const cudaError_t refused =
+        simt::check_copy(simt::rows(to, to_pitch, width, height), simt::rows(from, from_pitch, width, height), kind);
+    if (refused != cudaSuccess) {
+        return returned(refused);
+    }
     for (size_t row = 0; row < height; row++) {
         cudaMemcpy(static_cast<char *>(to) + row * to_pitch, static_cast<const char *>(from) + row * from_pitch, width,
                    kind);
@@ -168,6 +192,10 @@ cudaError_t cudaMemcpy3DPeerAsync(const cudaMemcpy3DPeerParms *, cudaStream_t) {
     return cudaErrorNotSupported; // one device has no peer
 }
 cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    const cudaError_t refused = simt::check_fill({to, bytes});
+    if (refused != cudaSuccess || bytes == 0) {
+        return returned(refused);
+    }
     note_write(to, nullptr, bytes);
     memset(to, value, bytes);
     return cudaSuccess;

@@ -115,12 +115,38 @@ KernelName kernel_name(const std::string &signature) {
     return name;
 }
 
-size_t learned_static(const Description &kernel, size_t bytes) {
-    static std::mutex mutex;
-    static std::map<const char *, size_t> learned; // by signature, whose address tells kernels apart
-    const std::lock_guard<std::mutex> lock(mutex);
-    size_t &most = learned[kernel.signature];
-    return most = std::max(most, bytes);
+namespace {
+
+// The most static shared memory that launches of kernels have declared, by signature, whose address tells kernels
+// apart.
+struct Learned {
+    std::mutex mutex;
+    std::map<const char *, size_t> bytes;
+};
+Learned &learned() {
+    static Learned once;
+    return once;
+}
+
+// A kernel of a program: nobody knows its registers.
+Resources resources_in_program(const Description &kernel) {
+    const std::lock_guard<std::mutex> lock(learned().mutex);
+    const auto found = learned().bytes.find(kernel.signature);
+    const bool known = found != learned().bytes.end();
+    Resources resources = {unknown_registers, known ? found->second : 0};
+    resources.registers_known = false;
+    resources.shared_known = known;
+    return resources;
+}
+
+} // namespace
+
+bool learn_static(const Description &kernel, size_t bytes) {
+    const std::lock_guard<std::mutex> lock(learned().mutex);
+    const auto [place, is_new] = learned().bytes.emplace(kernel.signature, bytes);
+    const bool grew = bytes > place->second;
+    place->second = std::max(place->second, bytes);
+    return is_new || grew;
 }
 
 Resources resources_of(const Description &kernel) {
@@ -132,7 +158,7 @@ Resources resources_of(const Description &kernel) {
     }
     const int threads = kernel.launch_bounds.threads;
     if (environment().program) {
-        return {unknown_registers, learned_static(kernel, 0)};
+        return resources_in_program(kernel);
     }
     if (threads == 0) {
         return {unknown_registers};

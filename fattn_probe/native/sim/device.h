@@ -18,11 +18,12 @@ struct Resources {
     int registers;
     size_t shared = 0;
     size_t local = 0;
+    bool registers_known = true, shared_known = true; // if not, as if the kernel used few
 };
 Resources resources_of(const Description &kernel);
 
-// The most static shared memory that launches of a kernel have declared, with that of another one; in bytes.
-size_t learned_static(const Description &kernel, size_t bytes);
+// Keeps how many bytes of static shared memory a launch of a kernel has declared; whether that is more than was known.
+bool learn_static(const Description &kernel, size_t bytes);
 
 // The value of one attribute of cudaDeviceGetAttribute.
 int device_attribute(cudaDeviceAttr attribute);

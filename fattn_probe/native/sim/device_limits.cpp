@@ -31,6 +31,15 @@ bool fits(dim3 size, const int (&limits)[3]) {
     return true;
 }
 
+std::string sizes(dim3 size) {
+    return std::to_string(size.x) + "x" + std::to_string(size.y) + "x" + std::to_string(size.z);
+}
+
+std::string limited(const int (&limits)[3]) {
+    return ", where the GPU allows 1x1x1 to " + std::to_string(limits[0]) + "x" + std::to_string(limits[1]) + "x" +
+           std::to_string(limits[2]);
+}
+
 } // namespace
 
 DynamicLimit dynamic_limit(const Description &kernel) {
@@ -56,18 +65,39 @@ cudaError_t set_attribute_of(const Description &kernel, cudaFuncAttribute attrib
     return cudaSuccess;
 }
 
-cudaError_t check_limits(const Launch &launch) {
+Refusal check_limits(const Launch &launch) {
     const cudaDeviceProp &device = device_properties();
-    const uint64_t threads = static_cast<uint64_t>(launch.block.x) * launch.block.y * launch.block.z;
+    const dim3 grid = launch.grid, block = launch.block;
+    const uint64_t threads = static_cast<uint64_t>(block.x) * block.y * block.z;
     const auto bound = static_cast<uint64_t>(launch.kernel.launch_bounds.threads);
-    if (!fits(launch.grid, device.maxGridSize) || !fits(launch.block, device.maxThreadsDim) ||
-        threads > static_cast<uint64_t>(device.maxThreadsPerBlock) || (bound != 0 && threads > bound) ||
-        launch.shared > dynamic_limit(launch.kernel).bytes) {
-        return cudaErrorInvalidValue;
+    const auto most = static_cast<uint64_t>(device.maxThreadsPerBlock);
+    const DynamicLimit dynamic = dynamic_limit(launch.kernel);
+    if (!fits(grid, device.maxGridSize)) {
+        return {cudaErrorInvalidValue, "a grid of " + sizes(grid) + " blocks" + limited(device.maxGridSize)};
+    }
+    if (threads > most || (bound != 0 && threads > bound)) {
+        const bool by_bound = bound != 0 && bound < most;
+        return {cudaErrorInvalidValue, "a block of " + std::to_string(threads) + " threads, where " +
+                                           (by_bound ? "__launch_bounds__ allows " : "the GPU allows ") +
+                                           std::to_string(by_bound ? bound : most)};
+    }
+    if (!fits(block, device.maxThreadsDim)) {
+        return {cudaErrorInvalidValue, "a block of " + sizes(block) + " threads" + limited(device.maxThreadsDim)};
+    }
+    if (launch.shared > dynamic.bytes) {
+        const char *const allowed =
+            dynamic.raised ? "cudaFuncSetAttribute allows " : "a kernel without cudaFuncSetAttribute may have ";
+        return {cudaErrorInvalidValue, std::to_string(launch.shared) + " bytes of dynamic shared memory, where " +
+                                           allowed + std::to_string(dynamic.bytes)};
     }
     cudaFuncAttributes attributes;
     attributes_of(&attributes, launch.kernel);
-    return threads > static_cast<uint64_t>(attributes.maxThreadsPerBlock) ? cudaErrorLaunchOutOfResources : cudaSuccess;
+    if (threads > static_cast<uint64_t>(attributes.maxThreadsPerBlock)) {
+        return {cudaErrorLaunchOutOfResources, "a block of " + std::to_string(threads) + " threads with " +
+                                                   std::to_string(attributes.numRegs) +
+                                                   " registers each needs more than an SM has"};
+    }
+    return {};
 }
 
 void check_static_shared(const Launch &launch, size_t bytes) {
@@ -95,8 +125,11 @@ void check_static_shared(const Launch &launch, size_t bytes) {
 }
 
 void report_host_argument(const Description &kernel, int number) {
-    report({"host-memory", "argument " + std::to_string(number) + " of " + kernel_name(kernel.signature).name +
-                               " points into host memory, which this GPU cannot access (cudaErrorIllegalAddress)"});
+    Finding finding = {"host-memory",
+                       "argument " + std::to_string(number) + " of " + kernel_name(kernel.signature).name +
+                           " points into host memory, which this GPU cannot access (cudaErrorIllegalAddress)"};
+    finding.kernel = kernel.signature;
+    report(finding);
 }
 
 } // namespace simt

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <string>
 
 namespace simt {
 
@@ -17,8 +18,12 @@ struct DynamicLimit {
 };
 DynamicLimit dynamic_limit(const Description &kernel);
 
-// The error of a launch that the driver refuses, else cudaSuccess.
-cudaError_t check_limits(const Launch &launch);
+// The error of a launch that the driver refuses, else cudaSuccess, and why.
+struct Refusal {
+    cudaError_t error = cudaSuccess;
+    std::string reason;
+};
+Refusal check_limits(const Launch &launch);
 
 // A kernel's static shared memory is known once its threads have passed the declarations: reports what ptxas would not
 // compile, and what the driver would not have launched.

@@ -67,6 +67,8 @@ std::string json_of(const Finding &finding) {
         text += ",\"kernel\":" + json_string(worker->launch->kernel.signature) +
                 ",\"block\":" + json_triple(blockIdx.x, blockIdx.y, blockIdx.z) +
                 ",\"thread\":" + json_triple(thread.x, thread.y, thread.z);
+    } else if (*finding.kernel != '\0') {
+        text += ",\"kernel\":" + json_string(finding.kernel);
     }
     return text + ",\"frames\":" + json_frames(finding.stack.empty() ? call_stack() : finding.stack) + "}";
 }

@@ -23,6 +23,7 @@ struct Finding {
     std::string message;
     const Fiber *fiber = self; // the thread with the fault; nullptr in host code
     Stack stack = {};          // the place of the fault; if empty, the caller's
+    const char *kernel = "";   // in host code, the signature of the kernel that was to be launched
 };
 
 // The checker's: reports a race whose write is now complete.

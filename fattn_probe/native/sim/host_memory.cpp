@@ -177,18 +177,22 @@ void pin(void *pointer, size_t bytes) {
     registry().pinned[static_cast<char *>(pointer)] = bytes;
 }
 
-void unpin(void *pointer) {
+bool unpin(void *pointer) {
     const std::lock_guard<std::mutex> lock(registry().mutex);
-    registry().pinned.erase(static_cast<char *>(pointer));
+    return registry().pinned.erase(static_cast<char *>(pointer)) != 0;
+}
+
+const char *end_of_pinned(const char *address) {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    const auto after = registry().pinned.upper_bound(address);
+    if (after == registry().pinned.begin()) {
+        return nullptr;
+    }
+    const char *const end = std::prev(after)->first + std::prev(after)->second;
+    return address < end ? end : nullptr;
 }
 
 namespace {
-
-bool is_pinned(const char *address) {
-    const std::lock_guard<std::mutex> lock(registry().mutex);
-    const auto after = registry().pinned.upper_bound(address);
-    return after != registry().pinned.begin() && address < std::prev(after)->first + std::prev(after)->second;
-}
 
 bool is_mapped(const void *address) {
     unsigned char resident;
@@ -200,7 +204,8 @@ bool is_mapped(const void *address) {
 bool is_host_memory(const void *address) {
     Dl_info module;
     return address != nullptr && device_properties().integrated == 0 && find_allocation(address) == nullptr &&
-           !is_pinned(static_cast<const char *>(address)) && is_mapped(address) && dladdr(address, &module) == 0;
+           end_of_pinned(static_cast<const char *>(address)) == nullptr && is_mapped(address) &&
+           dladdr(address, &module) == 0;
 }
 
 const char *kind_of_fault(const void *address) {

@@ -35,7 +35,8 @@ const Allocation *find_allocation(const void *address);
 
 // cudaMallocHost, cudaHostRegister: host memory that a GPU can access.
 void pin(void *pointer, size_t bytes);
-void unpin(void *pointer);
+bool unpin(void *pointer);                      // whether it was pinned
+const char *end_of_pinned(const char *address); // of the pinned memory that an address lies in; nullptr if in none
 
 // Whether an address lies in memory that the host can access and a GPU cannot. Not a module's: constants lie there.
 bool is_host_memory(const void *address);

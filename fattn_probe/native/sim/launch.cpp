@@ -227,9 +227,21 @@ void record(const Launch &launch, unsigned order) {
                  launch.shared);
     append_record("{\"order\":" + std::to_string(order) + ",\"kernel\":" + json_string(launch.kernel.signature) +
                   ",\"grid\":" + json_dim(launch.grid) + ",\"block\":" + json_dim(launch.block) +
-                  ",\"shared\":" + std::to_string(launch.shared) + ",\"regs\":" + std::to_string(resources.registers) +
-                  ",\"static_shared\":" + std::to_string(resources.shared) +
+                  ",\"shared\":" + std::to_string(launch.shared) +
+                  (resources.registers_known ? ",\"regs\":" + std::to_string(resources.registers) : "") +
+                  (resources.shared_known ? ",\"static_shared\":" + std::to_string(resources.shared) : "") +
                   ",\"max_blocks_per_sm\":" + std::to_string(blocks) + "}\n");
+}
+
+// Notes a launch that is refused, as a finding; a program may not look at its error.
+void note_refusal(const Launch &launch, const Refusal &refused) {
+    static std::atomic<int> left{20};
+    if (!environment().program || environment().launches.empty() || left-- <= 0) {
+        return;
+    }
+    Finding finding = {"launch-refused", refused.reason + " (" + cudaGetErrorName(refused.error) + ")"};
+    finding.kernel = launch.kernel.signature;
+    append_record("{\"refused\":" + json_of(finding) + "}\n");
 }
 
 thread_local cudaError_t error_of_this_thread = cudaSuccess;
@@ -250,9 +262,13 @@ cudaError_t execute(const Launch &launch) {
     if (self != nullptr) {
         report({"unsupported", "a kernel launches a kernel, which the simulator does not have"});
     }
-    const cudaError_t refused = check_limits(launch);
-    if (refused != cudaSuccess) {
-        return set_last_error(refused);
+    const Refusal refused = check_limits(launch);
+    if (refused.error != cudaSuccess) {
+        note_refusal(launch, refused);
+        return set_last_error(refused.error);
+    }
+    if (environment().program) {
+        fflush(stdout); // what the program has printed stays, if the launch does not end
     }
     // Backends on several host threads (test-backend-ops -j) take turns, like kernels on one GPU's default stream.
     static std::mutex turn;
@@ -271,11 +287,8 @@ cudaError_t execute(const Launch &launch) {
         if (counters != nullptr) {
             counters->launch_done(order);
         }
-        if (environment().program && static_shared > learned_static(launch.kernel, 0)) {
-            learned_static(launch.kernel, static_shared);
-            if (records) {
-                record(launch, order); // again, now that it is known
-            }
+        if (environment().program && learn_static(launch.kernel, static_shared) && records) {
+            record(launch, order); // again, now that it is known
         }
         flush_prints();
     }

@@ -47,14 +47,28 @@ cudaError_t best_block_size(int *blocks, int *block_size, void (*kernel)(Paramet
     return cudaSuccess;
 }
 
+// What a driver refuses of a copy to or from a variable.
+template <class T> cudaError_t check_symbol(const T &, size_t bytes, size_t offset, bool direction) {
+    return !direction                                         ? cudaErrorInvalidMemcpyDirection
+           : offset > sizeof(T) || bytes > sizeof(T) - offset ? cudaErrorInvalidValue
+                                                              : cudaSuccess;
+}
 template <class T>
 cudaError_t to_symbol(T &symbol, const void *from, size_t bytes, size_t offset = 0,
                       cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
+    const cudaError_t refused = check_symbol(symbol, bytes, offset, kind != cudaMemcpyDeviceToHost);
+    if (refused != cudaSuccess) {
+        return set_last_error(refused);
+    }
     return ::cudaMemcpyToSymbol(static_cast<const void *>(&symbol), from, bytes, offset, kind);
 }
 template <class T>
 cudaError_t from_symbol(void *to, const T &symbol, size_t bytes, size_t offset = 0,
                         cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
+    const cudaError_t refused = check_symbol(symbol, bytes, offset, kind != cudaMemcpyHostToDevice);
+    if (refused != cudaSuccess) {
+        return set_last_error(refused);
+    }
     return ::cudaMemcpyFromSymbol(to, static_cast<const void *>(&symbol), bytes, offset, kind);
 }
 template <class T>

@@ -1,4 +1,5 @@
 // The CUDA runtime functions that whole programs call and libggml-cuda does not (cudart.cpp has the others).
+#include "../copies.h"
 #include "../device.h"
 #include "../launch.h"
 
@@ -46,6 +47,10 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
     return cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, kind, nullptr);
 }
 cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height) {
+    const bool fits = pitch >= width && simt::check_fill(simt::rows(to, pitch, width, height)) == cudaSuccess;
+    if (!fits) {
+        return simt::set_last_error(cudaErrorInvalidValue);
+    }
     for (size_t row = 0; row < height; row++) {
         cudaMemset(static_cast<char *>(to) + row * pitch, value, width);
     }

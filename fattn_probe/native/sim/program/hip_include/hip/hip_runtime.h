@@ -5,6 +5,17 @@
 
 #include <cstdio>
 #include <cstring>
+#include <map>
+#include <string>
+
+// HIP's name of an error, from CUDA's.
+inline const char *hip_error_name(cudaError_t error) {
+    if (error == cudaErrorMemoryAllocation) {
+        return "hipErrorOutOfMemory";
+    }
+    static std::map<cudaError_t, std::string> names;
+    return names.emplace(error, std::string("hip") + (cudaGetErrorName(error) + strlen("cuda"))).first->second.c_str();
+}
 
 #define hipMalloc cudaMalloc
 #define hipFree cudaFree
@@ -45,7 +56,7 @@
 #define hipGetLastError cudaGetLastError
 #define hipPeekAtLastError cudaPeekAtLastError
 #define hipGetErrorString cudaGetErrorString
-#define hipGetErrorName cudaGetErrorName
+#define hipGetErrorName hip_error_name
 #define hipGetDeviceCount cudaGetDeviceCount
 #define hipGetDevice cudaGetDevice
 #define hipSetDevice cudaSetDevice

@@ -1,0 +1,37 @@
+#include "copies.h"
+
+#include "host_memory.h"
+
+namespace simt {
+namespace {
+
+// Whether a side of a copy lies within its allocation, and the device can access it if that is the side's kind.
+bool is_within(Span side, bool of_device) {
+    if (side.start == nullptr || side.bytes == 0) {
+        return side.bytes == 0;
+    }
+    const char *const start = static_cast<const char *>(side.start);
+    if (const Allocation *allocation = find_allocation(start)) {
+        return allocation->live && start >= allocation->start &&
+               side.bytes <= static_cast<size_t>(allocation->start + allocation->bytes - start);
+    }
+    if (const char *end = end_of_pinned(start)) {
+        return side.bytes <= static_cast<size_t>(end - start);
+    }
+    return !of_device || !is_host_memory(start);
+}
+
+} // namespace
+
+cudaError_t check_copy(Span to, Span from, cudaMemcpyKind kind) {
+    if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) {
+        return cudaErrorInvalidMemcpyDirection;
+    }
+    const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    return is_within(to, to_device) && is_within(from, from_device) ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t check_fill(Span to) { return is_within(to, true) ? cudaSuccess : cudaErrorInvalidValue; }
+
+} // namespace simt
