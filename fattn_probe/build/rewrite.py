@@ -14,6 +14,7 @@ from fattn_probe.build.rewrite_kernels import KernelInfo, rewrite_kernels, rewri
 from fattn_probe.build.rewrite_products import rewrite_products
 from fattn_probe.build.rewrite_shared import rewrite_shared
 from fattn_probe.build.rewrite_shuffles import rewrite_shuffles
+from fattn_probe.build.rewrite_symbols import rewrite_symbols
 from fattn_probe.cxx.tokens import Draft, Token, draft_of, tokenize
 
 # The arithmetic of these files is scalar float32. nvcc unrolls their loops and then fuses a product of one loop with a
@@ -123,5 +124,6 @@ def rewrite(text: str, path: str, known_ptx: frozenset[str], style: Style = UPST
     kernels = rewrite_kernels(draft)
     if style.whole:
         rewrite_pointers(draft)
+        rewrite_symbols(draft)
     rewrite_launches(draft, kernels if style.whole else ())
     return Rewritten(path, "".join(draft.out), kernels, unknown_ptx, _notes(draft.tokens))

@@ -20,7 +20,7 @@ class Function:
     body: int | None
 
 
-def _header_start(draft: Draft, index: int) -> int:
+def header_start(draft: Draft, index: int) -> int:
     """The first specifier of the declaration to which the specifier at `index` belongs."""
     while index > 0:
         before = index - 1
@@ -78,7 +78,7 @@ def function_at(draft: Draft, index: int) -> Function | None:
     name = _name(draft, index)
     if name is None:
         return None
-    return Function(_header_start(draft, index), name, _body(draft, index))
+    return Function(header_start(draft, index), name, _body(draft, index))
 
 
 def template_parameters(draft: Draft, function: Function) -> tuple[str, ...]:

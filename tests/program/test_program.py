@@ -534,3 +534,51 @@ def test_a_kernel_for_compare_may_be_a_program(written, tmp_path):
     path = tmp_path / "my.cu"
     path.write_text(path.read_text() + "int main() { return my_attention<__half>({}) == nullptr ? 0 : 1; }\n")
     assert "0 launches, 1 refused" in program(path, "--on", "sim:h200").stdout
+
+
+SYMBOLS = """#include <cstdlib>
+__constant__ float c[4] = {1, 2, 3, 4};
+static __device__ float g[4];
+namespace inner {
+__device__ double wide[8];
+__device__ double more[16];
+}
+__device__ const int fixed[2] = {5, 6};
+static int of_host[4];
+__global__ void touch(int what, int i) {
+    if (what == 0) {
+        g[i] = c[i & 3];
+    } else if (what == 1) {
+        g[0] = c[i];
+    } else if (what == 2) {
+        inner::wide[i] = 1;
+    } else if (what == 3) {
+        inner::more[i] += 1;
+    } else {
+        *reinterpret_cast<double *>(reinterpret_cast<char *>(inner::wide) + i) = fixed[i & 1];
+    }
+}
+int main(int, char **words) {
+    touch<<<1, 1>>>(atoi(words[1]), atoi(words[2]));
+    return cudaDeviceSynchronize() + of_host[0];
+}
+"""
+BESIDE_SYMBOLS = [
+    (0, 4, "byte 16 of g, which has 16 bytes"),
+    (0, 4000, "byte 16000 of g, which has 16 bytes"),
+    (0, -1, "byte -4 of g, which has 16 bytes"),
+    (1, 4, "byte 16 of c, which has 16 bytes"),
+    (1, 900, "byte 3600 of c, which has 16 bytes"),
+    (2, 8, "byte 64 of wide, which has 64 bytes"),
+    (2, -1, "byte -8 of wide, which has 64 bytes"),
+    (3, 16, "byte 128 of more, which has 128 bytes"),
+]
+
+
+def test_an_access_beside_a_device_variable_is_found(written):
+    path = written(SYMBOLS)
+    for what, index, said in BESIDE_SYMBOLS:
+        done = program(path, "--on", "sim:h200", "--check", "--", what, index, code=5)
+        assert f"out-of-bounds: global memory is accessed at {said} in touch, block" in " ".join(done.stdout.split())
+    for what, index in ((0, 3), (1, 0), (2, 7), (3, 15), (4, 56)):
+        assert "the checker found nothing" in program(path, "--on", "sim:h200", "--check", "--", what, index).stdout

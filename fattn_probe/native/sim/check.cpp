@@ -7,6 +7,7 @@
 #include "host_memory.h"
 #include "overwrite.h"
 #include "ptx.h"
+#include "symbols.h"
 #include "worker.h"
 
 #include <cstdint>
@@ -63,6 +64,10 @@ void check_elsewhere(const char *address, size_t bytes) {
     if (fine[page % pages] == page) {
         return;
     }
+    const SymbolAccess lies = check_symbols(address, bytes);
+    if (lies == SymbolAccess::within) {
+        return;
+    }
     if (const Allocation *allocation = find_allocation(address)) {
         const bool behind = allocation->live && address >= allocation->start;
         const char *end = allocation->start + allocation->bytes;
@@ -73,7 +78,9 @@ void check_elsewhere(const char *address, size_t bytes) {
             {"host-memory", std::to_string(bytes) +
                                 " bytes of host memory are accessed, which this GPU cannot (cudaErrorIllegalAddress)"});
     }
-    fine[page % pages] = page;
+    if (lies == SymbolAccess::elsewhere) {
+        fine[page % pages] = page;
+    }
 }
 
 // Before an access of this thread: what earlier ones have left to do.

@@ -8,16 +8,25 @@
 
 #include <math.h> // nvcc has its names in the global namespace: ::isnan
 
+#include "../symbols.h"
 #include "arithmetic.h"
 #include "atomics.h"
 #include "half_functions.h"
 #include "host_api.h"
+#include "launch_as.h"
 #include "printing.h"
 #include "warp_functions.h"
 
 inline constexpr int warpSize = simt::warp_size;
 
 #define __brkpt() __trap()
+
+#if defined(SIMT_CHECK) // where g++ places variables backwards, these are behind the first ones
+SIMT_GUARD_MEMORY(, behind_all)
+SIMT_GUARD_MEMORY(static, behind_static)
+SIMT_INITIALISED_GUARD_MEMORY(, behind_all)
+SIMT_INITIALISED_GUARD_MEMORY(static, behind_static)
+#endif
 
 #undef __managed__
 #define __managed__

@@ -15,5 +15,6 @@
 #include "ptx.cpp"
 #include "register_file.cpp"
 #include "switch_stack.cpp"
+#include "symbols.cpp"
 #include "warp.cpp"
 #include "worker.cpp"

@@ -1,0 +1,44 @@
+// __device__, __constant__ and __managed__ variables of a whole program, for the checker: where they lie, and memory
+// beside them that belongs to none.
+#pragma once
+
+#include <cstddef>
+
+namespace simt {
+
+constexpr size_t symbol_guard_bytes = 64 << 10, initialised_guard_bytes = 4 << 10;
+
+// Registers a variable; memory that g++ places beside variables which are declared before and after it.
+void add_symbol(const char *name, const void *start, size_t bytes);
+void add_guard(const void *start, size_t bytes);
+
+enum class SymbolAccess { elsewhere, near_by, within };
+
+// How an access lies to the variables; one to a guard is reported. Near by: on a page with a variable or a guard.
+SymbolAccess check_symbols(const char *address, size_t bytes);
+
+} // namespace simt
+
+// The rewriter puts SIMT_GUARD behind the declaration of a variable. g++ places those that are static, and those with
+// an initial value, apart from the others, each in the order of their declarations or backwards.
+#if defined(SIMT_CHECK)
+#define SIMT_GUARD_MEMORY(storage, name)                                                                               \
+    [[gnu::used, gnu::aligned(1)]] storage char simt_guard_##name[simt::symbol_guard_bytes];                           \
+    [[gnu::constructor]] static void simt_add_guard_##name() {                                                         \
+        simt::add_guard(simt_guard_##name, sizeof(simt_guard_##name));                                                 \
+    }
+#define SIMT_INITIALISED_GUARD_MEMORY(storage, name)                                                                   \
+    [[gnu::used, gnu::aligned(1)]] storage char simt_initialised_##name[simt::initialised_guard_bytes] = {1};          \
+    [[gnu::constructor]] static void simt_add_initialised_##name() {                                                   \
+        simt::add_guard(simt_initialised_##name, sizeof(simt_initialised_##name));                                     \
+    }
+#define SIMT_GUARD(storage, name)                                                                                      \
+    SIMT_GUARD_MEMORY(storage, name)                                                                                   \
+    [[gnu::constructor]] static void simt_add_##name() { simt::add_symbol(#name, &name, sizeof(name)); }
+#define SIMT_GUARD_INITIALISED(storage, name)                                                                          \
+    SIMT_INITIALISED_GUARD_MEMORY(storage, name)                                                                       \
+    SIMT_GUARD(storage, name)
+#else
+#define SIMT_GUARD(storage, name)
+#define SIMT_GUARD_INITIALISED(storage, name)
+#endif
