@@ -15,6 +15,7 @@ from fattn_probe.console import SHOWN_AFTER, rewrite
 from fattn_probe.figures import clock
 
 TICK_SECONDS = 1.0
+MINUTE = 60.0
 Step = Callable[[str], None]
 """Called with the current step in words."""
 Item = TypeVar("Item")
@@ -28,8 +29,8 @@ def quiet(step: str) -> None:
 class Activity:
     """The line, rewritten every second while the `with` block runs, from its third second on.
 
-    Nothing is written if stderr is not a terminal. `step` sets the current step, `count` counts one more finished case
-    of `total`.
+    If stderr is not a terminal, it is a line a minute that stays. `step` sets the current step, `count` counts one more
+    finished case of `total`.
     """
 
     console: Console
@@ -45,8 +46,7 @@ class Activity:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            threading.Thread(target=self._tick, daemon=True).start()
+        threading.Thread(target=self._tick, daemon=True).start()
         return self
 
     def __exit__(
@@ -88,7 +88,7 @@ class Activity:
                     self._clear()
                 report(item)
 
-        return both if self.console.is_terminal else report
+        return both
 
     def note(self, words: str) -> None:
         """Print a line that stays."""
@@ -115,12 +115,24 @@ class Activity:
         return [f"about {clock((time.monotonic() - self._first) * left / rated)} left"]
 
     def _tick(self) -> None:
+        shown = time.monotonic()
         while not self._ended.wait(TICK_SECONDS):
             with self._lock:
-                seconds = time.monotonic() - self.began
-                if self.words and not self._other and not self._ended.is_set() and (self._up or seconds >= SHOWN_AFTER):
-                    rewrite(self.console, Text(self.line))
-                    self._up = True
+                if self._other:
+                    shown = time.monotonic()
+                elif self.words and not self._ended.is_set():
+                    shown = self._show(shown)
+
+    def _show(self, shown: float) -> float:
+        """Show the line if it is time to; `shown` is when another line was last shown, or this one for good."""
+        now = time.monotonic()
+        if self.console.is_terminal and (self._up or now - self.began >= SHOWN_AFTER):
+            rewrite(self.console, Text(self.line))
+            self._up = True
+        elif not self.console.is_terminal and now - shown >= MINUTE:
+            self.console.print(self.line, markup=False, soft_wrap=True)
+            return now
+        return shown
 
     def _clear(self) -> None:
         if self._up:

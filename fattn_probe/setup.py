@@ -1,15 +1,17 @@
 """Set up what a command runs, from its flags: the build, the targets, the session."""
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
-from fattn_probe.activity import Activity
+from fattn_probe.activity import MINUTE, Activity
 from fattn_probe.build import open_build
-from fattn_probe.build.command import announced, status_line
+from fattn_probe.build.command import announced, status_line, steps_done
 from fattn_probe.build.key import Flavour
 from fattn_probe.build.ninja import Progress, Report
 from fattn_probe.build.toolchain import find_toolchain
@@ -126,13 +128,17 @@ def default_target() -> tuple[str, str]:
 
 
 def build_progress(notes: Console, title: str = "building") -> Report:
-    """A title once there is something to build; on a terminal, also one line below it that is updated."""
-    announce = announced(notes, title)
+    """A title once there is something to build, and a line that is updated; without a terminal, a line a minute."""
+    announce, shown = announced(notes, title), time.monotonic()
 
     def report(progress: Progress) -> None:
+        nonlocal shown
         announce(progress)
         if notes.is_terminal and progress.total:
             rewrite(notes, status_line(progress), last=progress.done == progress.total)
+        elif progress.total and progress.seconds >= MINUTE and time.monotonic() - shown >= MINUTE:
+            shown = time.monotonic()
+            notes.print(Text(f"{title}: {steps_done(progress)}"), soft_wrap=True)
 
     return report
 

@@ -72,14 +72,28 @@ def test_a_second_target_starts_anew():
     assert shown.line.startswith("1 of 2 cases, 1 pass, 0:00")
 
 
-def test_nothing_is_written_to_a_pipe():
+def test_a_pipe_gets_a_line_a_minute_but_not_while_another_line_is_shown(monkeypatch):
+    monkeypatch.setattr(activity, "MINUTE", 0.05)
+    notes = console(terminal=False)
+    with Activity(notes) as shown:
+        shown.step("compiling the kernels with their mutants")
+        wait_for(notes.file, "compiling the kernels with their mutants, 0:00\ncompiling")
+        shown.beside(lambda item: None, bool)(True)
+        said = notes.file.getvalue()
+        time.sleep(0.2)
+        assert notes.file.getvalue() == said
+        shown.step("running")
+        wait_for(notes.file, "running, 0:00\n")
+    assert "\x1b" not in notes.file.getvalue()
+
+
+def test_a_pipe_gets_nothing_in_less_than_a_minute():
     notes = console(terminal=False)
     with Activity(notes, total=2) as shown:
         shown.step("running")
         shown.count("pass")
         time.sleep(0.05)
     assert notes.file.getvalue() == ""
-    assert shown.beside(print, bool) is print
 
 
 def test_a_short_command_shows_nothing(monkeypatch):

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,8 +39,9 @@ NOT_FELT = "gives no other value in any of them"
 class Mutated:
     """The fates of mutants; of the cases, those that fail without a mutant, and whose bits the switches change.
 
-    `other_bits` is None if that was not found out. `compiled` is the number of mutants that there are, `left` of those
-    without a verdict yet.
+    `other_bits` is None if that was not found out. `compiled` is the number of mutants in the builds and of those with
+    a verdict from before, `left` of those without a verdict yet. `ran` has the cases that execute a mutant, by its
+    digest; those of mutants whose verdict is from an earlier call are not known.
     """
 
     on: tuple[str, ...]
@@ -50,6 +51,7 @@ class Mutated:
     verdicts: tuple[Verdict, ...]
     compiled: int
     left: int
+    ran: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass
@@ -200,6 +202,12 @@ class Laboratory:
                 elif over:
                     on_verdict(self.verdict(known[trial.mutant], trials.pop(trial.mutant), self.baseline[case]))
 
+    def executing(self, mutants: Iterable[Mutant]) -> dict[str, tuple[str, ...]]:
+        """The cases that execute each mutant and pass without it, by its digest."""
+        cases = [(item, f"{item.case.name} on {self.plan.parts[item.work].name}") for item in self.baseline]
+        good = [(item.reached, name) for item, name in cases if not item.failure]
+        return {mutant.digest: tuple(name for reached, name in good if mutant.id in reached) for mutant in mutants}
+
     def untried(self, mutant: Mutant) -> Verdict:
         """The fate of a mutant that no case feels: one that is reached is a survivor of all that reach it."""
         cases = sum(mutant.id in item.reached for item in self.baseline if not item.failure)
@@ -289,4 +297,5 @@ def run(
         tuple(found),
         len(compiled),
         len(mutants) - len(found),
+        laboratory.executing(mutant for mutant in mutants if mutant.digest not in known),
     )

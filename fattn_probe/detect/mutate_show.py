@@ -10,11 +10,13 @@ from rich.text import Text
 from fattn_probe.detect.equivalents import Equivalent, argument, read
 from fattn_probe.detect.mutate import Mutated
 from fattn_probe.detect.verdicts import Verdict
+from fattn_probe.figures import number_of
 from fattn_probe.tables import Table
 
 EQUIVALENT = "equivalent"
 FATES = ("killed", "survived", "another kernel", "not reached", EQUIVALENT)
 MOST = 20  # survivors in the terminal's list
+MOST_CASES = 3
 
 
 def document(found: Mutated) -> dict[str, Any]:
@@ -29,7 +31,9 @@ def document(found: Mutated) -> dict[str, Any]:
         "left": found.left,
         "counts": dict(Counter(fate_of(verdict, known) for verdict in found.verdicts)),
         "mutants": [
-            verdict.document() | {"fate": fate_of(verdict, known), "because": argument(verdict.mutant, known)}
+            verdict.document()
+            | {"fate": fate_of(verdict, known), "because": argument(verdict.mutant, known)}
+            | {"ran": list(found.ran[verdict.mutant.digest]) if verdict.mutant.digest in found.ran else None}
             for verdict in found.verdicts
         ],
     }
@@ -47,7 +51,7 @@ def render(found: Mutated) -> RenderableType:
 
 def parts(found: Mutated) -> Iterator[RenderableType]:
     """The parts of the report."""
-    words = f"{len(found.verdicts)} of {found.compiled} mutants, {found.cases} cases on {', '.join(found.on)}"
+    words = f"{number_of(len(found.verdicts), 'mutant')}, {number_of(found.cases, 'case')} on {', '.join(found.on)}"
     yield Text(words + (f"; {found.left} are not tried yet: run it again to go on\n" if found.left else "\n"))
     known = read()
     fates = [(verdict, fate_of(verdict, known)) for verdict in found.verdicts]
@@ -68,9 +72,17 @@ def parts(found: Mutated) -> Iterator[RenderableType]:
     survivors = [verdict for verdict, fate in fates if fate == "survived"]
     for verdict in sorted(survivors, key=lambda verdict: (verdict.mutant.file, verdict.mutant.line))[:MOST]:
         words = f" ({verdict.said})" if verdict.said else ""
-        yield Text(f"survived {verdict.cases} case{'s' * (verdict.cases != 1)}: {verdict.mutant}{words}")
+        yield Text(f"survived {number_of(verdict.cases, 'case')}: {verdict.mutant}{words}")
+        yield from executed_by(found.ran.get(verdict.mutant.digest, ()))
     if len(survivors) > MOST:
         yield Text(f"and {len(survivors) - MOST} more survived; --json lists them")
+
+
+def executed_by(cases: Sequence[str]) -> Iterator[Text]:
+    """The first few cases that execute a survivor."""
+    if cases:
+        more = f" and {len(cases) - MOST_CASES} more" if len(cases) > MOST_CASES else ""
+        yield Text(f"  executed by {', '.join(cases[:MOST_CASES])}{more}", "dim")
 
 
 def table(name: str, rows: Sequence[tuple[str, str]]) -> Table:

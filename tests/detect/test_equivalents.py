@@ -73,6 +73,18 @@ def test_a_survivor_that_no_case_feels_is_told_from_others():
     assert lines == [f"survived 5 cases: {MUTANT} (gives no other value in any of them)", f"survived 1 case: {MUTANT}"]
 
 
+def test_a_survivor_has_the_cases_that_execute_it_and_no_total_that_is_none():
+    """The builds hold about twice the sample, which is not how many mutants the release has."""
+    survivor = replace(KILLED, by="", case="", on="", cases=5)
+    ran = {survivor.mutant.digest: tuple(f"case-{number} on sim:h200" for number in range(5))}
+    found = Mutated(("sim:h200",), 5, (), None, (survivor,), 8, 0, ran)
+    first, *_, last = map(str, parts(found))
+    assert first == "1 mutant, 5 cases on sim:h200\n"
+    assert last == "  executed by case-0 on sim:h200, case-1 on sim:h200, case-2 on sim:h200 and 2 more"
+    assert [item["ran"] for item in document(found)["mutants"]] == [list(ran[survivor.mutant.digest])]
+    assert document(replace(found, ran={}))["mutants"][0]["ran"] is None  # a verdict of an earlier call
+
+
 @pytest.mark.network
 def test_every_entry_means_a_mutant_of_the_default_release(tree):
     assert stale(switched(tree, (), frozenset()).mutants, read()) == []

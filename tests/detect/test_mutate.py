@@ -284,6 +284,9 @@ def test_a_small_suite_kills_some_mutants_and_goes_on_where_it_was(tmp_path):
     fates = [item["fate"] for item in first["mutants"]]
     assert len(fates) == 8
     assert "killed" in fates
+    (case,) = plan(tmp_path).parts[0].cases
+    for item in first["mutants"]:
+        assert item["ran"] == ([f"{case.name} on sim:h200"] if item["cases"] else [])
     second = json.loads(probe(*words, "--sample", "12", "--json").stdout)
     lines = (tmp_path / "results.jsonl").read_text().splitlines()
     assert (len(second["mutants"]), len(lines)) == (12, 12)  # the first eight were not tried again

@@ -6,6 +6,7 @@ import sys
 import pytest
 from rich.console import Console
 
+from fattn_probe import setup
 from fattn_probe.build.ninja import Progress
 from fattn_probe.errors import BuildError, ComparisonError, InputError, LostError, TimedOutError
 from fattn_probe.ops import Timeouts, drive, live, render, run_ops
@@ -245,6 +246,16 @@ def test_report_for_people(program):
     assert "Fake GPU: 2 ok, 1 fail in" in text
     assert "fail: FLASH_ATTN_EXT(hsk=80,nr23=[1,1])\n  [FLASH_ATTN_EXT] ERR = 0.25 > 0.0005" in text
     assert "22984.44" in text
+
+
+def test_a_pipe_shows_a_long_build_once_a_minute(monkeypatch):
+    monkeypatch.setattr(setup, "MINUTE", 0.0)
+    console = Console(file=(out := io.StringIO()), width=40, color_system=None)
+    build = build_progress(console)
+    build(Progress(40, 63, "fattn.cu", 200.0, 120.0))
+    monkeypatch.setattr(setup, "MINUTE", 60.0)
+    build(Progress(41, 63, "fattn.cu", 201.0, 119.0))
+    assert out.getvalue() == "building: 63 steps\nbuilding: 40 of 63 steps, 3:20, about 2:00 left\n"
 
 
 def test_a_terminal_shows_builds_and_results_on_one_line_that_is_updated():
