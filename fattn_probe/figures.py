@@ -10,6 +10,13 @@ def times(value: float, digits: int = 3) -> str:
     return f"{float(rounded):,.0f}" if 100 <= value < 1e6 else rounded
 
 
+def factor(value: float, digits: int = 4) -> str:
+    """A factor as text, with enough digits to tell it from 1: `0.5`, `1.00003`."""
+    while f"{value:.{digits}g}" == "1" and abs(value - 1) > 1e-9:
+        digits += 1
+    return times(value, digits)
+
+
 def minute(started: str) -> str:
     """An ISO time of the history, to the minute: `2026-11-22 04:40`."""
     return started[:16].replace("T", " ")

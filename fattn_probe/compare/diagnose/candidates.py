@@ -17,10 +17,12 @@ from fattn_probe.compare.diagnose.around import Around
 from fattn_probe.compare.diagnose.attention_row import AttentionRow
 from fattn_probe.launch.geometry import Part
 
-EXPLAINED = 0.98
+EXPLAINED = 0.999
 """The share of a row's square error that a cause must explain, unless what it leaves is as small as rounding."""
-LEAST = 0.8
+LEAST = 0.9
 """The share that it must explain in any case."""
+UNLIKELY = 30.0
+"""How much worse than the best a candidate may score."""
 ROUNDING = 3.0
 """What a cause leaves counts as rounding up to this factor of the kernel's predicted error."""
 
