@@ -32,7 +32,7 @@ class Cause:
     """A fault: its `kind` (see `KINDS`), in words, and `detail`, the part that differs from row to row.
 
     `explained` is the share of a row's square error, `step` the KV step, if it is one. `factor` is a number that must
-    be the same in all rows.
+    be the same in all rows, and `place` a place.
     """
 
     kind: str
@@ -41,6 +41,12 @@ class Cause:
     explained: float = 0.0
     step: int | None = None
     factor: float | None = None
+    place: str = ""
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """What is the same in all rows."""
+        return self.kind, self.words, self.place
 
     def __str__(self) -> str:
         return f"{self.words} ({self.detail})" if self.detail else self.words

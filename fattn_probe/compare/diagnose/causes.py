@@ -20,7 +20,7 @@ AGREED = 0.5
 """The share of the examined rows that a cause must explain."""
 SAME_FACTOR, NEAR_ONE, LEAST_APART = 0.02, 0.08, 0.004
 """How far factors may be from their median, as a share of its distance from 1; more near 1, up to a limit."""
-ROW_SUM = {"kind": "row-sum", "words": "each row is scaled by a factor of its own: its sum of weights is wrong"}
+ROW_SUM = Cause("row-sum", "each row is scaled by a factor of its own: its sum of weights is wrong", "")
 
 
 def candidates_of(error: F64, suspect: Suspect) -> list[Candidate]:
@@ -53,11 +53,11 @@ def agreed(rows: Sequence[Sequence[Candidate]], share: float = 1.0) -> list[Said
 
     `share` is that of all wrong rows for which these rows stand.
     """
-    by_words: dict[tuple[str, str], list[Candidate]] = {}
+    by_words: dict[tuple[str, str, str], list[Candidate]] = {}
     for candidates in rows:
-        best: dict[tuple[str, str], Candidate] = {}
+        best: dict[tuple[str, str, str], Candidate] = {}
         for candidate in likely(candidates):
-            best.setdefault((candidate.cause.kind, candidate.cause.words), candidate)
+            best.setdefault(candidate.cause.name, candidate)
         for key, candidate in best.items():
             by_words.setdefault(key, []).append(candidate)
     said = [_said(found, len(rows), share) for found in map(_consistent, by_words.values()) if found]
@@ -79,7 +79,7 @@ def _consistent(found: Sequence[Candidate]) -> Sequence[Candidate]:
         return ()
     factors = [cause.factor for cause in causes if cause.factor is not None]
     detail = f"by {factor(min(factors))} to {factor(max(factors))}"
-    return [replace(one, cause=replace(one.cause, **ROW_SUM, detail=detail, factor=None)) for one in found]
+    return [replace(one, cause=replace(ROW_SUM, detail=detail, explained=one.cause.explained)) for one in found]
 
 
 def in_order(causes: Iterable[Said]) -> list[Said]:
@@ -105,9 +105,9 @@ def one_factor(causes: Sequence[Cause]) -> bool:
 
 def best_of(candidates: Sequence[Candidate], said: Sequence[Said]) -> Cause | None:
     """A row's cause: that of the output if it explains the row, else the row's most likely one."""
-    known = {(one.cause.kind, one.cause.words): number for number, one in enumerate(said)}
+    known = {one.cause.name: number for number, one in enumerate(said)}
     for candidate in candidates:
-        if candidate.cause.kind == "output-scale" and (ROW_SUM["kind"], ROW_SUM["words"]) in known:
-            known[candidate.cause.kind, candidate.cause.words] = known[ROW_SUM["kind"], ROW_SUM["words"]]
-    order = sorted(candidates, key=lambda one: known.get((one.cause.kind, one.cause.words), len(known)))
+        if candidate.cause.kind == "output-scale" and ROW_SUM.name in known:
+            known[candidate.cause.name] = known[ROW_SUM.name]
+    order = sorted(candidates, key=lambda one: known.get(one.cause.name, len(known)))
     return order[0].cause if order else None

@@ -31,6 +31,8 @@ MOST_VALUES, MOST_TRIED = 1 << 21, 1 << 16
 """Largest V, in values, and the largest that is tried in many ways."""
 SAME, ZERO = 0.03, 0.005
 """How far factors of one group of sets may be apart, and a factor of 0."""
+BETTER = 1.5
+"""How much more than the best division of the KV rows another may leave."""
 MOST_HULL, MANY = 1 << 15, 6
 """Largest V whose hull is looked at, and rows per column from which on it holds nearly everything."""
 FIRST = 2
@@ -73,9 +75,9 @@ class WrongRow:
     @cached_property
     def rounding(self) -> float:
         """The size of an error that the kernel's rounding can make, here."""
-        own = ROUNDING * self.suspect.unit * len(self.out) ** 0.5
-        larger = float(np.linalg.norm(self.out)) / (float(np.linalg.norm(self.base)) or 1e-30)
-        return max(own * max(1.0, larger), 1e-6 * float(np.linalg.norm(self.out)))
+        own, size = float(ROUNDING * self.suspect.unit * len(self.out) ** 0.5), float(np.linalg.norm(self.out))
+        larger = size / (float(np.linalg.norm(self.base)) or 1e-30)
+        return max(own * max(1.0, larger), 1e-6 * size)
 
     def rows_that_count(self) -> int:
         """The number of KV rows of which each moves the output by more than rounding."""
@@ -83,7 +85,7 @@ class WrongRow:
 
     def large(self) -> bool:
         """Whether the error is much larger than the kernel's own."""
-        return self.off > UNITS * self.rounding / ROUNDING and self.row.V.size <= MOST_VALUES
+        return bool(self.off > UNITS * self.rounding / ROUNDING and self.row.V.size <= MOST_VALUES)
 
     def explained(self, answer: F64, *, wide: bool = False) -> bool:
         """Whether an answer leaves no more than rounding; `wide` if many numbers were fitted."""
@@ -158,6 +160,7 @@ def labels_of(n_kv: int, suspect: Suspect) -> Iterator[tuple[str, str, str, Indi
 def sets_of_rows(wrong: WrongRow) -> Iterator[Cause]:
     """Sets of KV rows with a factor for the weight of each, as when a part of the sum is lost or rescaled."""
     n_kv, seen = len(wrong.p), np.flatnonzero(wrong.p)
+    found: list[tuple[float, Cause]] = []
     summands = wrong.p[seen, None] * wrong.row.V[seen]
     for kind, words, name, labels in labels_of(n_kv, wrong.suspect):
         number = int(labels.max()) + 1
@@ -169,7 +172,10 @@ def sets_of_rows(wrong: WrongRow) -> Iterator[Cause]:
         known = SAME * size > wrong.rounding / ROUNDING
         some = factors[known] if known.any() else np.ones(1)
         if wrong.explained(factors @ sums) and np.ptp(some) > SAME * np.abs(some).max():
-            yield Cause(kind, words, _factors(name, factors, np.flatnonzero(known)))
+            left = max(float(np.linalg.norm(wrong.out - factors @ sums)), wrong.rounding / ROUNDING)
+            found.append((left, Cause(kind, words, _factors(name, factors, np.flatnonzero(known)))))
+    least = min((left for left, _ in found), default=0.0)
+    yield from (cause for left, cause in found if left <= BETTER * least)
 
 
 def _factors(name: str, factors: F64, known: Indices) -> str:
@@ -321,7 +327,10 @@ def _maps(n_kv: int, step: int) -> Iterator[tuple[str, Indices]]:
         found += [(f"{shift} KV rows later", i + shift), (f"{shift} KV rows earlier", i - shift)]
         found.append((f"{shift} KV rows later and earlier, in turns", i ^ shift))
     for rows in (2, 4, 8, 16, 32):
-        found += [(f"the first of {rows} KV rows", i - i % rows), (f"the last of {rows} KV rows", i - i % rows + rows - 1)]
+        found += [
+            (f"the first of {rows} KV rows", i - i % rows),
+            (f"the last of {rows} KV rows", i - i % rows + rows - 1),
+        ]
     for name, index in found:
         inside = (index >= 0) & (index < n_kv)
         if inside.mean() > AGREED:

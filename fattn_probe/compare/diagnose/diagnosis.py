@@ -64,9 +64,10 @@ ROUNDING = 2**-8
 """Relative error of a row up to which it may be a rounding."""
 UNWRITTEN = Cause("unwritten", "elements are never written", "")
 UNWRITTEN_READ = Cause("unwritten-read", "memory that nobody wrote is read", "--check names the place")
+"""Causes that the bits of a NaN show, so that they are said of few rows too, if nothing explains the others."""
 INVALID_NAN = Cause("invalid", "an operation without a result makes NaN", "0/0, inf - inf or 0 * inf")
 OPERAND_NAN = Cause("operand-nan", "NaN in the memory around the operands is read", "")
-"""Causes that the bits of a NaN show, so that they are said of few rows too, if nothing explains the others."""
+"""What these bits show without saying why, if most wrong rows have them."""
 ALIKE, F16_ULP = 0.9, 2**-10
 """Cosine of error and output from which on the error is that of a factor, and how far a rounded one may be off."""
 RowIndex = tuple[int, int, int]
@@ -173,8 +174,7 @@ def all_causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candid
             found += _of_rows(cause, computed, number)
     if said := in_order(found + certain):
         return said
-    placed = [one for one in by_place(evidence, list(candidates), share) if one.share >= AGREED]
-    if placed:
+    if placed := [one for one in by_place(evidence, list(candidates), share) if one.share >= AGREED]:
         return placed
     wrong_rows = [_wrong_row(evidence, row) for row in candidates if _few_values(evidence)]
     return coarse_causes(wrong_rows, share) or certain or list(_by_bits(evidence, bad, number))
@@ -247,7 +247,8 @@ def is_rounding(evidence: Evidence, rows: Sequence[RowIndex]) -> bool:
     The error of a factor is a multiple of the output; a rounded factor is at most a unit in the last place off.
     """
     off = np.abs(evidence.dst - evidence.base) > SEEN * np.asarray(evidence.deviation.unit)[..., None]
-    return bool(off.any(axis=3).mean() >= MOST_COLUMNS) and float(np.mean([_is_small(evidence, row) for row in rows])) > AGREED
+    everywhere = bool(off.any(axis=3).mean() >= MOST_COLUMNS)
+    return everywhere and float(np.mean([_is_small(evidence, row) for row in rows])) > AGREED
 
 
 def _is_small(evidence: Evidence, row: RowIndex) -> bool:
