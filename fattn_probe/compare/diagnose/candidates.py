@@ -17,7 +17,7 @@ from fattn_probe.compare.diagnose.around import Around
 from fattn_probe.compare.diagnose.attention_row import AttentionRow
 from fattn_probe.launch.geometry import Part
 
-EXPLAINED = 0.999
+EXPLAINED = 0.9999
 """The share of a row's square error that a cause must explain, unless what it leaves is as small as rounding."""
 LEAST = 0.9
 """The share that it must explain in any case."""

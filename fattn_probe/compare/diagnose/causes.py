@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fattn_probe.arrays import F64, Bools
-from fattn_probe.compare.diagnose.candidates import UNLIKELY, Candidate, Cause, Suspect, fitting, within
+from fattn_probe.compare.diagnose.candidates import UNLIKELY, Candidate, Cause, Suspect, answers, fitting, within
 from fattn_probe.compare.diagnose.kv_faults import kv_faults
 from fattn_probe.compare.diagnose.read_faults import read_faults, v_faults
 from fattn_probe.compare.diagnose.score_faults import score_faults
@@ -31,7 +31,9 @@ def candidates_of(error: F64, suspect: Suspect) -> list[Candidate]:
 
 def candidates_within(error: F64, suspect: Suspect, columns: Bools) -> list[Candidate]:
     """The faults in V that explain a row's error in some columns, where the others are right."""
-    return fitting(error[columns], within(v_faults(suspect), columns), suspect.unit)
+    out = suspect.row.output(suspect.row.logits)
+    zero = answers("zero", out, [("some columns of the output are zero", np.zeros_like(out))], rarity=-UNLIKELY)
+    return fitting(error[columns], within([*zero, *v_faults(suspect)], columns), suspect.unit)
 
 
 @dataclass(frozen=True)

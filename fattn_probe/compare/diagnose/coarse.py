@@ -164,7 +164,7 @@ def sets_of_rows(wrong: WrongRow) -> Iterator[Cause]:
     summands = wrong.p[seen, None] * wrong.row.V[seen]
     for kind, words, name, labels in labels_of(n_kv, wrong.suspect):
         number = int(labels.max()) + 1
-        if not 2 <= number <= min(UNKNOWNS * len(wrong.out), UNKNOWNS * len(seen)):
+        if not 2 <= number <= UNKNOWNS * min(len(wrong.out), wrong.rows_that_count()):
             continue
         sums = (labels[seen] == np.arange(number)[:, None]).astype(np.float64) @ summands
         factors = np.linalg.lstsq(sums.T, wrong.out, rcond=1e-9)[0]

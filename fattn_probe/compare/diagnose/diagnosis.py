@@ -208,7 +208,7 @@ def by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Iter
         found = [_candidates(evidence, row, columns) for row in rows]
         where = f"d {ranges(np.flatnonzero(columns).tolist())}"
         yield from agreed(found, share)
-        if is_quantized(evidence.case.op.type_V):  # of an f16 V, the sums in these columns may be wrong too
+        if is_quantized(evidence.case.op.type_V) and wrong.mean() >= MOST_COLUMNS:  # V's values reach all rows
             values = Cause("v-values", "V's values are unpacked wrongly in some columns", where)
             yield Said(values, len(rows), len(rows), share)
     if (within := shared_only(wrong, evidence)) is not None:
