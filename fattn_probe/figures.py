@@ -15,6 +15,13 @@ def number_of(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
+def factor(value: float, digits: int = 4) -> str:
+    """A factor as text, with enough digits to tell it from 1: `0.5`, `1.00003`."""
+    while f"{value:.{digits}g}" == "1" and abs(value - 1) > 1e-9:
+        digits += 1
+    return times(value, digits)
+
+
 def minute(started: str) -> str:
     """An ISO time of the history, to the minute: `2026-11-22 04:40`."""
     return started[:16].replace("T", " ")

@@ -1,6 +1,6 @@
 import pytest
 
-from fattn_probe.figures import clock, minute, times
+from fattn_probe.figures import clock, factor, minute, times
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,10 @@ def test_a_clock_has_hours_where_there_are_some():
 
 def test_a_factor_of_two_digits():
     assert [times(value, 2) for value in (0.123, 18.78, 123.4, 5678)] == ["0.12", "19", "120", "5,700"]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(1.0, "1"), (1.00003, "1.00003"), (0.99998, "0.99998"), (0.5, "0.5"), (1.931234, "1.931")]
+)
+def test_a_factor_is_told_from_one(value, words):
+    assert factor(value) == words

@@ -17,10 +17,12 @@ from fattn_probe.compare.diagnose.around import Around
 from fattn_probe.compare.diagnose.attention_row import AttentionRow
 from fattn_probe.launch.geometry import Part
 
-EXPLAINED = 0.98
+EXPLAINED = 0.9999
 """The share of a row's square error that a cause must explain, unless what it leaves is as small as rounding."""
-LEAST = 0.8
+LEAST = 0.9
 """The share that it must explain in any case."""
+UNLIKELY = 30.0
+"""How much worse than the best a candidate may score."""
 ROUNDING = 3.0
 """What a cause leaves counts as rounding up to this factor of the kernel's predicted error."""
 
@@ -30,7 +32,7 @@ class Cause:
     """A fault: its `kind` (see `KINDS`), in words, and `detail`, the part that differs from row to row.
 
     `explained` is the share of a row's square error, `step` the KV step, if it is one. `factor` is a number that must
-    be the same in all rows.
+    be the same in all rows, and `place` a place.
     """
 
     kind: str
@@ -39,6 +41,12 @@ class Cause:
     explained: float = 0.0
     step: int | None = None
     factor: float | None = None
+    place: str = ""
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """What is the same in all rows."""
+        return self.kind, self.words, self.place
 
     def __str__(self) -> str:
         return f"{self.words} ({self.detail})" if self.detail else self.words

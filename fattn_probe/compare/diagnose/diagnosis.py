@@ -20,7 +20,15 @@ from fattn_probe.compare.diagnose.causes import (
     candidates_within,
     in_order,
 )
-from fattn_probe.compare.diagnose.not_finite import Spoiled, from_fresh_memory, not_finite
+from fattn_probe.compare.diagnose.coarse import WrongRow, coarse_causes
+from fattn_probe.compare.diagnose.not_finite import (
+    INVALID,
+    OPERAND,
+    Spoiled,
+    from_fresh_memory,
+    not_finite,
+    with_bits,
+)
 from fattn_probe.compare.diagnose.patterns import Labelling, Pattern, find_patterns
 from fattn_probe.compare.diagnose.properties import MaskFacts, labellings
 from fattn_probe.compare.judge.metrics import Coordinate, Deviation, unwritten_elements
@@ -29,12 +37,15 @@ from fattn_probe.launch.geometry import Geometry, Part
 from fattn_probe.launch.tiles import Tile
 from fattn_probe.op.ggml_types import is_quantized
 from fattn_probe.scenario import Case
+from fattn_probe.scenario.layout import View
 from fattn_probe.truth.reference.adapter import stored_rows
 
 WORST = 5
 ROWS_TRIED = 8
 OTHERS = 512
 """Number of other rows' answers that a row is compared with."""
+NEAR, MOST_NEAR = 16, 48
+"""Queries before and behind a row whose shares may be mixed up with its own, and the rows in all."""
 MOST_MASK = 1 << 28
 """Largest mask, in entries, that is examined; larger masks are skipped."""
 MOST_KV = 1 << 26
@@ -47,11 +58,16 @@ MOST_COLUMNS = 0.75
 """Share of columns, or rows, above which they are not a part."""
 LEAST_ROWS, MOST_SHARED, LEAST_SPOILED = 4, 0.9, 0.1
 """Wrong rows, share of rows in shared tiles, and share of these that is wrong, for an error to be one of sharing."""
+SEEN = 0.1
+"""An error of so many times the kernel's own is seen in a row, though it may be too small to be wrong."""
 ROUNDING = 2**-8
 """Relative error of a row up to which it may be a rounding."""
 UNWRITTEN = Cause("unwritten", "elements are never written", "")
 UNWRITTEN_READ = Cause("unwritten-read", "memory that nobody wrote is read", "--check names the place")
 """Causes that the bits of a NaN show, so that they are said of few rows too, if nothing explains the others."""
+INVALID_NAN = Cause("invalid", "an operation without a result makes NaN", "0/0, inf - inf or 0 * inf")
+OPERAND_NAN = Cause("operand-nan", "NaN in the memory around the operands is read", "")
+"""What these bits show without saying why, if most wrong rows have them."""
 ALIKE, F16_ULP = 0.9, 2**-10
 """Cosine of error and output from which on the error is that of a factor, and how far a rounded one may be off."""
 RowIndex = tuple[int, int, int]
@@ -156,8 +172,27 @@ def all_causes(evidence: Evidence, candidates: Mapping[RowIndex, Sequence[Candid
     if (computed := bad & ~never & ~fresh).any():
         for cause in not_finite(_spoiled(evidence, computed, never | fresh)):
             found += _of_rows(cause, computed, number)
-    placed = (one for one in by_place(evidence, list(candidates), share) if one.share >= AGREED)
-    return in_order(found + certain) or list(placed) or certain
+    if said := in_order(found + certain):
+        return said
+    if placed := [one for one in by_place(evidence, list(candidates), share) if one.share >= AGREED]:
+        return placed
+    wrong_rows = [_wrong_row(evidence, row) for row in candidates if _few_values(evidence)]
+    return coarse_causes(wrong_rows, share) or certain or list(_by_bits(evidence, bad, number))
+
+
+def _by_bits(evidence: Evidence, bad: Bools, number: int) -> Iterator[Said]:
+    """What the bits of a simulated GPU's NaN show, if most of `number` wrong rows have some."""
+    signs = [(INVALID, INVALID_NAN), *([(OPERAND, OPERAND_NAN)] if _nan_around(evidence.case) else [])]
+    for bits, cause in signs:
+        rows = bad & with_bits(evidence.dst, bits).any(axis=3)
+        if (count := int(rows.sum())) >= AGREED * number:
+            yield Said(cause, count, number, count / number)
+
+
+def _nan_around(case: Case) -> bool:
+    """Whether the memory outside an operand's view is NaN."""
+    layouts = [] if case.recorded else [getattr(case.recipe.layout, name, None) for name in case.op.tensors]
+    return any(isinstance(layout, View) and layout.outside == "nan" for layout in layouts)
 
 
 def _of_rows(cause: Cause, rows: Bools, number: int) -> Iterator[Said]:
@@ -173,7 +208,7 @@ def by_place(evidence: Evidence, rows: Sequence[RowIndex], share: float) -> Iter
         found = [_candidates(evidence, row, columns) for row in rows]
         where = f"d {ranges(np.flatnonzero(columns).tolist())}"
         yield from agreed(found, share)
-        if is_quantized(evidence.case.op.type_V):  # of an f16 V, the sums in these columns may be wrong too
+        if is_quantized(evidence.case.op.type_V) and wrong.mean() >= MOST_COLUMNS:  # V's values reach all rows
             values = Cause("v-values", "V's values are unpacked wrongly in some columns", where)
             yield Said(values, len(rows), len(rows), share)
     if (within := shared_only(wrong, evidence)) is not None:
@@ -211,7 +246,8 @@ def is_rounding(evidence: Evidence, rows: Sequence[RowIndex]) -> bool:
 
     The error of a factor is a multiple of the output; a rounded factor is at most a unit in the last place off.
     """
-    everywhere = bool(evidence.wrong.any(axis=3).mean() >= MOST_COLUMNS)
+    off = np.abs(evidence.dst - evidence.base) > SEEN * np.asarray(evidence.deviation.unit)[..., None]
+    everywhere = bool(off.any(axis=3).mean() >= MOST_COLUMNS)
     return everywhere and float(np.mean([_is_small(evidence, row) for row in rows])) > AGREED
 
 
@@ -296,12 +332,40 @@ def _blamed(parts: Sequence[Part], cause: Cause | None) -> Sequence[Part]:
 
 def _candidates(evidence: Evidence, row: RowIndex, columns: Bools | None = None) -> list[Candidate]:
     """The faults that explain a row, or its errors in some columns."""
-    (sequence, query, head), case, geometry = evidence.place(row), evidence.case, evidence.geometry
-    if case.op.sizes.n_kv * (case.op.sizes.hsk + case.op.sizes.hsv) > MOST_KV:
+    if not _few_values(evidence):
         return []
+    suspect, error = _suspect(evidence, row), evidence.dst[row] - evidence.base[row]
+    return candidates_of(error, suspect) if columns is None else candidates_within(error, suspect, columns)
+
+
+def _few_values(evidence: Evidence) -> bool:
+    sizes = evidence.case.op.sizes
+    return sizes.n_kv * (sizes.hsk + sizes.hsv) <= MOST_KV
+
+
+def _wrong_row(evidence: Evidence, row: RowIndex) -> WrongRow:
+    out, base = np.asarray(evidence.dst[row], np.float64), evidence.base[row]
+    return WrongRow(_suspect(evidence, row), out, base, evidence.wrong[row], _near(evidence, row))
+
+
+def _near(evidence: Evidence, row: RowIndex) -> list[tuple[str, AttentionRow]]:
+    """Rows of the same output tile, or its neighbours, if several blocks work on it."""
+    if len(_parts(evidence, row)) < 2:
+        return []
+    (sequence, query, head), sizes = evidence.place(row), evidence.case.op.sizes
+    kv = Head.of(evidence.case, evidence.inputs, sequence, head // sizes.group)
+    queries = range(max(0, query - NEAR), min(sizes.n_q, query + NEAR + 1))
+    first = head - head % sizes.group
+    places = [(sequence, q, h) for h in range(first, first + sizes.group) for q in queries if (q, h) != (query, head)]
+    return [(_unlike((sequence, query, head), place), AttentionRow.of(kv, *place[1:])) for place in places[:MOST_NEAR]]
+
+
+def _suspect(evidence: Evidence, row: RowIndex) -> Suspect:
+    """A row with all that is known of it."""
+    (sequence, query, head), case, geometry = evidence.place(row), evidence.case, evidence.geometry
     kv = Head.of(case, evidence.inputs, sequence, head // _group(case))
     step = 0 if geometry is None or geometry.kernel.sparse else geometry.rows
-    suspect = Suspect(
+    return Suspect(
         AttentionRow.of(kv, query, head),
         step,
         _parts(evidence, row) if step else (),
@@ -309,8 +373,6 @@ def _candidates(evidence: Evidence, row: RowIndex, columns: Bools | None = None)
         float(evidence.deviation.unit[row]),
         Around(case, evidence.inputs, sequence, query, head),
     )
-    error = evidence.dst[row] - evidence.base[row]
-    return candidates_of(error, suspect) if columns is None else candidates_within(error, suspect, columns)
 
 
 def _other_rows(evidence: Evidence, row: RowIndex) -> list[tuple[str, F64]]:

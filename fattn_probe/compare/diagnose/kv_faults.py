@@ -66,7 +66,12 @@ def _weighted(pulls: F64, weights: F64, name: Name, rarity: float = 0.0) -> Iter
 
 def _key(p: F64) -> Name:
     last = int(np.flatnonzero(p)[-1]) if p.any() else -1
-    return lambda index: Cause("", "the last visible KV row" if index == last else "one KV row", f"KV row {index}")
+
+    def name(index: int) -> Cause:
+        words, place = ("the last visible KV row", "") if index == last else ("one KV row", f"{index}")
+        return Cause("", words, f"KV row {index}", place=place)
+
+    return name
 
 
 def _step(step: int, n_kv: int) -> Name:

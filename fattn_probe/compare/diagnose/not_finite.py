@@ -21,6 +21,8 @@ from fattn_probe.truth.rounding_model.softmax import FLUSH
 FRESH = 0xFFFFE000
 """Bits that a float of a simulated GPU's fresh memory has, whose bytes are 0xff; f16 has as many. A GPU's arithmetic
 gives 0x7fffffff, a CPU's 0xffc00000."""
+INVALID, OPERAND = 0xFFC00000, 0x7FC00000
+"""Bits of a NaN that arithmetic of a CPU makes, and those of one that f16 operands bring along."""
 LARGEST_F16 = 65504.0
 SHIFTS = (1.0, 0.5, 0.25, 0.125)
 """Factors by which a kernel may scale weights down, by its offset of the maximum."""
@@ -61,6 +63,11 @@ def from_fresh_memory(dst: F32) -> Bools:
     return np.asarray((np.ascontiguousarray(dst).view(np.uint32) & FRESH) == FRESH)
 
 
+def with_bits(dst: F32, bits: int) -> Bools:
+    """The elements that are NaN with these bits."""
+    return np.asarray(np.ascontiguousarray(dst).view(np.uint32) == bits)
+
+
 def not_finite(spoiled: Spoiled) -> list[Cause]:
     """The faults that spoil exactly these rows."""
     if not spoiled.spoiled.any():
@@ -88,7 +95,7 @@ def _signs(row: AttentionRow, around: Around, spoiled: Spoiled, place: RowIndex)
             behind > 0 and any(_has_nan(around.behind(name, behind)) for name in "KV"),
         )
         low = bool(row.logits.max() < FLUSH)
-        words = "the maximum of the softmax is too large: all weights underflow"
+        words = "logits of 0 that are no KV row's enter the softmax, far above the others"
         yield ("maximum", words, ""), low and behind > 0
     yield ("mask-elsewhere", "the mask is read at another row, which hides everything", ""), _other_mask(around)
     yield from _first_steps(row, spoiled, place)

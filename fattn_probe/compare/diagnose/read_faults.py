@@ -56,7 +56,12 @@ def _swaps(error: F64, p: F64, V: F64) -> Family:
     ends = np.unique(np.concatenate([order[:CANDIDATES], order[-CANDIDATES:]]))
     a, b = (ends[index] for index in np.triu_indices(len(ends), 1))
     errors = (p[a] - p[b])[:, None] * (V[b] - V[a])
-    return Family(errors, lambda i, _: Cause("v-elsewhere", "two rows of V are swapped", f"KV rows {a[i]} and {b[i]}"))
+
+    def say(index: int, _: float) -> Cause:
+        rows = f"KV rows {a[index]} and {b[index]}"
+        return Cause("v-elsewhere", "two rows of V are swapped", rows, place=rows)
+
+    return Family(errors, say)
 
 
 def _without_mask(row: AttentionRow) -> Named:

@@ -7,8 +7,9 @@ import numpy as np
 
 from fattn_probe.arrays import F64
 from fattn_probe.compare.diagnose.attention_row import AttentionRow
-from fattn_probe.compare.diagnose.candidates import Cause, Family, Suspect, answers
-from fattn_probe.figures import times
+from fattn_probe.compare.diagnose.candidates import UNLIKELY, Cause, Family, Suspect, answers
+from fattn_probe.figures import factor as factor_of
+from fattn_probe.truth.reference.adapter import stored_rows
 
 FACTORS = (0.0, 0.125, 0.25, 0.5, 0.9, 1.1, 2.0, 4.0, 8.0)
 NEWTON = 8  # steps
@@ -20,6 +21,10 @@ WHOLE, WHOLE_OF_MANY = 0.1, 0.02
 """How far a number of times may be from a whole one; and as a share of many times, which rounding shows less well."""
 SINKS = (-1, 256)
 """The least and the most times that a sink can count."""
+ZERO = -UNLIKELY
+"""Rarity of an output of zeros: weights that lose everything are no better a cause."""
+OTHER_SINK, MOST_SINKS = -12.0, 64
+"""Rarity of another head's sink, which explains as well as none if it is low; and the heads that are tried."""
 LEAST_FACTOR = 0.01
 """A smaller factor makes the output zero."""
 
@@ -32,6 +37,7 @@ def score_faults(error: F64, suspect: Suspect) -> Iterator[Family]:
     if row.sink is not None:
         yield from answers("sink", out, [("the sink is ignored", _without_sink(row))])
         yield Family(out[None], _sink_often(row), free=True)
+        yield from answers("sink", out, _other_sinks(suspect), "another head's sink is read", rarity=OTHER_SINK)
     caps = (row.softcap, 1 / row.softcap) if row.softcap else ()
     yield from _searched(("scale", "the logits are scaled"), error, out, lambda f: _scaled(row, f), caps)
     if row.softcap:
@@ -39,14 +45,14 @@ def score_faults(error: F64, suspect: Suspect) -> Iterator[Family]:
     if row.slope != 1.0:
         yield from _searched(("alibi", "the slope of ALiBi is wrong"), error, out, lambda f: _sloped(row, f))
     yield from answers("rounding", out, _rounded(row), rarity=2.0)
-    yield from answers("zero", out, [("the output is zero", np.zeros_like(out))])
+    yield from answers("zero", out, [("the output is zero", np.zeros_like(out))], rarity=ZERO)
     yield from answers("row-elsewhere", out, list(suspect.others), "another row's answer stands there")
 
 
 def _output_scaled() -> Callable[[int, float], Cause | None]:
     def say(_: int, a: float) -> Cause | None:
         zero = abs(1 + a) < LEAST_FACTOR
-        return None if zero else Cause("output-scale", "the output is scaled", f"by {1 + a:.4g}", factor=1 + a)
+        return None if zero else Cause("output-scale", "the output is scaled", f"by {factor_of(1 + a)}", factor=1 + a)
 
     return say
 
@@ -54,6 +60,15 @@ def _output_scaled() -> Callable[[int, float], Cause | None]:
 def _without_sink(row: AttentionRow) -> F64:
     other = replace(row, sink=None)
     return other.output(other.logits)
+
+
+def _other_sinks(suspect: Suspect) -> list[tuple[str, F64]]:
+    row, around = suspect.row, suspect.around
+    if around is None:
+        return []
+    sinks = np.asarray(stored_rows(around.case.op.tensors["sinks"], around.inputs)).ravel().astype(np.float64)
+    others = [(f"that of head {head}", replace(row, sink=float(sink))) for head, sink in enumerate(sinks[:MOST_SINKS])]
+    return [(name, one.output(one.logits)) for name, one in others if one.sink != row.sink]
 
 
 def _sink_often(row: AttentionRow) -> Callable[[int, float], Cause | None]:
@@ -108,7 +123,7 @@ def _searched(
     if all(abs(best / factor - 1) > ALIKE for factor in others):
         yield Family(
             (answer(best) - out)[None],
-            lambda _, __: Cause(kind, words, f"by {times(best, 4)}", factor=best if kind == "scale" else None),
+            lambda _, __: Cause(kind, words, f"by {factor_of(best)}", factor=best if kind == "scale" else None),
             rarity=SEARCHED,
         )
 
