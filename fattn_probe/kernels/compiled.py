@@ -24,6 +24,7 @@ TYPES = {"f16": "__half", "bf16": "__nv_bfloat16"}
 CONTRACT = (
     "launches the kernel: it takes a `const attention<KV> &` and returns a `const char *` (`fattn-probe kernel new`)"
 )
+PRINTED_LINES = 50
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -61,7 +62,7 @@ class Compiled:
             if fault is not None:
                 return without_driver(fault, self.file.resolve())
             if run.stdout:
-                NOTES.print(f"{self.name} on {target} prints:\n{run.stdout}", markup=False, soft_wrap=True)
+                NOTES.print(f"{self.name} on {target} prints:\n{beginning(run.stdout)}", markup=False, soft_wrap=True)
             if run.code or not answered.is_file():
                 return Lost(lost_message("the kernel's program", run.code, run.stderr))
             found = read_answer(answered, question)
@@ -86,6 +87,13 @@ class Compiled:
         text = driver(self.file.name, self.function, TYPES[kv], hip=made.amd)
         path = written(text, self.function, made, ".hip" if made.amd else ".cu")
         return made.make(Program(path, (self.file.resolve().parent, CUDA)), self.report)
+
+
+def beginning(text: str) -> str:
+    """The first lines of what a kernel has printed, and how many there are."""
+    lines = text.splitlines()
+    more = [f"... ({len(lines)} lines)"] if len(lines) > PRINTED_LINES else []
+    return "\n".join([*lines[:PRINTED_LINES], *more])
 
 
 def without_driver(fault: Fault, file: Path) -> Fault:

@@ -15,7 +15,7 @@ from fattn_probe.compare.judge.verdict import Status
 from fattn_probe.device import every_device, parse_target
 from fattn_probe.errors import BuildError, InputError
 from fattn_probe.kernels.command import Contest
-from fattn_probe.kernels.compiled import CUDA, own, shipped
+from fattn_probe.kernels.compiled import CUDA, beginning, own, shipped
 from fattn_probe.kernels.contender import How, Output, Question
 from fattn_probe.kernels.names import contender_of, contenders_of
 from fattn_probe.run.outcome import Unsupported
@@ -68,6 +68,11 @@ def test_names_are_known_or_files(tmp_path):
         contender_of("torch:foo", print)
     with pytest.raises(InputError, match="--kernel naive:foo: no such kernel; naive has no variants"):
         contender_of("naive:foo", print)
+
+
+def test_of_many_printed_lines_some_are_shown():
+    assert beginning("a\nb\n") == "a\nb"
+    assert beginning("a\n" * 70).splitlines() == ["a"] * 50 + ["... (70 lines)"]
 
 
 def test_a_message_has_no_pictures():

@@ -189,6 +189,7 @@ int main() {
     hipDeviceProp_t properties;
     hipGetDeviceProperties(&properties, 0);
     printf("%s %llx %llu %llu\\n", properties.gcnArchName, votes[0], votes[1], votes[2]);
+    printf("%s %s\\n", hipGetErrorName(hipErrorOutOfMemory), hipGetErrorName(hipErrorInvalidValue));
 }
 """
 
@@ -198,6 +199,7 @@ def test_a_wavefront_has_64_lanes_or_32(written):
     said = program(path, "--on", "sim:mi300x,sim:rx7900xtx").stdout
     assert "gfx942 aaaaaaaaaaaaaaaa 32 64" in said
     assert "gfx1100 aaaaaaaa 16 32" in said
+    assert said.count("hipErrorOutOfMemory hipErrorInvalidValue\n") == 2
 
 
 BRANCH = """#include <cstdio>

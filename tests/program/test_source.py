@@ -73,6 +73,15 @@ def test_a_header_that_is_missing_is_named_with_its_line(written, tmp_path):
     assert [line for line, _ in missing_headers(program, tmp_path / "main.cu")] == [2, 3]
 
 
+def test_asynchronous_copies_by_groups_and_pipelines_are_named_and_their_primitives_are_there(written, tmp_path):
+    names = ("cooperative_groups/memcpy_async.h", "cuda_pipeline.h", "cuda_pipeline_primitives.h")
+    program = written("".join(f"#include <{name}>\n" for name in names))
+    missing = missing_headers(program, tmp_path / "main.cu")
+    assert [line for line, _ in missing] == [1, 2]
+    assert all("use <cuda_pipeline_primitives.h>" in what for _, what in missing)
+    assert program.simulator_headers == ["cuda_pipeline_primitives.h"]
+
+
 def test_a_header_that_the_program_brings_is_not_missing(written, tmp_path):
     (tmp_path / "mine/cutlass").mkdir(parents=True)
     (tmp_path / "mine/cutlass/half.h").write_text("#include <cuda/std/utility>\n#include <cutlass/other.h>\n")
