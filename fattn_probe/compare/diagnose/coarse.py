@@ -35,7 +35,7 @@ BETTER = 1.5
 """How much more than the best division of the KV rows another may leave."""
 MOST_HULL, MANY = 1 << 15, 6
 """Largest V whose hull is looked at, and rows per column from which on it holds nearly everything."""
-FIRST = 2
+FIRST = 1
 """Rows that are searched for wrong columns of Q; the others confirm them."""
 NO_SUM = 0.1
 """The share of the error that a sum of V's rows must leave, for the output to be none."""
