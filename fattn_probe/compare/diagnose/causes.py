@@ -18,7 +18,7 @@ from fattn_probe.figures import factor
 
 AGREED = 0.5
 """The share of the examined rows that a cause must explain."""
-SAME_FACTOR, NEAR_ONE, LEAST_APART = 0.02, 0.08, 0.004
+SAME_FACTOR, SAME_SCALE, NEAR_ONE, LEAST_APART = 0.02, 0.004, 0.08, 0.004
 """How far factors may be from their median, as a share of its distance from 1; more near 1, up to a limit."""
 ROW_SUM = Cause("row-sum", "each row is scaled by a factor of its own: its sum of weights is wrong", "")
 
@@ -101,7 +101,8 @@ def one_factor(causes: Sequence[Cause]) -> bool:
         return True
     middle = float(np.median(factors))
     apart = abs(middle - 1)
-    allowed = max(SAME_FACTOR * apart, min(NEAR_ONE * apart, LEAST_APART))
+    exact = causes[0].kind == "output-scale" and apart > LEAST_APART  # the error is a multiple of the output
+    allowed = SAME_SCALE * apart if exact else max(SAME_FACTOR * apart, min(NEAR_ONE * apart, LEAST_APART))
     return bool((np.abs(factors - middle) <= allowed).all())
 
 

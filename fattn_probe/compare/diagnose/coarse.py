@@ -35,7 +35,7 @@ BETTER = 1.5
 """How much more than the best division of the KV rows another may leave."""
 MOST_HULL, MANY = 1 << 15, 6
 """Largest V whose hull is looked at, and rows per column from which on it holds nearly everything."""
-FIRST = 2
+FIRST = 1
 """Rows that are searched for wrong columns of Q; the others confirm them."""
 NO_SUM = 0.1
 """The share of the error that a sum of V's rows must leave, for the output to be none."""
@@ -224,9 +224,11 @@ def other_answer(wrong: WrongRow) -> Iterator[Cause]:
 def other_share(wrong: WrongRow) -> Iterator[Cause]:
     """A CUDA block's share of another row is added to this one's."""
     own = _shares(wrong.row, wrong.suspect)
+    if wrong.explained(np.linalg.lstsq(own.T, wrong.out, rcond=1e-9)[0] @ own):
+        return
     for name, row in wrong.near if len(own) > 1 else ():
         shares = np.vstack([own, _shares(row, wrong.suspect)])
-        if len(shares) > UNKNOWNS * len(wrong.out):
+        if len(shares) > UNKNOWNS * min(len(wrong.out), wrong.rows_that_count()):
             return
         if wrong.explained(np.linalg.lstsq(shares.T, wrong.out, rcond=1e-9)[0] @ shares):
             yield Cause("share", "another row's share of a CUDA block is added", name)

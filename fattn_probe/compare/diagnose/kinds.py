@@ -29,7 +29,7 @@ KINDS = {
     "rounding": "values are rounded more than by design",
     "overflow": "values exceed the range of f16",
     "masked-tile": "the running maximum of a fully masked KV step is used: NaN",
-    "maximum": "logits that are no KV row's enter the softmax, far above the row's own: in its maximum, or its sum",
+    "maximum": "the softmax's exponents are not the row's logits below its maximum: they underflow, or overflow",
     "zero": "the output is zero",
     "invalid": "an operation without a result, such as 0/0, makes NaN; simulated GPUs only",
     "operand-nan": "NaN in the memory around the operands is read; simulated GPUs only",

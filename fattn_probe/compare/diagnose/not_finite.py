@@ -95,7 +95,7 @@ def _signs(row: AttentionRow, around: Around, spoiled: Spoiled, place: RowIndex)
             behind > 0 and any(_has_nan(around.behind(name, behind)) for name in "KV"),
         )
         low = bool(row.logits.max() < FLUSH)
-        words = "logits of 0 that are no KV row's enter the softmax, far above the others"
+        words = "the softmax's exponents are not the row's logits below its maximum"
         yield ("maximum", words, ""), low and behind > 0
     yield ("mask-elsewhere", "the mask is read at another row, which hides everything", ""), _other_mask(around)
     yield from _first_steps(row, spoiled, place)

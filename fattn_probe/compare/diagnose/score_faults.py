@@ -9,7 +9,6 @@ from fattn_probe.arrays import F64
 from fattn_probe.compare.diagnose.attention_row import AttentionRow
 from fattn_probe.compare.diagnose.candidates import UNLIKELY, Cause, Family, Suspect, answers
 from fattn_probe.figures import factor as factor_of
-from fattn_probe.truth.reference.adapter import stored_rows
 
 FACTORS = (0.0, 0.125, 0.25, 0.5, 0.9, 1.1, 2.0, 4.0, 8.0)
 NEWTON = 8  # steps
@@ -23,8 +22,8 @@ SINKS = (-1, 256)
 """The least and the most times that a sink can count."""
 ZERO = -UNLIKELY
 """Rarity of an output of zeros: weights that lose everything are no better a cause."""
-OTHER_SINK, MOST_SINKS = -12.0, 64
-"""Rarity of another head's sink, which explains as well as none if it is low; and the heads that are tried."""
+LOWER = "or a far lower one is read"
+"""What an output without its sink shows as well."""
 LEAST_FACTOR = 0.01
 """A smaller factor makes the output zero."""
 
@@ -35,9 +34,8 @@ def score_faults(error: F64, suspect: Suspect) -> Iterator[Family]:
     out = row.output(row.logits)
     yield Family(out[None], _output_scaled(), free=True, rarity=2.0)  # a sink does the same
     if row.sink is not None:
-        yield from answers("sink", out, [("the sink is ignored", _without_sink(row))])
+        yield from answers("sink", out, [(LOWER, _without_sink(row))], "the sink is ignored")
         yield Family(out[None], _sink_often(row), free=True)
-        yield from answers("sink", out, _other_sinks(suspect), "another head's sink is read", rarity=OTHER_SINK)
     caps = (row.softcap, 1 / row.softcap) if row.softcap else ()
     yield from _searched(("scale", "the logits are scaled"), error, out, lambda f: _scaled(row, f), caps)
     if row.softcap:
@@ -62,15 +60,6 @@ def _without_sink(row: AttentionRow) -> F64:
     return other.output(other.logits)
 
 
-def _other_sinks(suspect: Suspect) -> list[tuple[str, F64]]:
-    row, around = suspect.row, suspect.around
-    if around is None:
-        return []
-    sinks = np.asarray(stored_rows(around.case.op.tensors["sinks"], around.inputs)).ravel().astype(np.float64)
-    others = [(f"that of head {head}", replace(row, sink=float(sink))) for head, sink in enumerate(sinks[:MOST_SINKS])]
-    return [(name, one.output(one.logits)) for name, one in others if one.sink != row.sink]
-
-
 def _sink_often(row: AttentionRow) -> Callable[[int, float], Cause | None]:
     """The sink adds its weight s to the sum; n times, it scales the output by 1 / (1 + (n - 1) s)."""
     s = 1 - float(row.weights(row.logits).sum())
@@ -81,8 +70,9 @@ def _sink_often(row: AttentionRow) -> Callable[[int, float], Cause | None]:
             return None
         if abs(often - round(often)) > max(WHOLE, min(WHOLE_OF_MANY * often, 0.25)):
             return None
-        words = "the sink is ignored" if round(often) == 0 else "the sink counts a wrong number of times"
-        return Cause("sink", words, f"{round(often)} times")
+        if round(often) == 0:
+            return Cause("sink", "the sink is ignored", LOWER)
+        return Cause("sink", "the sink counts a wrong number of times", f"{round(often)} times")
 
     return say
 
