@@ -4,6 +4,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +18,7 @@ from fattn_probe.build.ninja import Progress, Report
 from fattn_probe.build.toolchain import find_toolchain
 from fattn_probe.console import SHOWN_AFTER, rewrite
 from fattn_probe.device import Target, every_device, load_devices, parse_targets
-from fattn_probe.errors import BuildError, InputError
+from fattn_probe.errors import BuildError, InputError, MachineError
 from fattn_probe.run.command import Work
 from fattn_probe.run.gpu import has_gpu
 from fattn_probe.run.prepare import prepare
@@ -164,3 +165,9 @@ def prepared_session(options: RunOptions, work: Work, activity: Activity) -> Ses
 def number_of(work: Work) -> int:
     """How many cases on targets the work has."""
     return sum(len(targets) for _, targets in work)
+
+
+def require_matplotlib() -> None:
+    """MachineError without matplotlib, which only pictures need: it is a third of an installation."""
+    if find_spec("matplotlib") is None:
+        raise MachineError("--plot needs matplotlib: pip install 'fattn-probe[plot]'")

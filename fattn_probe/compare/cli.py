@@ -1,7 +1,6 @@
 """The command line of `compare`."""
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +14,7 @@ from fattn_probe.compare.judge.checks import QUERIES_ALONE, Checks, UseModel, sa
 from fattn_probe.compare.judge.judgement import Judgement, raise_if_failed
 from fattn_probe.compare.present import tables as verdicts
 from fattn_probe.console import NOTES, show
-from fattn_probe.errors import InputError, MachineError
+from fattn_probe.errors import InputError
 from fattn_probe.run.capture import read_capture
 from fattn_probe.run.simulator import Simulation
 from fattn_probe.scenario.files import RECORDED, cases_of
@@ -77,7 +76,7 @@ def compare(
         compare_files(paths, as_json)
         return
     if plot is not None:
-        require_matplotlib()
+        setup.require_matplotlib()
     if kernel and (plot is not None or repeat > 1 or batch_invariance):
         raise InputError("--kernel does not go with --plot, --repeat and --batch-invariance")
     checks = Checks(model, sample_of(sample), repeat, QUERIES_ALONE if batch_invariance else 0, roundings, kernels)
@@ -101,12 +100,6 @@ def compare(
             rows.append(row)
     show(verdicts.rows_as_json(rows), lambda: verdicts.render(rows, maps), as_json)
     raise_if_failed(rows)
-
-
-def require_matplotlib() -> None:
-    """MachineError without matplotlib, which only pictures need: it is a third of an installation."""
-    if find_spec("matplotlib") is None:
-        raise MachineError("--plot needs matplotlib: pip install 'fattn-probe[plot]'")
 
 
 def write_pictures(row: Judgement, folder: Path, activity: Activity) -> None:

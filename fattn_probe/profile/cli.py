@@ -53,12 +53,14 @@ def profile(
     """Count what kernels do: instructions, bank conflicts, sectors, bytes; by the simulator, or by Nsight Compute."""
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise InputError(f"--plot {plot}: the file's name must end in .png or .svg")
+    if plot is not None:
+        setup.require_matplotlib()
     targets = list(parse_targets(on or setup.chooser(NOTES)(), every_device(devices)))
     check_targets(targets)
     simulation = Simulation(threads=threads)
     if is_program(words[0]):
         check_flags(context, words[0])
-        settings = Settings(tuple(words[1:]), timeout, keeps_output=True)
+        settings = Settings(tuple(words[1:]), timeout, keeps_output=as_json)
         done = [profile_program(Program(Path(words[0])), targets, settings, simulation)]
     else:
         chosen = setup.BuildFlags(source, patch, quants=quants)

@@ -112,13 +112,15 @@ def profile_program(
 def profiles_of_program(
     program: Program, targets: Sequence[Target], settings: Settings, simulation: Simulation
 ) -> Iterator[Profile]:
-    """Its profiles; LostError if it fails."""
+    """Its profiles; ComparisonError for a finding, LostError if it fails."""
     for target in targets:
         made = maker(target, "count" if target.engine == "sim" else "release").make(program)
         with scratch() as folder:
             counting = replace(simulation, counts=folder / "counts")
             run = execute(made, target, settings, counting, fast_math=program.fast_math)
-            if run.code != 0 or run.fault is not None:
+            if run.fault is not None:
+                raise ComparisonError(f"{program.path} on {target}: {describe(run.fault)}")
+            if run.code != 0:
                 raise LostError(lost_message(f"{program.path} on {target}", run.code, run.stderr))
             if target.engine == "sim":
                 # nvcc never compiled this program, so its registers are unknown.

@@ -74,12 +74,12 @@ class Counts:
     @property
     def sectors_of_a_load(self) -> float | None:
         """Sectors of a global load request: 4 if 32 lanes load 4 bytes each side by side."""
-        return ratio(self.values.get("load_sectors"), self.values.get("load_requests"))
+        return quotient(self.values.get("load_sectors"), self.values.get("load_requests"))
 
     @property
     def sectors_of_a_store(self) -> float | None:
         """The same for stores."""
-        return ratio(self.values.get("store_sectors"), self.values.get("store_requests"))
+        return quotient(self.values.get("store_sectors"), self.values.get("store_requests"))
 
     @property
     def sector_bytes(self) -> int | None:
@@ -113,11 +113,14 @@ class Profile:
     formula: tuple[Traffic, ...] = field(default=())
 
 
-def ratio(above: float | None, below: float | None) -> float | None:
+def quotient(above: float | None, below: float | None) -> float | None:
     """A quotient; None if a part of it is unknown or it has no value."""
-    if above is None or not below:
-        return 1.0 if above == below == 0 else None
-    return above / below
+    return None if above is None or not below else above / below
+
+
+def ratio(above: float | None, below: float | None) -> float | None:
+    """The ratio of two counts of the same thing, 1 if both are 0; None if one is unknown or it has no value."""
+    return 1.0 if above == below == 0 else quotient(above, below)
 
 
 def matched(profiles: Sequence[Profile]) -> list[tuple[Counts | None, ...]]:

@@ -28,6 +28,8 @@ def parts(done: Profiled, gpus: Gpus) -> Iterator[RenderableType]:
         if profile.problem:
             yield Text(f"{done.name} on {profile.on}: {profile.problem}", "red")
     good = [profile for profile in done.profiles if not profile.problem]
+    if good and not any(profile.counts for profile in good):
+        yield Text(f"{done.name}: no kernel was launched", "dim")
     for row in matched(good):
         yield from launch_parts(done.name, good, row, gpus)
 

@@ -8,7 +8,7 @@ import numpy as np
 from fattn_probe.arrays import F64, Bools, Indices
 from fattn_probe.compare.diagnose.attention_row import AttentionRow
 from fattn_probe.compare.diagnose.candidates import Cause, Family, Suspect, answers
-from fattn_probe.compare.judge.wrong_rows import ranges
+from fattn_probe.compare.judge.wrong_rows import ranges, span
 from fattn_probe.figures import times
 from fattn_probe.launch.geometry import Part
 
@@ -101,8 +101,8 @@ def _edges(pulls: F64, p: F64, step: int) -> Iterator[Family]:
     last = len(p) - 1
 
     def rows(first: int, stop: int) -> str:
-        steps = f" (KV steps {first // step}..{stop // step})" if step else ""
-        return f"rows {first}..{stop}{steps}"
+        steps = f" (KV steps {span(first // step, stop // step)})" if step else ""
+        return f"rows {span(first, stop)}{steps}"
 
     def ending(at: int) -> Cause:
         return Cause("kv-left-out", "the last KV rows are left out", rows(int(seen[at + 1]), last))
@@ -183,7 +183,7 @@ def _shares(pulls: F64, p: F64, suspect: Suspect) -> Iterator[Family]:
 
     def name(index: int) -> Cause:
         part = parts[index]
-        where = f"block {part.block}, KV steps {part.start}..{part.stop - 1}"
+        where = f"block {part.block}, KV steps {span(part.start, part.stop - 1)}"
         return Cause("share", "one CUDA block's share of the tile", where)
 
     yield from _weighted(member @ pulls, member @ p, name)

@@ -78,7 +78,7 @@ def not_finite(spoiled: Spoiled) -> list[Cause]:
             for sign, shown in _signs(row, around, spoiled, place):
                 signs.setdefault(sign, []).append(shown)
     found = [sign for sign, shown in signs.items() if any(shown) and _alike(np.array(shown), spoiled.spoiled)]
-    return [Cause(kind, words, "", explained=1.0) for kind, words in dict.fromkeys(sign[:2] for sign in found)]
+    return [Cause(kind, words, "") for kind, words in dict.fromkeys(sign[:2] for sign in found)]
 
 
 def _alike(predicted: Bools, found: Bools) -> bool:

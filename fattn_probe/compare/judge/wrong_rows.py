@@ -21,6 +21,11 @@ def describe_rows(wrong: npt.NDArray[np.bool_]) -> str:
     return f"wrong: {wrong.sum()} of {wrong.size} rows{_joined(axes)}"
 
 
+def span(first: int, last: int) -> str:
+    """Successive numbers, `3` or `0..3`."""
+    return str(first) if first == last else f"{first}..{last}"
+
+
 def ranges(indices: Iterable[int]) -> str:
     """Sorted numbers as ranges, `0..3, 7`; a long list ends with `...`."""
     runs: list[list[int]] = []
@@ -29,7 +34,7 @@ def ranges(indices: Iterable[int]) -> str:
             runs[-1][1] = index
         else:
             runs.append([index, index])
-    words = [str(first) if first == last else f"{first}..{last}" for first, last in runs]
+    words = [span(first, last) for first, last in runs]
     return ", ".join(words[:LISTED]) + (", ..." if len(words) > LISTED else "")
 
 

@@ -165,7 +165,7 @@ def _explanation(row: Judgement, maps: bool) -> Iterator[RenderableType]:
     if row.status is Status.FAIL and row.verdict.metrics is not None:
         yield Text(f"  {_errors(row.verdict.metrics)}")
     if row.diagnosis is not None:
-        yield Padding(_diagnosis(row.diagnosis, row.verdict.metrics), (0, 0, 0, 2))
+        yield Padding(_diagnosis(row.diagnosis), (0, 0, 0, 2))
         if maps and row.dst is not None and row.verdict.deviation is not None:
             drawn = [found for found in error_maps(row.dst, row.verdict.deviation) if found.values.size > 1]
             yield Padding(Group(*drawn, legend()), (0, 0, 1, 2))
@@ -201,24 +201,21 @@ def _errors(metrics: Metrics) -> str:
     )
 
 
-def _diagnosis(found: Diagnosis, metrics: Metrics | None) -> RenderableType:
-    finite = metrics is None or not np.isnan(metrics.rmse)
+def _diagnosis(found: Diagnosis) -> RenderableType:
     share = 100 * found.wrong / found.elements
     lines = [Text(f"where: {found.wrong} of {found.elements} elements ({share:.3g} %)")]
     lines += [Text.assemble("       ", (str(pattern), "bold")) for pattern in found.patterns]
     if not found.patterns:
         lines.append(Text("       no pattern: they are everywhere or scattered", "dim"))
-    lines += [
-        Text.assemble("what:  ", (str(said.cause), "bold"), f": {_explains(said, finite)}") for said in found.causes
-    ]
+    lines += [Text.assemble("what:  ", (str(said.cause), "bold"), f": {_explains(said)}") for said in found.causes]
     columns = (*PLACE, "value", "expected", "tile", "blocks", "cause")
     rows = tuple(_worst(element) for element in found.worst)
     return Group(*lines, Table(columns, rows, frozenset(columns[:6]), frozenset({"cause"}), heading=PLACE))
 
 
-def _explains(said: Said, finite: bool) -> str:
-    """How much a cause explains; without a finite element there is no error to explain."""
-    share = said.cause.explained if finite else 0.0
+def _explains(said: Said) -> str:
+    """How much a cause explains; of rows that are not finite there is no error to explain."""
+    share = said.cause.explained
     error = f", {100 * share:.3g} % of the first one's error" if share else ""
     return f"{said.rows} of {said.of} rows examined{error}"
 
