@@ -105,16 +105,16 @@ def test_a_check_that_could_not_be_made_is_a_sentence():
     assert "kernels not checked: gqa on h200: they are not known" in said
 
 
-def test_without_a_finite_element_there_is_no_error_that_a_cause_explains():
-    said = Said(Cause("unwritten", "elements are never written", "", explained=1.0), 5, 5, 1.0)
-    found = Diagnosis(5, 5, (), (), (said,), 5)
-    dst = REFERENCE.astype(np.float32)
-    dst[:] = np.nan
-    (spoiled,), (wrong,) = rows(h200=capture(dst)), rows(h200=bad())
-    without, with_error = (shown(render([replace(row, diagnosis=found)])) for row in (spoiled, wrong))
-    assert "5 of 5 rows examined" in without
-    assert "of the first one's error" not in without
-    assert "5 of 5 rows examined, 100 % of the first one's error" in with_error
+def test_a_cause_of_rows_that_are_not_finite_explains_no_error():
+    def said(**explained):
+        cause = Said(Cause("unwritten", "elements are never written", "", **explained), 5, 5, 1.0)
+        found = Diagnosis(5, 5, (), (), (cause,), 5)
+        (row,) = rows(h200=bad())
+        return shown(render([replace(row, diagnosis=found)]))
+
+    assert "5 of 5 rows examined" in said()
+    assert "of the first one's error" not in said()
+    assert "5 of 5 rows examined, 100 % of the first one's error" in said(explained=1.0)
 
 
 def test_a_single_wrong_row_is_not_all_rows():
