@@ -110,8 +110,8 @@ def is_replaceable(path: Path) -> bool:
     """Whether nothing but its content is lost if another file takes a path's place."""
     try:
         status = path.lstat()
-    except OSError:
-        return not os.path.lexists(path)
+    except OSError:  # there is nothing yet, or nothing that can be replaced: writing says which
+        return True
     plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
     return plain and os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from fattn_probe.build.rewrite import rewrite
 from fattn_probe.build.sources import CONVERSIONS, CUDA, Sources
 from fattn_probe.build.stamp import NATIVE, own_files, own_stamp
 from fattn_probe.cxx.includes import included
+from fattn_probe.files import replacing
 from fattn_probe.source import KernelCase, kept_files, model_files, patches
 
 ERRORS = "surrogateescape"  # comments of a tree need not be UTF-8
@@ -149,6 +149,5 @@ def write_if_changed(path: Path, text: str, errors: str = "strict") -> None:
     if path.is_file() and path.read_text(errors=errors) == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}-{os.getpid()}.part")
-    part.write_text(text, errors=errors)
-    part.replace(path)
+    with replacing(path) as part:
+        part.write_text(text, errors=errors)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fattn_probe.console import NOTES
 from fattn_probe.detect.bench import Alone, Trial
 from fattn_probe.detect.json_lines import append, read
 from fattn_probe.errors import InputError
@@ -30,11 +31,12 @@ class Kept:
 
     @classmethod
     def read(cls, path: Path) -> "Kept":
-        """What a file has; a damaged file is removed."""
+        """What a file has; a damaged file is removed, and that is said."""
         made = cls(path)
         try:
             items = list(read(path, "run"))
-        except InputError:
+        except InputError as error:
+            NOTES.print(f"{error}: the runs that this file kept are made again", style="dim", markup=False)
             path.unlink()
             return made
         for item in items:

@@ -55,15 +55,17 @@ def counted(
 def page(mutants: Mapping[str, Mutant], columns: Sequence[Column]) -> str:
     """The table: rows for files, for all, and for the half by which no case was chosen; a column for each suite.
 
-    The last rows are for a run with a history.
+    The last rows, if a suite has mutants that only a history shows, are for a run with one.
     """
     files = sorted({mutant.file for mutant in mutants.values()})
     rows = [(f"`{file}`", [digest for digest, mutant in mutants.items() if mutant.file == file]) for file in files]
     wholes = [("all", list(mutants)), (HELD_OUT, [digest for digest in mutants if held_out(digest)])]
     names = " | ".join(column.name for column in columns)
     lines = [f"| mutants of | number | {names} |", "| --- |" + " --- |" * (len(columns) + 1)]
-    with_history = [column.with_history() for column in columns]
-    tables = [(columns, [*rows, *wholes]), (with_history, [(f"{name}{HISTORY}", digests) for name, digests in wholes])]
+    tables = [(columns, [*rows, *wholes])]
+    if any(column.elsewhere for column in columns):
+        with_history = [column.with_history() for column in columns]
+        tables.append((with_history, [(f"{name}{HISTORY}", digests) for name, digests in wholes]))
     for chosen, some in tables:
         for name, digests in some:
             cells = " | ".join(column.cell(digests) for column in chosen)

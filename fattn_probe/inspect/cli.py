@@ -2,6 +2,7 @@
 
 import dataclasses
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -160,7 +161,7 @@ def debug(
         raise LostError(f"{case.name} on {target}: {describe(found.result)}")
     from fattn_probe.inspect import live  # tables for the debugger's commands
 
-    raise typer.Exit(live.debug(inspector, case, inputs, target, found.result))
+    sys.exit(live.debug(inspector, case, inputs, target, found.result))
 
 
 def debugger_words(text: str) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The command line of `program`."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ from fattn_probe.program.show import render
 from fattn_probe.program.source import Program
 from fattn_probe.run.simulator import Simulation
 
-CONTRACT = PACKAGE / "kernels/cuda"
+ATTENTION_H = PACKAGE / "kernels/cuda"
 """The folder of attention.h: a kernel for `compare --kernel` may be a program too."""
 ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -48,7 +49,7 @@ def program(
     as_json: flags.Json = False,
 ) -> None:
     """Compile and run a CUDA or HIP program of your own, on a simulated GPU or a real one."""
-    chosen = Program(file, (*include, CONTRACT), tuple(define), fast_math)
+    chosen = Program(file, (*include, ATTENTION_H), tuple(define), fast_math)
     targets = list(parse_targets(on or setup.chooser(NOTES)(), every_device(devices)))
     flavour = flavour_for(targets, check=check, gdb=gdb)
     settings = Settings(tuple(arguments or ()), timeout, as_json)
@@ -57,7 +58,7 @@ def program(
         with Activity(NOTES) as activity:
             made = compiled(chosen, target, flavour, activity)
         if gdb:
-            raise typer.Exit(debug(made, target, settings.arguments, fast_math=fast_math))
+            sys.exit(debug(made, target, settings.arguments, fast_math=fast_math))
         runs.append(execute(made, target, settings, Simulation(schedule, threads), fast_math=fast_math))
         if not as_json:
             with writing(STDOUT):
@@ -98,4 +99,4 @@ def end(runs: list[ProgramRun]) -> None:
         if run.fault is not None:
             raise ComparisonError(f"the simulator stopped the program: {run.fault.kind}")
         if run.code:
-            raise typer.Exit(run.code if run.code > 0 else 128 - run.code)
+            sys.exit(run.code if run.code > 0 else 128 - run.code)

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fattn_probe.device import Device, Target
+from fattn_probe.figures import number_of
 from fattn_probe.launch.record import LaunchRecord
 from fattn_probe.process import describe_code
 from fattn_probe.program.execute import ProgramRun
@@ -27,8 +28,9 @@ def parts(run: ProgramRun, target: Target, *, checked: bool) -> Iterator[Rendera
     """The parts of the report, from top to bottom."""
     device = target.device
     count = len(run.launches)
-    refused = f", {len(run.refused)} refused" if run.refused else ""
-    yield Text(f"── {run.on}: {count} {'launch' if count == 1 else 'launches'}{refused}", "dim")
+    launches = f"{count} launch{'es' * (count != 1)}"
+    refused = f", launches refused at {number_of(len(run.refused), 'place')}" if run.refused else ""
+    yield Text(f"── {run.on}: {launches}{refused}", "dim")
     if run.launches:
         yield launch_table(run.launches, device)
     for refusal in run.refused:

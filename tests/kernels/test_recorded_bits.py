@@ -37,7 +37,7 @@ def test_an_h100_gave_the_bits_of_an_h200():
 def test_tiled_was_faster_than_naive_on_an_h200():
     rows = json.loads((Path(__file__).parent / "h200.json").read_text())
     times = {(row["case"], row["kernel"]): row["microseconds"] for row in rows}
-    assert all(min(times[case, "naive"]) >= 1.5 * max(times[case, "tiled"]) for case in ("prefill", "causal-4k"))
+    assert all(min(times[case, "naive"]) >= 15 * max(times[case, "tiled"]) for case in ("prefill", "causal-4k"))
 
 
 def test_what_tilelang_compiles_for_hopper_has_the_bits_of_its_cuda_for_ampere():

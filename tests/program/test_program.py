@@ -340,6 +340,11 @@ def test_prints_come_in_order_and_the_exit_code_is_the_programs(written):
     assert said.startswith("host\nfirst 0.0\nfirst 0.1\nfirst 0.2\nsecond 0\ndone\n")
 
 
+def test_an_exit_code_of_130_is_the_programs_own(written):
+    done = program(written("int main() { return 130; }\n"), "--on", "sim:h200", code=130)
+    assert "interrupted" not in done.stderr
+
+
 def test_an_assertion_is_a_finding_with_its_place(written):
     path = written(PRINTS)
     said = program(path, "--on", "sim:h200", "--", "a", "b", code=5).stdout
@@ -497,7 +502,7 @@ int main(int count, char **) {
 def test_a_refused_launch_is_shown_though_the_program_does_not_look(written):
     path = written(REFUSED)
     said = "".join(program(path, "--on", "sim:h200", "--check").stdout.split())
-    assert "0launches,3refused" in said
+    assert "0launches,launchesrefusedat3places" in said
     assert "launch-refused:ablockof2048threads,wheretheGPUallows1024(cudaErrorInvalidValue)infillmainat" in said
     assert "agridof1x70000x1blocks,wheretheGPUallows1x1x1to2147483647x65535x65535" in said
     assert "50000bytesofdynamicsharedmemory,whereakernelwithoutcudaFuncSetAttributemayhave49152" in said
@@ -535,7 +540,7 @@ def test_a_kernel_for_compare_may_be_a_program(written, tmp_path):
     fattn_probe("kernel", "new", tmp_path / "my.cu")
     path = tmp_path / "my.cu"
     path.write_text(path.read_text() + "int main() { return my_attention<__half>({}) == nullptr ? 0 : 1; }\n")
-    assert "0 launches, 1 refused" in program(path, "--on", "sim:h200").stdout
+    assert "0 launches, launches refused at 1 place" in program(path, "--on", "sim:h200").stdout
 
 
 SYMBOLS = """#include <cstdlib>

@@ -35,8 +35,6 @@ BETTER = 1.5
 """How much more than the best division of the KV rows another may leave."""
 MOST_HULL, MANY = 1 << 15, 6
 """Largest V whose hull is looked at, and rows per column from which on it holds nearly everything."""
-FIRST = 1
-"""Rows that are searched for wrong columns of Q; the others confirm them."""
 NO_SUM = 0.1
 """The share of the error that a sum of V's rows must leave, for the output to be none."""
 RIGHT = 0.1
@@ -114,13 +112,13 @@ def coarse_causes(rows: Sequence[WrongRow], share: float) -> list[Said]:
 
 def wrong_in_columns(large: Sequence[WrongRow], of: int, share: float) -> list[Said]:
     """Products of Q and K that are wrong in some columns, the same in half of all rows; the slowest to find."""
-    for first in large[:FIRST]:
-        for words, columns in column_sets(first.row.K.shape[1], len(first.out)):
-            if _other_columns(first, columns):
-                number = sum(_other_columns(row, columns) for row in large)
-                if share * number >= AGREED * of:
-                    cause = Cause("k-columns", "some columns of Q and K are multiplied wrongly", words)
-                    return [Said(cause, number, of, share * number / of)]
+    first, *others = large  # the first is searched, the others confirm
+    for words, columns in column_sets(first.row.K.shape[1], len(first.out)):
+        if _other_columns(first, columns):
+            number = 1 + sum(_other_columns(row, columns) for row in others)
+            if share * number >= AGREED * of:
+                cause = Cause("k-columns", "some columns of Q and K are multiplied wrongly", words)
+                return [Said(cause, number, of, share * number / of)]
     return []
 
 
@@ -323,7 +321,9 @@ def _maps(n_kv: int, step: int) -> Iterator[tuple[str, Indices]]:
                 warp = i // rows % warps
                 words = f"slices of {rows} KV rows, {warps} warps"
                 found.append((f"{words}: that of the first warp", i - warp * rows))
-                found.append((f"{words}: {rows} rows too many are skipped", i - warp * rows + warp + rows))
+                found.append(
+                    (f"{words}: warp w begins at row w + {rows}, not at w * {rows}", i - warp * rows + warp + rows)
+                )
                 found.append((f"{words}: those of neighbours", i + (warp ^ 1) * rows - warp * rows))
     for shift in (1, 2, 4, 8, 16, 32, 64, step):
         found += [(f"{shift} KV rows later", i + shift), (f"{shift} KV rows earlier", i - shift)]

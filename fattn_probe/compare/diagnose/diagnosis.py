@@ -102,7 +102,7 @@ class Evidence:
         shape = (case.op.sizes.n_seq, case.op.sizes.n_q, case.op.sizes.n_head, case.op.sizes.hsv)
         if math.prod(shape[:3]) > MOST_ROWS:
             return []
-        found, rows = labellings(shape, _group(case), self.geometry, _mask(self)), self.rows
+        found, rows = labellings(shape, case.op.sizes.group, self.geometry, _mask(self)), self.rows
         if rows is None:
             return found
         at = tuple(rows.T)
@@ -274,10 +274,6 @@ def _spoiled(evidence: Evidence, bad: Bools, others: Bools) -> Spoiled:
     return Spoiled(evidence.case, evidence.inputs, evidence.geometry, places, bad.ravel()[chosen])
 
 
-def _group(case: Case) -> int:
-    return case.op.sizes.group
-
-
 def _mask(evidence: Evidence) -> MaskFacts | None:
     case, geometry = evidence.case, evidence.geometry
     sizes, view = case.op.sizes, case.op.tensors.get("mask")
@@ -363,7 +359,7 @@ def _near(evidence: Evidence, row: RowIndex) -> list[tuple[str, AttentionRow]]:
 def _suspect(evidence: Evidence, row: RowIndex) -> Suspect:
     """A row with all that is known of it."""
     (sequence, query, head), case, geometry = evidence.place(row), evidence.case, evidence.geometry
-    kv = Head.of(case, evidence.inputs, sequence, head // _group(case))
+    kv = Head.of(case, evidence.inputs, sequence, head // case.op.sizes.group)
     step = 0 if geometry is None or geometry.kernel.sparse else geometry.rows
     return Suspect(
         AttentionRow.of(kv, query, head),

@@ -30,7 +30,7 @@ def _axes(points: F64, point: F64) -> list[F64]:
 
 
 def _nearest(points: F64, point: F64) -> F64:
-    """About the nearest point of the hull, by the active set method of Lawson and Hanson (1974)."""
+    """Approximate the nearest point of the hull (active set method, Lawson and Hanson 1974)."""
     size = SUM * (float(np.abs(points).max()) or 1.0)
     A = np.vstack([points.T, np.full(len(points), size)])
     b = np.append(point, size)

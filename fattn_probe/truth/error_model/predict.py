@@ -143,19 +143,18 @@ def _jobs(op: Op, tensors: Tensors, kernel: Kernel, pairs: Iterable[tuple[int, i
     """The rows of each (sequence, K/V head), one after the other."""
     for seq, kv_head in pairs:
         k, v = (_head(tensors[name], seq, kv_head, op.sizes.n_kv) for name in "KV")
-        if kernel.converts_V and op.type_V != "f16":
-            v = without_hidden_infinity(v, tensors.get("mask"), seq)
+        v = without_hidden_large_values(v, tensors.get("mask"), seq)
         if max(float(v.max()), -float(v.min())) > LARGEST_V:
             raise LargeValuesError(f"there is no error model of values of V above {LARGEST_V:.0e}")
         kv = KVMoments.of(k, v, kernel, (op.type_K, op.type_V), V_is_K_view=op.V_is_K_view)
         yield _Head(op, tensors, kernel, kv, seq, kv_head)
 
 
-def without_hidden_infinity(v: Floats, mask: Any, seq: int) -> Floats:  # noqa: ANN401 (an array, or what makes it)
+def without_hidden_large_values(v: Floats, mask: Any, seq: int) -> Floats:  # noqa: ANN401 (an array, or what makes it)
     """V (n_kv, hsv) with zeros in rows that have values beyond f16's range and that no query sees.
 
-    The kernel makes infinities of such values. A row that the mask hides from every query does no harm as long as the
-    kernel skips it, and has no share in the error of any other.
+    A kernel that converts V makes infinities of such values. A row that the mask hides from every query does no harm as
+    long as the kernel skips it, and has no share in the error of any other.
     """
     beyond = np.flatnonzero((np.abs(v) > HALF.largest).any(axis=1))
     if not len(beyond) or not isinstance(mask, np.ndarray):

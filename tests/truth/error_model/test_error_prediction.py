@@ -146,8 +146,9 @@ def hidden_value(**changes):
     return case, [parse_launch(line)]
 
 
-def test_a_value_beyond_f16_in_a_row_that_the_mask_hides_is_no_error():
-    case, launches = hidden_value()
+@pytest.mark.parametrize("type_V", ["f32", "f16"])
+def test_a_value_beyond_f16_in_a_row_that_the_mask_hides_is_no_error(type_V):
+    case, launches = hidden_value(type_V=type_V)
     values = values_of(case)
     v = np.array(values["V"], np.float32)
     v[1, 2, 250, 7] = 0

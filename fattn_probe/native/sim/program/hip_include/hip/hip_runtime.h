@@ -13,7 +13,7 @@ inline const char *hip_error_name(cudaError_t error) {
     if (error == cudaErrorMemoryAllocation) {
         return "hipErrorOutOfMemory";
     }
-    static std::map<cudaError_t, std::string> names;
+    static thread_local std::map<cudaError_t, std::string> names;
     return names.emplace(error, std::string("hip") + (cudaGetErrorName(error) + strlen("cuda"))).first->second.c_str();
 }
 
