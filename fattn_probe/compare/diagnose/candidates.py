@@ -32,7 +32,7 @@ class Cause:
     """A fault: its `kind` (see `KINDS`), in words, and `detail`, the part that differs from row to row.
 
     `explained` is the share of a row's square error, `step` the KV step, if it is one. `factor` is a number that must
-    be the same in all rows, and `place` a place.
+    be the same in all rows, to within its standard error `doubt` by the kernel's rounding; `place` is a place.
     """
 
     kind: str
@@ -41,6 +41,7 @@ class Cause:
     explained: float = 0.0
     step: int | None = None
     factor: float | None = None
+    doubt: float = 0.0
     place: str = ""
 
     @property
@@ -104,7 +105,8 @@ def fitting(error: F64, families: Sequence[Family], unit: float = 0.0) -> list[C
             continue
         freedom = 2 * np.log(len(family.errors)) + (4 if family.free else 0) + family.rarity
         score = len(error) * np.log(max(left, rounding / ROUNDING**2, 1e-9 * power) / power) + freedom
-        found.append(Candidate(replace(cause, explained=1 - left / power), float(score)))
+        doubt = unit / (float(np.linalg.norm(family.errors[index])) or np.inf) if family.free else 0.0
+        found.append(Candidate(replace(cause, explained=1 - left / power, doubt=doubt), float(score)))
     return sorted(found, key=lambda candidate: candidate.score)
 
 

@@ -20,6 +20,8 @@ AGREED = 0.5
 """The share of the examined rows that a cause must explain."""
 SAME_FACTOR, SAME_SCALE, NEAR_ONE, LEAST_APART = 0.02, 0.004, 0.08, 0.004
 """How far factors may be from their median, as a share of its distance from 1; more near 1, up to a limit."""
+DOUBTS = 4.0
+"""How many standard errors a row's scale of the output may be from the median."""
 ROW_SUM = Cause("row-sum", "each row is scaled by a factor of its own: its sum of weights is wrong", "")
 
 
@@ -96,14 +98,15 @@ def _said(found: Sequence[Candidate], of: int, share: float) -> Said:
 
 def one_factor(causes: Sequence[Cause]) -> bool:
     """Whether rows agree on a cause's factor; true without one."""
-    factors = np.array([cause.factor for cause in causes if cause.factor is not None])
-    if not len(factors):
+    known = [(cause.factor, cause.doubt) for cause in causes if cause.factor is not None]
+    if not known:
         return True
+    factors, doubts = np.array(known).T
     middle = float(np.median(factors))
     apart = abs(middle - 1)
     exact = causes[0].kind == "output-scale" and apart > LEAST_APART  # the error is a multiple of the output
     allowed = SAME_SCALE * apart if exact else max(SAME_FACTOR * apart, min(NEAR_ONE * apart, LEAST_APART))
-    return bool((np.abs(factors - middle) <= allowed).all())
+    return bool((np.abs(factors - middle) <= np.maximum(allowed, DOUBTS * doubts if exact else 0.0)).all())
 
 
 def best_of(candidates: Sequence[Candidate], said: Sequence[Said]) -> Cause | None:
