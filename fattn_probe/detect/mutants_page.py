@@ -63,7 +63,7 @@ def page(mutants: Mapping[str, Mutant], columns: Sequence[Column]) -> str:
     names = " | ".join(column.name for column in columns)
     lines = [f"| mutants of | number | {names} |", "| --- |" + " --- |" * (len(columns) + 1)]
     tables = [(columns, [*rows, *wholes])]
-    if any(column.elsewhere for column in columns):
+    if any((column.elsewhere - column.killed) & mutants.keys() for column in columns):
         with_history = [column.with_history() for column in columns]
         tables.append((with_history, [(f"{name}{HISTORY}", digests) for name, digests in wholes]))
     for chosen, some in tables:

@@ -116,7 +116,7 @@ def test_refused_launches_are_shown_once_for_each_place():
     (refused,) = refusals_of(RECORDS + 2 * REFUSED)
     assert (refused.frames, refused.line) == (("main at /a/b.cu:3",), 3)
     text = shown(ProgramRun("sim:h200", 0, 0.1, (), refused=(refused,)), checked=True)
-    assert "sim:h200: 0 launches, 1 refused" in text
+    assert "sim:h200: 0 launches, launches refused at 1 place" in text
     assert "launch-refused: a block of 2048 threads\n  in sum\n  main at /a/b.cu:3\n" in text
     assert "found nothing" not in text
     some = ProgramRun("sim:h200", 0, 0.1, launches_of(RECORDS), refused=(refused,))
