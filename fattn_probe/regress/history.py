@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,14 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
+def after(at: str | None) -> str:
+    """The current time, but later than another: a clock has ticks, and may be set back."""
+    current = now()
+    if at is None or current > at:
+        return current
+    return (datetime.fromisoformat(at) + timedelta(milliseconds=1)).isoformat(timespec="milliseconds")
+
+
 @dataclass(frozen=True)
 class Merged:
     """What a merge added: new runs, and new or newer results."""
@@ -67,9 +75,11 @@ class History:
             return self._run_of(number)
 
     def add(self, run: Run, result: Result) -> None:
-        """Store a result, replacing one of the same case."""
+        """Store a result, replacing one of the same case, than which it is newer for `merge`."""
+        at = "SELECT max(at) FROM results WHERE run = ? AND name = ?"
         with self._writing():
-            self._insert_result(run.id, result, now())
+            replaced = self.connection.execute(at, (run.id, result.name)).fetchone()[0]
+            self._insert_result(run.id, result, after(replaced))
 
     def end(self, run: Run, shard: Shard = ALL) -> None:
         """Mark a shard as finished; the run is finished when all of its shards are."""

@@ -278,6 +278,18 @@ def test_merging_imports_newer_results(history, tmp_path):
     assert history.connection.execute("SELECT count(*) FROM accepted").fetchone()[0] == 1
 
 
+@pytest.mark.parametrize("second", ["2026-11-24T23:00:00.999+00:00", "2026-11-24T22:59:00.000+00:00"])
+def test_a_result_is_newer_than_the_one_it_replaces_whatever_the_clock_says(history, tmp_path, monkeypatch, second):
+    with open_history(tmp_path / "other.db") as other:
+        run = other.begin(SIM, "nightly", planned=1)
+        monkeypatch.setattr("fattn_probe.regress.history.now", lambda: "2026-11-24T23:00:00.999+00:00")
+        other.add(run, PASS)
+        assert history.merge(other) == Merged(1, 1)
+        monkeypatch.setattr("fattn_probe.regress.history.now", lambda: second)
+        other.add(run, replace(PASS, status="lost"))
+        assert history.merge(other) == Merged(0, 1)
+
+
 def test_the_shards_of_a_night_are_one_run(tmp_path):
     shards = [Shard(number, 3) for number in (1, 2, 3)]
     for shard in shards:
